@@ -1,0 +1,10 @@
+"""ONNX to Relax: load, rewrite, convert."""
+
+from .graph import Conversion, convert, unsupported
+from .load import Limits, load, specialise
+from .table import TABLE, converter, lookup
+
+__all__ = ["TABLE", "Conversion", "Limits", "convert", "converter", "load", "lookup",
+           "specialise", "unsupported"]
+
+from . import converters  # noqa: F401, E402  registers the built-in converters

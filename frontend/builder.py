@@ -1,0 +1,168 @@
+"""What a converter emits into: a Relax block, plus what is known at compile time."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from tvm import relax, te, tirx
+from tvm.ir.expr import GenericConst
+from tvm.sym import Analyzer
+
+from .known import Known, simplified
+
+__all__ = ["Builder", "Dim"]
+
+Dim = int | tirx.Expr
+
+
+class Builder:
+    """Emits Relax for one ONNX graph.
+
+    ``node`` is the ONNX node being converted. ``static`` answers what is known about a value at
+    compile time: constants, and integer tensors computed from shapes, whose elements may be
+    symbolic dims.
+    """
+
+    def __init__(self, opsets: dict[str, int]):
+        self.bb = relax.BlockBuilder()
+        self.opsets = opsets
+        self.node: ir.Node | None = None
+        self.origin: dict[str, ir.Node] = {}  # variable name -> the node that emitted it
+        self._known: dict[relax.Var, Known] = {}
+        self._analyzer = Analyzer()
+
+    # --- emission -------------------------------------------------------------------------
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        """Bind ``expr`` to a variable named after the ONNX output it serves."""
+        var = self.bb.emit(expr, self._hint())
+        return self._trace(var)
+
+    def emit_te(self, compute: Callable[..., object], *args: object, **kwargs: object) -> relax.Var:
+        """Emit one kernel computed by a TE function; Relax arguments become TE tensors.
+
+        Symbolic dims used inside must appear in an argument's shape or be arguments themselves.
+        """
+        kwargs.setdefault("primfunc_name_hint", compute.__name__.strip("_<>"))
+        return self.emit(self.bb.call_te(compute, *args, **kwargs))
+
+    def match(self, value: relax.Expr, shape: Sequence[Dim], dtype: str | None = None) -> relax.Var:
+        """Assert at run time that ``value`` has ``shape``; fresh dims are bound by it."""
+        ty = relax.TensorType(list(shape), dtype or self.dtype(value))
+        return self._trace(self.bb.match_cast(value, ty, self._hint()))
+
+    def const(self, array: object, dtype: str | None = None) -> relax.Expr:
+        """A constant of exactly the array's dtype (``relax.const`` alone narrows int64)."""
+        array = np.asarray(array, dtype)
+        return relax.const(array, array.dtype.name)
+
+    def fresh_dim(self, hint: str = "d") -> tirx.Var:
+        """A new symbolic dim (int64)."""
+        return tirx.Var(re.sub(r"\W", "_", hint) or "d", "int64")
+
+    # --- questions ------------------------------------------------------------------------
+
+    def shape(self, value: relax.Expr) -> list[Dim]:
+        """The dims of ``value``: int where static, else a symbolic expression."""
+        return [simplified(dim, self._analyzer) for dim in value.ty.shape.values]
+
+    def static_shape(self, value: relax.Expr) -> list[int] | None:
+        """The dims of ``value`` if all are static."""
+        dims = self.shape(value)
+        return dims if all(isinstance(d, int) for d in dims) else None
+
+    @staticmethod
+    def rank(value: relax.Expr) -> int:
+        return int(value.ty.ndim)
+
+    @staticmethod
+    def dtype(value: relax.Expr) -> str:
+        """The element type, as numpy and ml_dtypes name it."""
+        return str(value.ty.dtype.dtype)
+
+    def static(self, value: relax.Expr) -> np.ndarray | None:
+        """The value if known at compile time, else None.
+
+        Constants come in their own dtype. Values computed from symbolic dims come as an object
+        array of ints and Relax dims.
+        """
+        if isinstance(value, GenericConst):
+            return value.value.numpy()
+        known = self._known.get(value)
+        return None if known is None else known.array
+
+    def ints(self, value: relax.Expr, what: str) -> list[int]:
+        """``value`` flattened to Python ints.
+
+        Raises:
+            NotImplementedError: it is known at run time only, or symbolic.
+        """
+        array = self.static(value)
+        if array is None or any(isinstance(item, tirx.Expr) for item in array.flat):
+            raise NotImplementedError(f"{what} is known only at run time")
+        return [int(item) for item in array.flat]
+
+    def dims(self, value: relax.Expr) -> list[Dim]:
+        """A 1-D integer tensor as dims: static ints, symbolic dims, or read at run time."""
+        array = self.static(value)
+        if array is not None:
+            return [d if isinstance(d, tirx.Expr) else int(d) for d in array.flat]
+        count = self.static_shape(value)
+        if count is None or len(count) != 1:
+            raise NotImplementedError("a shape given at run time needs a static rank")
+        if self.dtype(value) != "int64":
+            value = self.emit(relax.op.astype(value, "int64"))
+        fresh = [self.fresh_dim() for _ in range(count[0])]
+        dims = self.bb.emit(relax.op.tensor_to_shape(value))
+        self.bb.match_cast(dims, relax.ShapeType(fresh))
+        return fresh
+
+    def simplify(self, dim: Dim) -> Dim:
+        """Fold a dim expression; an int where its value is known."""
+        return simplified(dim, self._analyzer)
+
+    def equal(self, a: Dim, b: Dim) -> bool:
+        """Whether two dims are provably equal."""
+        return bool(self._analyzer.can_prove_equal(a, b)) if not (a is b) else True
+
+    # --- knowledge ------------------------------------------------------------------------
+
+    def materialise(self, known: Known) -> relax.Expr:
+        """A tensor for a value known at compile time."""
+        array = known.array
+        if not known.symbolic:
+            return self.const(array.astype(known.dtype))
+
+        flat = list(array.flat)
+
+        def shape_arithmetic(*elements):
+            def element(*index):
+                position, chosen = _flat_index(index, array.shape), elements[-1]
+                for k in range(len(elements) - 2, -1, -1):
+                    chosen = tirx.Select(position == k, elements[k], chosen)
+                return chosen.astype(known.dtype)
+
+            return te.compute(array.shape, element, "shape_arithmetic")
+
+        operands = [tirx.const(e, "int64") if not isinstance(e, tirx.Expr) else e for e in flat]
+        var = self.emit_te(shape_arithmetic, *operands)
+        self._known[var] = known
+        return var
+
+    def _hint(self) -> str:
+        if self.node is None or not self.node.outputs:
+            return ""
+        return re.sub(r"\W", "_", self.node.outputs[0].name or "") or ""
+
+    def _trace(self, var: relax.Var) -> relax.Var:
+        if self.node is not None:
+            self.origin[var.name] = self.node
+        return var
+
+
+def _flat_index(index: Sequence[tirx.Expr], shape: Sequence[int]) -> tirx.Expr:
+    flat = tirx.const(0, "int64")
+    for i, extent in zip(index, shape, strict=True):
+        flat = flat * extent + i
+    return flat

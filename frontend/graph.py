@@ -1,0 +1,240 @@
+"""Walk an ONNX graph and emit Relax. No operator is named here."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from tvm import IRModule, relax, tirx
+from tvm.ir import Type
+from tvm.error import InternalError
+
+from tvm_ext.errors import ConversionError, ModelError, UnsupportedNode
+
+from . import known as shape_arithmetic
+from .builder import Builder
+from .known import Known
+from .table import lookup
+
+__all__ = ["Conversion", "convert", "unsupported"]
+
+# What a converter, or TVM below it, may raise for a node it cannot serve.
+_REFUSALS = (NotImplementedError, ValueError, TypeError, KeyError, IndexError, AttributeError,
+             ArithmeticError, InternalError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The Relax module of an ONNX model, and where each of its variables comes from.
+
+    Attributes:
+        module: ``main`` takes the inputs in order and returns a tuple of the outputs.
+        origin: variable name in ``main`` -> the ONNX node that emitted it.
+        inputs, outputs: ONNX name -> Relax type, in order.
+    """
+
+    module: IRModule
+    origin: dict[str, ir.Node]
+    inputs: dict[str, Type]
+    outputs: dict[str, Type]
+
+
+
+def unsupported(model: ir.Model) -> list[UnsupportedNode]:
+    """The nodes that no converter serves, subgraphs included, sorted. Converts nothing."""
+    missing = []
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        opset = model.opset_imports.get(node.domain, 1)
+        since, function = lookup(node.domain, node.op_type, opset)
+        if function is None:
+            missing.append(_refusal(node, opset, since, _why_missing(node, opset, since)))
+    return sorted(missing)
+
+
+def convert(model: ir.Model) -> Conversion:
+    """Convert ``model``; ``main`` takes the graph inputs in order, initializers are constants.
+
+    Raises:
+        ConversionError: lists every node that cannot be converted.
+        ModelError: an inferred type or shape contradicts the declared one.
+    """
+    missing = unsupported(model)
+    if missing:
+        raise ConversionError(missing)
+
+    graph = model.graph
+    builder = Builder(dict(model.opset_imports))
+    walk = _Walk(builder)
+    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+    params = [walk.parameter(value) for value in inputs]
+    with builder.bb.function("main", params):
+        with builder.bb.dataflow():
+            walk.graph(graph)
+            if walk.failures:
+                # The block is incomplete; leave the builder before reporting.
+                results = builder.bb.emit_output(relax.Tuple([]))
+            else:
+                outputs = [walk.tensor(value) for value in graph.outputs]
+                results = builder.bb.emit_output(relax.Tuple(outputs))
+        builder.bb.emit_func_output(results)
+    if walk.failures:
+        raise ConversionError(walk.failures) from walk.cause
+    return Conversion(
+        builder.bb.get(),
+        builder.origin,
+        {value.name: param.ty for value, param in zip(inputs, params, strict=True)},
+        {value.name: out.ty for value, out in zip(graph.outputs, outputs, strict=True)},
+    )
+
+
+class _Walk:
+    """One pass over a graph in topological order; ``values`` maps ONNX values to Relax."""
+
+    def __init__(self, builder: Builder):
+        self.builder = builder
+        self.values: dict[ir.Value, relax.Expr] = {}
+        self.dims: dict[str, tirx.Var] = {}  # symbolic dims of the model by name
+        self.failures: list[UnsupportedNode] = []
+        self.cause: Exception | None = None  # of the first failure
+
+    def parameter(self, value: ir.Value) -> relax.Var:
+        """The Relax parameter of a graph input."""
+        if not isinstance(value.type, ir.TensorType) or value.shape is None:
+            raise ModelError(f"input {value.name!r} is {value.type}; needs a tensor of known rank")
+        shape = [self._dim(dim, value.name, axis) for axis, dim in enumerate(value.shape)]
+        dtype = _dtype(value.dtype, value.name)
+        var = relax.Var(_identifier(value.name), relax.TensorType(shape, dtype))
+        self.values[value] = var
+        return var
+
+    def _dim(self, dim: object, name: str, axis: int) -> int | tirx.Var:
+        if isinstance(dim, int):
+            return dim
+        label = dim.value or f"{name}_{axis}"
+        if label not in self.dims:
+            self.dims[label] = self.builder.fresh_dim(label)
+        return self.dims[label]
+
+    def graph(self, graph: ir.Graph) -> None:
+        """Convert all nodes of ``graph``; failures are collected, their consumers skipped."""
+        for node in graph:
+            operands = [None if value is None else self.tensor(value) for value in node.inputs]
+            absent = (value is not None and operand is None
+                      for value, operand in zip(node.inputs, operands, strict=True))
+            if not any(absent):
+                self.node(node, operands)
+
+    def tensor(self, value: ir.Value) -> relax.Expr | None:
+        """The Relax expression of an ONNX value; None after a failure upstream."""
+        if value not in self.values and value.const_value is not None:
+            array = value.const_value.numpy()
+            self.values[value] = self.builder.const(array)
+        return self.values.get(value)
+
+    def node(self, node: ir.Node, operands: list[relax.Expr | None]) -> None:
+        """Convert one node: the only place where a converter's refusal is caught."""
+        opset = self.builder.opsets.get(node.domain, 1)
+        since, function = lookup(node.domain, node.op_type, opset)
+        self.builder.node = node
+        try:
+            results = self._fold(node, operands) or _call(function, self.builder, operands, node)
+            for value, result in zip(node.outputs, results, strict=False):
+                self.values[value] = self._checked(value, result)
+        except _REFUSALS as reason:
+            if isinstance(reason, ModelError):
+                raise
+            text = str(reason) if isinstance(reason, NotImplementedError) else _summary(reason)
+            self.failures.append(_refusal(node, opset, since, text))
+            self.cause = self.cause or reason
+        finally:
+            self.builder.node = None
+
+    def _fold(self, node: ir.Node, operands: list[relax.Expr | None]) -> tuple | None:
+        """The results of shape arithmetic, evaluated now."""
+        while operands and operands[-1] is None:
+            operands = operands[:-1]
+        inputs = [self._known(operand) for operand in operands]
+        attributes = {name: attr.value for name, attr in node.attributes.items()}
+        result = shape_arithmetic.evaluate(
+            node.op_type, inputs, attributes, self.builder._analyzer
+        )
+        return None if result is None else (self.builder.materialise(result),)
+
+    def _known(self, operand: relax.Expr | None) -> Known | None:
+        if operand is None or not isinstance(operand.ty, relax.TensorType):
+            return None
+        array = self.builder.static(operand)
+        return None if array is None else Known(array, self.builder.dtype(operand))
+
+    def _checked(self, value: ir.Value, result: relax.Expr) -> relax.Expr:
+        """``result`` with every dim bound, and in agreement with what the model declares."""
+        ty = result.ty
+        if not isinstance(ty, relax.TensorType):
+            return result
+        if value.dtype is not None and _dtype(value.dtype, value.name) != self.builder.dtype(result):
+            raise ModelError(
+                f"value {value.name!r} is declared {value.dtype}, "
+                f"but {value.producer().op_type} gives {self.builder.dtype(result)}"
+            )
+        declared = None if value.shape is None else list(value.shape)
+        if ty.shape is None:
+            if ty.ndim < 0 and declared is None:
+                raise NotImplementedError("the rank of the result is known only at run time")
+            declared = declared if declared is not None else [None] * ty.ndim
+            dims = [d if isinstance(d, int) else self.builder.fresh_dim(f"{value.name}_{k}")
+                    for k, d in enumerate(declared)]
+            return self.builder.match(result, dims)
+        self._check_shape(value, declared, self.builder.shape(result))
+        return result
+
+    def _check_shape(self, value: ir.Value, declared: list | None, inferred: list) -> None:
+        if declared is None:
+            return
+        contradiction = len(declared) != len(inferred) or any(
+            isinstance(d, int) and isinstance(i, int) and d != i
+            for d, i in zip(declared, inferred, strict=True)
+        )
+        if contradiction:
+            raise ModelError(
+                f"value {value.name!r} is declared {value.shape}, "
+                f"but {value.producer().op_type} gives {inferred}"
+            )
+
+
+def _call(function: Callable, builder: Builder, operands: list, node: ir.Node) -> tuple:
+    attributes = {name: attr.value for name, attr in node.attributes.items()}
+    accepted = inspect.signature(function).parameters
+    unknown = sorted(name for name in attributes if name not in accepted)
+    if unknown:
+        raise NotImplementedError(f"unknown attribute {', '.join(unknown)}")
+    results = function(builder, *operands, **attributes)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _refusal(node: ir.Node, opset: int, since: int, reason: str) -> UnsupportedNode:
+    name = node.name or (node.outputs[0].name if node.outputs else "") or ""
+    return UnsupportedNode(node.domain, node.op_type, since, opset, name, reason)
+
+
+def _why_missing(node: ir.Node, opset: int, since: int) -> str:
+    if since == 0:
+        return f"opset {opset} of domain {node.domain or 'ai.onnx'!r} does not define it"
+    return "no converter for this operator version"
+
+
+def _summary(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1].strip() if lines else error!r}"
+
+
+def _dtype(dtype: ir.DataType | None, name: str | None) -> str:
+    if dtype is None:
+        raise ModelError(f"value {name!r} has no element type")
+    if dtype == ir.DataType.STRING:
+        raise ModelError(f"value {name!r} holds strings, which are not supported")
+    return np.dtype(dtype.numpy()).name
+
+
+def _identifier(name: str | None) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name or "input")

@@ -1,0 +1,61 @@
+"""From an ONNX model to a compiled one."""
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+from tvm import relax
+
+from . import frontend, pipeline, targets
+from .executors.vm import VMExecutor
+from .model import CompiledModel, TensorInfo
+
+__all__ = ["convert_and_build"]
+
+
+def convert_and_build(
+    model: object,
+    target: object = "auto",
+    *,
+    opt_level: int = 3,
+    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    limits: frontend.Limits | None = None,
+) -> CompiledModel:
+    """Compile an ONNX model for ``target``.
+
+    Args:
+        model: a path, the bytes of a file, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
+        target: "auto" (cuda where a GPU is, else this CPU with its exact features), "llvm",
+            "cuda", or any TVM target.
+        opt_level: 0 (straight conversion) to 3 (everything within the stated error bounds).
+        shapes: values for symbolic dims, by dim name or by input name.
+        limits: what a model may ask before it is refused.
+
+    Raises:
+        ModelError: the model cannot be read or contradicts itself.
+        ConversionError: nodes that cannot be converted, all of them.
+        TargetError: the target is unknown.
+        BuildError: the compiler failed.
+    """
+    resolved = targets.resolve(target)
+    steps = pipeline.default(resolved, opt_level)
+    source = frontend.load(model, limits)
+    frontend.specialise(source, shapes)
+    for step in steps.phase("import"):
+        source = step.run(source)
+    conversion = frontend.convert(source)
+    module = conversion.module
+    with resolved:
+        for phase in pipeline.PHASES[1:]:
+            for step in steps.phase(phase):
+                module = step.run(module)
+    executor = VMExecutor.build(module, resolved)
+    return CompiledModel(
+        executor,
+        [_info(name, ty) for name, ty in conversion.inputs.items()],
+        [_info(name, ty) for name, ty in conversion.outputs.items()],
+    )
+
+
+def _info(name: str, ty: relax.TensorType) -> TensorInfo:
+    shape = tuple(int(d) if hasattr(d, "value") else str(d) for d in ty.shape.values)
+    return TensorInfo(name, shape, str(ty.dtype.dtype))

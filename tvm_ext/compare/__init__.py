@@ -1,0 +1,1 @@
+"""Compare a compiled model with a rival."""

@@ -1,0 +1,73 @@
+"""Every failure that a user can meet, one class per cause.
+
+All derive from :class:`TvmExtError`; each also derives from the Python class that a caller
+would expect (``ValueError`` for bad input, ``OSError`` for files).
+"""
+
+__all__ = [
+    "BuildError",
+    "ConversionError",
+    "InputError",
+    "ModelError",
+    "ModelLimitError",
+    "OutputPathError",
+    "TargetError",
+    "TvmExtError",
+    "UnsupportedNode",
+]
+
+from dataclasses import dataclass
+
+
+class TvmExtError(Exception):
+    """Base of all errors that tvm_ext raises on purpose."""
+
+
+class ModelError(TvmExtError, ValueError):
+    """The model file cannot be read, is not valid ONNX, or contradicts itself."""
+
+
+class ModelLimitError(ModelError):
+    """The model exceeds one of the limits that guard against hostile files."""
+
+
+@dataclass(frozen=True, order=True)
+class UnsupportedNode:
+    """One node that cannot be converted, and why."""
+
+    domain: str
+    op_type: str
+    since_version: int
+    opset: int
+    node: str
+    reason: str
+
+    def __str__(self) -> str:
+        operator = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
+        return f"{operator}-{self.since_version} {self.node!r} (opset {self.opset}): {self.reason}"
+
+
+class ConversionError(TvmExtError, NotImplementedError):
+    """Nodes that the frontend cannot convert; ``nodes`` lists all of them, sorted."""
+
+    def __init__(self, nodes: "list[UnsupportedNode]"):
+        self.nodes = sorted(nodes)
+        lines = [str(node) for node in self.nodes]
+        head = "cannot convert " + (lines[0] if len(lines) == 1 else f"{len(lines)} nodes:")
+        super().__init__("\n  ".join([head, *lines] if len(lines) > 1 else [head]))
+
+
+class InputError(TvmExtError, ValueError):
+    """Wrong number, name, dtype, rank or shape of the arrays given to a model."""
+
+
+class TargetError(TvmExtError, ValueError):
+    """An unknown target, or one that this machine cannot run."""
+
+
+class BuildError(TvmExtError, RuntimeError):
+    """The compiler failed on a converted model; the message names the phase."""
+
+
+class OutputPathError(TvmExtError, OSError):
+    """A file cannot be written or read at the place asked for."""

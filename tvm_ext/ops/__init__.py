@@ -1,0 +1,1 @@
+"""What each operator computes, in TE: no target, no schedule."""

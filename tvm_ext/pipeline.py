@@ -1,0 +1,102 @@
+"""The phases of a build and the opt levels, on one screen.
+
+A :class:`Pipeline` is a value: an ordered list of named steps, each in a phase. Take the default
+of a target, insert a step before or after a named one, drop one, print the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+from . import schedules
+from .frontend import rewrites
+
+__all__ = ["PHASES", "Pipeline", "Step", "default"]
+
+PHASES = ("import", "select", "fuse", "schedule")
+
+Rewrite = Callable[[object], object]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass in a phase. ``run`` maps an onnx_ir model in ``import``, an IRModule after it."""
+
+    phase: str
+    name: str
+    run: Rewrite
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Ordered steps from the loaded ONNX model to scheduled kernels."""
+
+    target: Target
+    opt_level: int
+    steps: tuple[Step, ...]
+
+    def insert(self, name: str, run: Rewrite, *, before: str | None = None,
+               after: str | None = None) -> Pipeline:
+        """A pipeline with one more step, beside a named one and in its phase.
+
+        Raises:
+            ValueError: the anchor is unknown, not given once, or ``name`` is taken.
+        """
+        if (before is None) == (after is None):
+            raise ValueError("give one anchor: before=NAME or after=NAME")
+        if any(step.name == name for step in self.steps):
+            raise ValueError(f"a step named {name!r} is there already")
+        at = self._index(before or after)
+        step = Step(self.steps[at].phase, name, run)
+        at += after is not None
+        return replace(self, steps=(*self.steps[:at], step, *self.steps[at:]))
+
+    def without(self, name: str) -> Pipeline:
+        """A pipeline that lacks the named step.
+
+        Raises:
+            ValueError: there is no such step.
+        """
+        at = self._index(name)
+        return replace(self, steps=self.steps[:at] + self.steps[at + 1:])
+
+    def phase(self, name: str) -> Iterator[Step]:
+        """The steps of one phase, in order."""
+        return (step for step in self.steps if step.phase == name)
+
+    def _index(self, name: str | None) -> int:
+        for index, step in enumerate(self.steps):
+            if step.name == name:
+                return index
+        raise ValueError(f"no step {name!r}; there are {[step.name for step in self.steps]}")
+
+    def __str__(self) -> str:
+        return "\n".join(f"{step.phase:9} {step.name}" for step in self.steps)
+
+
+def default(target: Target, opt_level: int = 3) -> Pipeline:
+    """The pipeline of ``target`` (see the table of opt levels in the README)."""
+    if opt_level not in (0, 1, 2, 3):
+        raise ValueError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
+    transform = relax.transform
+    steps = [Step("import", name, run) for name, run in rewrites.steps(opt_level)]
+
+    def add(phase: str, run: tvm.ir.transform.Pass, at: int = 0, name: str | None = None) -> None:
+        if opt_level >= at:
+            steps.append(Step(phase, name or run.info.name, run))
+
+    add("select", relax.backend.DispatchSampling())
+    add("select", relax.backend.DispatchSortScan())
+    add("select", transform.LegalizeOps())
+    add("fuse", transform.AnnotateTIROpPattern(), at=1)
+    add("fuse", transform.FoldConstant(), at=1)
+    add("fuse", transform.FuseOps(), at=1)
+    add("fuse", transform.FuseTIR(), at=1)
+    add("fuse", transform.DeadCodeElimination())
+    add("schedule", schedules.apply(target, opt_level))
+    return Pipeline(target, opt_level, tuple(steps))

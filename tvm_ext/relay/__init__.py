@@ -1,0 +1,1 @@
+"""A Relay-compatible face on Relax."""

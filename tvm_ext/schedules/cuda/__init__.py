@@ -1,0 +1,1 @@
+"""Schedule rules for cuda, one per file."""

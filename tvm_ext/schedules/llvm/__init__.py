@@ -1,0 +1,1 @@
+"""Schedule rules for llvm, one per file."""
