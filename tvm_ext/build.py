@@ -1,15 +1,20 @@
 """From an ONNX model to a compiled one."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
-import onnx_ir as ir
-from tvm import relax
+from tvm import IRModule, relax
+from tvm.target import Target
 
 from . import frontend, pipeline, targets
+from .executors.plan import NotStatic
+from .executors.static import StaticExecutor
 from .executors.vm import VMExecutor
 from .model import CompiledModel, TensorInfo
 
 __all__ = ["convert_and_build"]
+
+_log = logging.getLogger(__name__)
 
 
 def convert_and_build(
@@ -48,12 +53,22 @@ def convert_and_build(
         for phase in pipeline.PHASES[1:]:
             for step in steps.phase(phase):
                 module = step.run(module)
-    executor = VMExecutor.build(module, resolved)
+    executor = _executor(module, resolved)
     return CompiledModel(
         executor,
         [_info(name, ty) for name, ty in conversion.inputs.items()],
         [_info(name, ty) for name, ty in conversion.outputs.items()],
     )
+
+
+def _executor(module: IRModule, target: Target) -> StaticExecutor | VMExecutor:
+    """The static executor where shapes are static and the target is a CPU, else the VM."""
+    if target.kind.name != "cuda":
+        try:
+            return StaticExecutor.build(module, target)
+        except NotStatic as reason:
+            _log.debug("the VM runs this model: %s", reason)
+    return VMExecutor.build(module, target)
 
 
 def _info(name: str, ty: relax.TensorType) -> TensorInfo:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import tvm
 
 from .errors import InputError
 
@@ -55,8 +54,8 @@ class CompiledModel:
             InputError: a name, dtype, rank or shape does not fit.
         """
         wanted = self._output_indices(output_names)
-        results = self._executor(self._tensors(feeds))
-        return [results[k].numpy() for k in wanted]
+        results = self._executor(self._arrays(feeds))
+        return [results[k] for k in wanted]
 
     def _output_indices(self, names: Sequence[str] | None) -> list[int]:
         known = [info.name for info in self.outputs]
@@ -67,15 +66,14 @@ class CompiledModel:
             raise InputError(f"no outputs {unknown}; the model has {known}")
         return [known.index(name) for name in names]
 
-    def _tensors(self, feeds: Mapping[str, object]) -> list[tvm.runtime.Tensor]:
+    def _arrays(self, feeds: Mapping[str, object]) -> list[np.ndarray]:
         known = [info.name for info in self.inputs]
         missing = [name for name in known if name not in feeds]
         unknown = [name for name in feeds if name not in known]
         if missing or unknown:
             raise InputError(f"inputs missing: {missing}, unknown: {unknown}; the model has {known}")
         sizes: dict[str, int] = {}
-        return [tvm.runtime.tensor(_checked(info, feeds[info.name], sizes), self._executor.device)
-                for info in self.inputs]
+        return [_checked(info, feeds[info.name], sizes) for info in self.inputs]
 
 
 def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:

@@ -1,11 +1,14 @@
 """The Relax virtual machine: dynamic shapes, control flow, and cuda."""
 
 import threading
+from collections.abc import Sequence
 
+import numpy as np
 import tvm
 from tvm import IRModule, relax
-from tvm.runtime import Tensor
 from tvm.target import Target
+
+from .lowering import TIR_PIPELINE
 
 __all__ = ["VMExecutor"]
 
@@ -41,11 +44,12 @@ class VMExecutor:
     def build(cls, module: IRModule, target: Target) -> "VMExecutor":
         """Compile ``module`` (kernels already scheduled) for ``target``."""
         with target:
-            executable = relax.build(module, target, relax_pipeline=_lowering())
+            executable = relax.build(module, target, relax_pipeline=_lowering(), tir_pipeline=TIR_PIPELINE)
         return cls(executable, tvm.device(target.kind.name if target.kind.name == "cuda" else "cpu"))
 
-    def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
+    def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         if not hasattr(self._local, "vm"):
             # The pooled allocator keeps a bucket per size and would grow with dynamic shapes.
             self._local.vm = relax.VirtualMachine(self.executable, self.device, memory_cfg="naive")
-        return list(self._local.vm["main"](*inputs))
+        tensors = [tvm.runtime.tensor(array, self.device) for array in inputs]
+        return [result.numpy() for result in self._local.vm["main"](*tensors)]

@@ -1,0 +1,142 @@
+"""The ONNX Backend API, so that ``onnx.backend.test`` and other runners work on tvm_ext.
+
+The module itself is a backend::
+
+    from tvm_ext import backend
+    outputs = backend.prepare(model, "CPU").run([x])
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import tvm
+from onnx import helper
+from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
+
+from .build import convert_and_build
+from .errors import InputError, TargetError
+from .model import CompiledModel
+
+__all__ = ["TvmBackend", "TvmBackendRep", "is_compatible", "prepare", "run_model", "run_node",
+           "supports_device"]
+
+_TARGETS = {DeviceType.CPU: "llvm", DeviceType.CUDA: "cuda"}
+
+
+class TvmBackendRep(BackendRep):
+    """A compiled model behind the interface of ``onnx.backend``."""
+
+    def __init__(self, model: CompiledModel):
+        self.model = model
+        self._outputs = namedtupledict("Outputs", [info.name for info in model.outputs])
+
+    def run(self, inputs: object, **kwargs: object) -> tuple:
+        """Run the model; the result is a tuple whose items also answer to the output names.
+
+        Args:
+            inputs: arrays in the order of the model's inputs, a mapping from input names, or a
+                single array.
+
+        Raises:
+            InputError: an input is missing, unknown, or does not fit; ``kwargs`` are given.
+        """
+        if kwargs:
+            raise InputError(f"unknown options {sorted(kwargs)}")
+        return self._outputs(*self.model.run(None, self._feeds(inputs)))
+
+    def _feeds(self, inputs: object) -> Mapping[str, object]:
+        if isinstance(inputs, Mapping):
+            return inputs
+        arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
+        names = [info.name for info in self.model.inputs]
+        if len(arrays) != len(names):
+            raise InputError(f"{len(arrays)} inputs given, the model has {len(names)}: {names}")
+        return dict(zip(names, arrays, strict=True))
+
+
+class TvmBackend(Backend):
+    """``onnx.backend.base.Backend`` on :func:`tvm_ext.convert_and_build`."""
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether ``"CPU"``, ``"CUDA"`` or ``"CUDA:0"`` can run here."""
+        try:
+            _target(device)
+        except TargetError:
+            return False
+        return True
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: object) -> TvmBackendRep:
+        """Compile ``model`` for ``device``; ``kwargs`` go to ``convert_and_build``.
+
+        Raises:
+            TargetError: the device is unknown or not here.
+            TvmExtError: as ``convert_and_build``.
+        """
+        return TvmBackendRep(convert_and_build(model, _target(device), **kwargs))
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: object,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None,
+        **kwargs: object,
+    ) -> tuple:
+        """Run a single node; ``opset_version`` defaults to the newest opset of its domain."""
+        opset = kwargs.pop("opset_version", None)
+        super().run_node(node, inputs, device, outputs_info,
+                         **({} if opset is None else {"opset_version": opset}))
+        names = [name for name in node.input if name]
+        if not isinstance(inputs, Mapping):
+            arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
+            if len(arrays) != len(names):
+                raise InputError(f"{len(arrays)} inputs given, the node has {len(names)}: {names}")
+            inputs = dict(zip(names, arrays, strict=True))
+        inputs = {name: np.asarray(array) for name, array in inputs.items()}
+        model = _model_of(node, inputs, outputs_info, opset)
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+
+def _target(device: str) -> str:
+    try:
+        parsed = Device(device)
+    except (AttributeError, ValueError) as error:
+        raise TargetError(f"unknown device {device!r}; use 'CPU' or 'CUDA'") from error
+    if parsed.device_id != 0:
+        raise TargetError(f"device {device!r}: only the first device of a kind is used")
+    target = _TARGETS[parsed.type]
+    if target == "cuda" and not tvm.cuda(0).exist:
+        raise TargetError(f"device {device!r}: no CUDA device on this machine")
+    return target
+
+
+def _model_of(node: onnx.NodeProto, inputs: Mapping[str, np.ndarray],
+              outputs_info: Sequence | None, opset: int | None) -> onnx.ModelProto:
+    """The model of one node whose graph inputs have the types of the arrays."""
+    given = [helper.make_tensor_value_info(
+        name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in inputs.items()]
+    names = [name for name in node.output if name]
+    if outputs_info is None:
+        results = [helper.make_empty_tensor_value_info(name) for name in names]
+    else:
+        results = [helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+            for name, (dtype, shape) in zip(names, outputs_info, strict=True)]
+    graph = helper.make_graph([node], "node", given, results)
+    newest = onnx.defs.onnx_opset_version()
+    imports = {"": newest, node.domain: opset or (newest if not node.domain else 1)}
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*item) for item in imports.items()])
+    return onnx.shape_inference.infer_shapes(model)
+
+
+is_compatible = TvmBackend.is_compatible
+prepare = TvmBackend.prepare
+run_model = TvmBackend.run_model
+run_node = TvmBackend.run_node
+supports_device = TvmBackend.supports_device

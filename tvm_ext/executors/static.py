@@ -1,0 +1,111 @@
+"""Runs a static plan on the CPU: every kernel on fixed bytes of one arena, no interpreter."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import IRModule, relax, tirx
+from tvm.runtime import Tensor
+from tvm.target import Target
+
+from .lowering import TIR_PIPELINE
+from .plan import ALIGNMENT, Plan, Slot, plan
+
+__all__ = ["StaticExecutor"]
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What one thread runs on: its arena, and kernels bound to it."""
+
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    calls: list[tuple[object, tuple[Tensor, ...]]]
+
+
+class StaticExecutor:
+    """Calls the kernels of a plan in order; each thread has an arena, weights are shared."""
+
+    device = tvm.cpu()
+
+    def __init__(self, library: tvm.runtime.Module, plan: Plan):
+        self.library = library
+        self.plan = plan
+        self._weights = [tvm.runtime.tensor(array) for array in plan.weights]
+        self._local = threading.local()
+
+    @classmethod
+    def build(cls, module: IRModule, target: Target) -> StaticExecutor:
+        """Plan and compile ``module`` (kernels already scheduled).
+
+        Raises:
+            NotStatic: the module needs the VM.
+        """
+        planned = plan(lower_views(module))
+        used = {kernel.symbol for kernel in planned.kernels}
+        kernels = IRModule({
+            gv: f.with_attr("global_symbol", gv.name_hint)
+            for gv, f in module.functions_items()
+            if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
+        })
+        return cls(tvm.tirx.build(kernels, target, pipeline=TIR_PIPELINE), planned)
+
+    def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        context = self._context()
+        for buffer, array in zip(context.inputs, inputs, strict=True):
+            buffer.copyfrom(array)
+        for function, arguments in context.calls:
+            function(*arguments)
+        return [buffer.numpy() for buffer in context.outputs]
+
+    def time_kernels(self, inputs: Sequence[np.ndarray], repeat: int) -> np.ndarray:
+        """Seconds per kernel, ``[repeat, kernels]``, measured in a whole run."""
+        context = self._context()
+        for buffer, array in zip(context.inputs, inputs, strict=True):
+            buffer.copyfrom(array)
+        seconds = np.empty((repeat, len(context.calls)))
+        clock = time.perf_counter
+        for row in seconds:
+            for k, (function, arguments) in enumerate(context.calls):
+                start = clock()
+                function(*arguments)
+                row[k] = clock() - start
+        return seconds
+
+    def _context(self) -> _Context:
+        if not hasattr(self._local, "context"):
+            self._local.context = self._new_context()
+        return self._local.context
+
+    def _new_context(self) -> _Context:
+        inputs = [tvm.runtime.empty(slot.shape, slot.dtype) for slot in self.plan.inputs]
+        arena = np.from_dlpack(tvm.runtime.empty((self.plan.arena_bytes + ALIGNMENT,), "uint8"))
+
+        def tensor(slot: Slot) -> Tensor:
+            root = slot.root
+            if root.kind == "arena":
+                # Sliced by numpy: kernels refuse a DLTensor with a byte offset.
+                size = max(root.nbytes, 1)
+                place = tvm.runtime.from_dlpack(arena[root.offset : root.offset + size])
+                return place._create_view(slot.shape, slot.dtype)
+            whole = (inputs if root.kind == "input" else self._weights)[root.index]
+            return whole if slot is root else whole._create_view(slot.shape, slot.dtype)
+
+        calls = [
+            (self.library[kernel.symbol], tuple(map(tensor, (*kernel.reads, *kernel.writes))))
+            for kernel in self.plan.kernels
+        ]
+        return _Context(inputs, [tensor(slot) for slot in self.plan.outputs], calls)
+
+
+def lower_views(module: IRModule) -> IRModule:
+    """Kernels that only reshape become views."""
+    return tvm.ir.transform.Sequential([
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.CanonicalizeBindings(),
+    ])(module)
