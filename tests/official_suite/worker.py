@@ -1,0 +1,97 @@
+"""Run cases of the suite in child processes, so that a crash costs one case only."""
+
+import multiprocessing
+import os
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+
+from tvm_ext.errors import ConversionError
+
+from . import CASES
+
+__all__ = ["run"]
+
+_SECONDS_PER_CASE = 120
+
+
+def run(names: Iterable[str], jobs: int = 1) -> Iterator[tuple[str, str]]:
+    """Yield (case, reason of its failure or "") for all ``names``, in order."""
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+    for _ in range(jobs):
+        idle.put(_Worker())
+
+    def one(name: str) -> tuple[str, str]:
+        worker = idle.get()
+        try:
+            return name, worker(name)
+        finally:
+            idle.put(worker)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(one, names)
+
+
+class _Worker:
+    """A child process that runs one case at a time and is replaced when it dies."""
+
+    _context = multiprocessing.get_context("forkserver")
+    _context.set_forkserver_preload([__name__])  # the suite is loaded once, then forked
+
+    def __init__(self):
+        self._start()
+
+    def _start(self) -> None:
+        self._pipe, theirs = self._context.Pipe()
+        self._process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def __call__(self, name: str) -> str:
+        self._pipe.send(name)
+        try:
+            if self._pipe.poll(_SECONDS_PER_CASE):
+                return self._pipe.recv()
+            self._process.kill()
+            return self._restarted(f"no answer in {_SECONDS_PER_CASE} s")
+        except EOFError:
+            self._process.join()
+            code = self._process.exitcode
+            cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            return self._restarted(f"crash: {cause}")
+
+    def _restarted(self, reason: str) -> str:
+        self._start()
+        return reason
+
+
+def _serve(pipe: Connection) -> None:
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    while True:
+        pipe.send(_failure(pipe.recv()))
+
+
+def _failure(name: str) -> str:
+    try:
+        CASES[name](None)
+    except Exception as error:  # noqa: BLE001  any failure is what is asked for
+        return _reason(error)
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    """One line that says why, without what varies from case to case."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if isinstance(error, ConversionError):
+        node = error.nodes[0]
+        operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        return f"{operator}-{node.since_version}: {node.reason.splitlines()[0][:160]}"
+    if isinstance(error, AssertionError):
+        telling = [line for line in lines if re.match(r"Mismatched|x and y|Max|Output|ACT|DES", line)]
+        return f"wrong result: {'; '.join(telling or lines[:2])[:160]}"
+    return f"{type(error).__name__}: {lines[0][:160]}"
