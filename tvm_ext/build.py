@@ -12,7 +12,7 @@ from .executors.static import StaticExecutor
 from .executors.vm import VMExecutor
 from .model import CompiledModel, TensorInfo
 
-__all__ = ["convert_and_build"]
+__all__ = ["convert_and_build", "import_model"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,11 +43,7 @@ def convert_and_build(
     """
     resolved = targets.resolve(target)
     steps = pipeline.default(resolved, opt_level)
-    source = frontend.load(model, limits)
-    frontend.specialise(source, shapes)
-    for step in steps.phase("import"):
-        source = step.run(source)
-    conversion = frontend.convert(source)
+    conversion = import_model(model, steps, shapes, limits)
     module = conversion.module
     with resolved:
         for phase in pipeline.PHASES[1:]:
@@ -59,6 +55,20 @@ def convert_and_build(
         [_info(name, ty) for name, ty in conversion.inputs.items()],
         [_info(name, ty) for name, ty in conversion.outputs.items()],
     )
+
+
+def import_model(
+    model: object,
+    steps: pipeline.Pipeline,
+    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    limits: frontend.Limits | None = None,
+) -> frontend.Conversion:
+    """The import phase of ``steps``: load, rewrite, convert to Relax. Compiles nothing."""
+    source = frontend.load(model, limits)
+    frontend.specialise(source, shapes)
+    for step in steps.phase("import"):
+        source = step.run(source)
+    return frontend.convert(source)
 
 
 def _executor(module: IRModule, target: Target) -> StaticExecutor | VMExecutor:
