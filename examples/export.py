@@ -40,7 +40,8 @@ def to_onnx(
         exporter: "torchscript" or "dynamo".
         size: "full" or "small".
         batch: the batch size, where it is static.
-        dynamic: leave batch and, for token models, sequence length symbolic.
+        dynamic: leave batch and, for token models, sequence length symbolic (not that of an
+            LSTM exported by dynamo: ``torch.export`` unrolls it).
         opset: the ONNX opset; by default 17 for TorchScript and 18 for dynamo.
         seed: of the weights.
 
@@ -67,8 +68,7 @@ def _quiet() -> Iterator[None]:
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"torch\.onnx|copyreg|torch\.utils")
-            warnings.filterwarnings("ignore", message=".*legacy TorchScript-based ONNX export")
+            warnings.simplefilter("ignore")
             yield
     finally:
         log.setLevel(level)
@@ -95,7 +95,11 @@ def _dynamo(
     example: Example, module: nn.Module, inputs: dict, dynamic: bool, opset: int
 ) -> onnx.ModelProto:
     dims = [
-        {axis: torch.export.Dim(dim) for axis, dim in example.dynamic[name].items()}
+        {
+            axis: torch.export.Dim(dim)
+            for axis, dim in example.dynamic[name].items()
+            if dim not in example.specialised
+        }
         for name in inputs
     ]
     program = torch.onnx.export(

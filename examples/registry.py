@@ -26,7 +26,8 @@ class Example:
     """One model: its definition, its inputs, the names of its outputs and dynamic dims.
 
     ``inputs_of(size, batch, generator)`` gives the inputs by name, in the order of the module's
-    parameters; ``dynamic`` names, per input and output, the dims that may be left symbolic.
+    parameters; ``dynamic`` names, per input and output, the dims that may be left symbolic;
+    ``specialised`` are those among them that ``torch.export`` fixes all the same.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Example:
     inputs_of: Callable[[str, int, torch.Generator], Inputs]
     outputs: tuple[str, ...]
     dynamic: dict[str, dict[int, str]] = field(default_factory=dict)
+    specialised: tuple[str, ...] = ()
 
     def inputs(self, size: str = "full", batch: int = 1, seed: int = 1) -> Inputs:
         """Seeded random inputs by name."""
@@ -105,6 +107,13 @@ EXAMPLES = {
             ("stylised",),
             {"image": BATCH, "stylised": BATCH},
         ),
-        Example("lstm", lstm, _tokens, ("logits",), {"tokens": SEQUENCE, "logits": SEQUENCE}),
+        Example(
+            "lstm",
+            lstm,
+            _tokens,
+            ("logits",),
+            {"tokens": SEQUENCE, "logits": SEQUENCE},
+            specialised=("sequence",),  # torch.export unrolls nn.LSTM over time
+        ),
     )
 }
