@@ -1,7 +1,31 @@
 """Any ONNX model into fast native code with Apache TVM."""
 
-from ._version import __version__
-from .build import convert_and_build
-from .model import CompiledModel
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["CompiledModel", "__version__", "convert_and_build"]
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .build import convert_and_build
+    from .model import CompiledModel
+    from .session import InferenceSession
+
+__all__ = ["CompiledModel", "InferenceSession", "__version__", "convert_and_build"]
+
+_HOMES = {
+    "CompiledModel": "model",
+    "InferenceSession": "session",
+    "convert_and_build": "build",
+}
+
+
+def __getattr__(name: str) -> object:
+    # On first use: importing TVM takes seconds, which `tvm-ext --help` need not pay.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

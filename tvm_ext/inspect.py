@@ -1,0 +1,137 @@
+"""What a model holds and what of it can be converted, found without compiling anything."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import onnx_ir as ir
+from onnx import defs
+
+from . import build, frontend, pipeline, targets
+from .errors import ConversionError, UnsupportedNode
+from .frontend.table import TABLE
+
+__all__ = ["Inspection", "OperatorSupport", "Port", "inspect_model", "support_table"]
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a model as it is declared."""
+
+    name: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The facts of a model.
+
+    Attributes:
+        opsets: domain -> version.
+        operators: operator -> number of nodes, subgraphs included, most frequent first.
+        parameters: number of elements in the initializers.
+        unsupported: every node that cannot be converted, sorted.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    opsets: Mapping[str, int]
+    operators: Mapping[str, int]
+    parameters: int
+    unsupported: tuple[UnsupportedNode, ...]
+
+    def __str__(self) -> str:
+        opsets = ", ".join(f"{domain} {version}" for domain, version in self.opsets.items())
+        lines = [f"inputs      {', '.join(map(str, self.inputs))}",
+                 f"outputs     {', '.join(map(str, self.outputs))}",
+                 f"opsets      {opsets}",
+                 f"parameters  {self.parameters:,}",
+                 f"nodes       {sum(self.operators.values())}"]
+        lines += [f"  {count:5}  {operator}" for operator, count in self.operators.items()]
+        lines += ["unsupported " + (f"{len(self.unsupported)} nodes" if self.unsupported else "none")]
+        lines += [f"  {node}" for node in self.unsupported]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The same facts as a JSON object."""
+        return json.dumps(asdict(self), indent=2)
+
+
+def inspect_model(
+    model: object,
+    *,
+    opt_level: int = 3,
+    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    limits: frontend.Limits | None = None,
+) -> Inspection:
+    """Read ``model`` and find every node that cannot be converted at ``opt_level``.
+
+    The arguments are those of ``convert_and_build``. First the operators are looked up; if all
+    are known, the graph is converted (not compiled), for what a converter refuses by attribute,
+    type or shape.
+
+    Raises:
+        ModelError: the model cannot be read or contradicts itself.
+    """
+    loaded = frontend.load(model, limits)
+    steps = pipeline.default(targets.host_target(), opt_level)
+    try:
+        build.import_model(loaded, steps, shapes, limits)
+        unsupported: list[UnsupportedNode] = []
+    except ConversionError as error:
+        unsupported = error.nodes
+    graph = loaded.graph
+    nodes = Counter(_operator(node) for node in ir.traversal.RecursiveGraphIterator(graph))
+    return Inspection(
+        tuple(_port(v) for v in graph.inputs if v.name not in graph.initializers),
+        tuple(_port(v) for v in graph.outputs),
+        {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()},
+        dict(sorted(nodes.items(), key=lambda item: (-item[1], item[0]))),
+        sum(v.const_value.size for v in graph.initializers.values() if v.const_value is not None),
+        tuple(unsupported),
+    )
+
+
+def _operator(node: ir.Node) -> str:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return f"{domain}.{node.op_type}" if domain else node.op_type
+
+
+def _port(value: ir.Value) -> Port:
+    if value.type is None:
+        return Port(value.name, "unknown")
+    if not isinstance(value.type, ir.TensorType):
+        return Port(value.name, str(value.type).lower())
+    if value.shape is None:
+        return Port(value.name, f"{value.dtype}[...]".lower())
+    dims = ", ".join(str(d) if isinstance(d, int) else d.value or "?" for d in value.shape)
+    return Port(value.name, f"{str(value.dtype).lower()}[{dims}]")
+
+
+@dataclass(frozen=True, order=True)
+class OperatorSupport:
+    """Which ``since_version`` s of an operator have a converter, and which have none."""
+
+    domain: str
+    operator: str
+    supported: tuple[int, ...]
+    missing: tuple[int, ...]
+
+
+def support_table() -> list[OperatorSupport]:
+    """Every operator that ONNX defines or a converter serves, sorted, from the registry."""
+    versions: dict[tuple[str, str], set[int]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if not schema.deprecated:
+            versions.setdefault((schema.domain, schema.name), set()).add(schema.since_version)
+    for domain, operator, since in TABLE:
+        versions.setdefault((domain, operator), set()).add(since)
+    return sorted(
+        OperatorSupport(domain, operator,
+                        tuple(v for v in sorted(known) if (domain, operator, v) in TABLE),
+                        tuple(v for v in sorted(known) if (domain, operator, v) not in TABLE))
+        for (domain, operator), known in versions.items())
