@@ -1,0 +1,123 @@
+"""Converters for convolution.
+
+Conv stays a Relax operator in NCHW/OIHW with its bias as a separate add, the form that layout
+and fusion passes recognise. The transposed convolution is a kernel of ours: Relax's own expands
+its input with zeros and multiplies them.
+"""
+
+from tvm import relax
+
+from tvm_ext.ops.convolution import conv_transpose, deform_conv
+
+from .. import window as windows
+from ..precision import accumulator, cast, constant
+from ..table import converter
+
+# Spatial rank -> operator, data layout, kernel layout.
+_CONV = {
+    1: (relax.op.nn.conv1d, "NCW", "OIW"),
+    2: (relax.op.nn.conv2d, "NCHW", "OIHW"),
+    3: (relax.op.nn.conv3d, "NCDHW", "OIDHW"),
+}
+
+
+@converter("Conv", 1, 11, 22)
+def conv(bb, x, w, b=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None,
+         pads=None, strides=None):  # fmt: skip
+    dtype = bb.dtype(x)
+    y = convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides,
+                 accumulator(dtype))  # fmt: skip
+    return cast(bb, add_bias(bb, y, b), dtype)
+
+
+def convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, out_dtype):
+    """``x[N, C, ...]`` with ``w[M, C/group, ...]``, summed in ``out_dtype``.
+
+    Raises:
+        NotImplementedError: other than 1 to 3 spatial axes, or attributes that contradict.
+    """
+    shape, kernel = bb.shape(x), kernel_of(bb, w, kernel_shape)
+    if bb.rank(x) - 2 not in _CONV:
+        raise NotImplementedError(f"{bb.rank(x) - 2} spatial axes, needs 1 to 3")
+    window = windows.resolve(shape[2:], kernel, strides, dilations, pads, auto_pad)
+    pads = window.pads
+    if not window.static or min(pads) < 0:
+        x, pads = windows.padded(bb, x, window), [0] * len(pads)
+    operator, data_layout, kernel_layout = _CONV[bb.rank(x) - 2]
+    return bb.emit(
+        operator(
+            x, w, window.strides, pads, window.dilations, group, data_layout, kernel_layout,
+            out_dtype="" if out_dtype == bb.dtype(x) else out_dtype,
+        )
+    )  # fmt: skip
+
+
+def kernel_of(bb, w, kernel_shape):
+    """The spatial shape of the weights; ``kernel_shape`` may repeat it."""
+    kernel = bb.shape(w)[2:]
+    if not all(isinstance(k, int) for k in kernel):
+        raise NotImplementedError("the shape of the weights is known only at run time")
+    if kernel_shape is not None and list(kernel_shape) != kernel:
+        raise NotImplementedError(f"kernel_shape {list(kernel_shape)}, but W has {kernel}")
+    return kernel
+
+
+def add_bias(bb, y, b):
+    """``y[N, C, ...] + b[C]``; a constant bias takes its broadcast shape now."""
+    if b is None:
+        return y
+    shape = [1, bb.shape(b)[0], *[1] * (bb.rank(y) - 2)]
+    array = constant(bb, b)
+    if array is not None:
+        b = bb.const(array.reshape(shape).astype(bb.dtype(y)))
+    else:
+        b = cast(bb, bb.emit(relax.op.reshape(b, shape)), bb.dtype(y))
+    return bb.emit(relax.op.add(y, b))
+
+
+@converter("ConvTranspose", 1, 11, 22)
+def conv_transpose_(bb, x, w, b=None, *, auto_pad="NOTSET", dilations=None, group=1,
+                    kernel_shape=None, output_padding=None, output_shape=None, pads=None,
+                    strides=None):  # fmt: skip
+    spatial, kernel = bb.shape(x)[2:], kernel_of(bb, w, kernel_shape)
+    rank = len(spatial)
+    explicit = pads if auto_pad == "NOTSET" and output_shape is None else None
+    window = windows.resolve(spatial, kernel, strides, dilations, explicit, "NOTSET")
+    extra = list(output_padding or [0] * rank)
+    # Without pads, the last window ends here.
+    full = [
+        stride * (size - 1) + more + extent
+        for stride, size, more, extent in zip(
+            window.strides, spatial, extra, window.extents, strict=True
+        )
+    ]
+    if output_shape is not None:
+        outputs = list(output_shape)[-rank:]
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        outputs = [size * stride for size, stride in zip(spatial, window.strides, strict=True)]
+    else:
+        outputs = [f - p - q for f, p, q in zip(full, window.before, window.after, strict=True)]
+    before = window.before
+    if output_shape is not None or auto_pad.startswith("SAME"):
+        totals = [f - out for f, out in zip(full, outputs, strict=True)]
+        before = [_first_pad(total, auto_pad) for total in totals]
+    y = bb.emit_te(conv_transpose, x, w, outputs, before, window.strides, window.dilations, group)
+    return cast(bb, add_bias(bb, y, b), bb.dtype(x))
+
+
+def _first_pad(total, auto_pad):
+    """The begin pad: SAME_UPPER puts the odd one at the end, everything else at the begin."""
+    total = max(total, 0) if isinstance(total, int) else total
+    return total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+
+
+@converter("DeformConv", 19, 22)
+def deform_conv_(bb, x, w, offset, b=None, mask=None, *, dilations=None, group=1,
+                 kernel_shape=None, offset_group=1, pads=None, strides=None):  # fmt: skip
+    if bb.rank(x) != 4:
+        raise NotImplementedError(f"rank {bb.rank(x)}, needs [N, C, H, W]")
+    kernel = kernel_of(bb, w, kernel_shape)
+    window = windows.resolve(bb.shape(x)[2:], kernel, strides, dilations, pads, "NOTSET")
+    y = bb.emit_te(deform_conv, x, w, offset, mask, window.before, window.strides,
+                   window.dilations, group, offset_group)  # fmt: skip
+    return cast(bb, add_bias(bb, y, b), bb.dtype(x))

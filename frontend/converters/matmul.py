@@ -1,0 +1,67 @@
+"""Converters for matrix products: MatMul and Gemm as relax.matmul, Einsum."""
+
+import numpy as np
+from tvm import relax
+
+from tvm_ext.ops.einsum import einsum, result_labels
+
+from ..precision import accumulator, cast, constant
+from ..table import converter
+
+
+@converter("MatMul", 1, 9, 13)
+def matmul(bb, a, b):
+    dtype = bb.dtype(a)
+    return cast(bb, product(bb, a, b), dtype)
+
+
+def product(bb, a, b):
+    """``a @ b`` with numpy's rules, in the type its sums run in."""
+    dtype = accumulator(bb.dtype(a))
+    return bb.emit(relax.op.matmul(a, b, None if dtype == bb.dtype(a) else dtype))
+
+
+@converter("Gemm", 7, 9, 11, 13)
+def gemm(bb, a, b, c=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):  # noqa: N803
+    dtype = bb.dtype(a)
+    if "int" in dtype and not (float(alpha).is_integer() and float(beta).is_integer()):
+        raise NotImplementedError(f"alpha {alpha}, beta {beta} with {dtype}")
+    a = _transposed(bb, a) if transA else a
+    b = _transposed(bb, b) if transB else b
+    if constant(bb, b) is not None:  # the scale moves into the weights
+        y = product(bb, a, _scaled(bb, b, alpha))
+    else:
+        y = _scaled(bb, product(bb, a, b), alpha)
+    if c is not None and beta != 0:
+        y = bb.emit(relax.op.add(y, _scaled(bb, cast(bb, c, bb.dtype(y)), beta)))
+    return cast(bb, y, dtype)
+
+
+@converter("Gemm", 1, 6)
+def gemm_1(bb, a, b, c, *, alpha=1.0, beta=1.0, broadcast=0, transA=0, transB=0):  # noqa: N803
+    """``broadcast`` only permits what later versions always do."""
+    return gemm(bb, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+
+
+def _transposed(bb, matrix):
+    array = constant(bb, matrix)
+    if array is not None:
+        return bb.const(np.ascontiguousarray(array.T))
+    return bb.emit(relax.op.permute_dims(matrix, [1, 0]))
+
+
+def _scaled(bb, x, factor):
+    """``factor * x``; a constant is scaled now, in float64."""
+    if factor == 1:
+        return x
+    array, dtype = constant(bb, x), bb.dtype(x)
+    if array is None:
+        return bb.emit(relax.op.multiply(x, bb.const(np.asarray(factor).astype(dtype))))
+    wide = array.astype("int64" if array.dtype.kind in "iu" else "float64")
+    return bb.const((wide * wide.dtype.type(factor)).astype(array.dtype))
+
+
+@converter("Einsum", 12, 28)
+def einsum_(bb, *inputs, equation):
+    labels, output = result_labels(equation, [bb.rank(x) for x in inputs])
+    return bb.emit_te(einsum, labels, output, *inputs)

@@ -1,0 +1,32 @@
+"""Members of the softmax family that TVM lacks."""
+
+from tvm import te, tirx
+
+__all__ = ["hardmax"]
+
+
+def hardmax(x, axis):
+    """1 at the first maximum of ``x`` along ``axis``, 0 elsewhere; shape and type of ``x``."""
+    extent = x.shape[axis]
+    rows = [dim for k, dim in enumerate(x.shape) if k != axis]
+
+    def at(row, k):
+        return x(*row[:axis], k, *row[axis:])
+
+    r = te.reduce_axis((0, extent), "r")
+    peak = te.compute(rows, lambda *row: te.max(at(row, r), axis=r), "row_max")
+    s = te.reduce_axis((0, extent), "s")
+    # Where nothing equals the maximum (NaN), no element is chosen.
+    first = te.compute(
+        rows,
+        lambda *row: te.min(
+            tirx.Select(at(row, s) == peak(*row), tirx.Cast("int64", s), tirx.Cast("int64", extent)),
+            axis=s,
+        ),
+        "row_argmax",
+    )
+
+    def one_hot(*i):
+        return (first(*i[:axis], *i[axis + 1 :]) == i[axis]).astype(x.dtype)
+
+    return te.compute(x.shape, one_hot, "hardmax")
