@@ -1,0 +1,83 @@
+"""Element-wise kernels and data movement: every output element by itself."""
+
+from tvm import tirx
+from tvm.relax.analysis import has_reshape_pattern
+from tvm.s_tir import Schedule
+from tvm.s_tir.dlight.cpu.base import CPUScheduleRule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.target import Target
+
+from ..machine import Machine
+from .loops import Axis, collapse, normal_form, parallelise, partition, share, vectorize, walk
+
+__all__ = ["Elementwise", "schedule_spatial"]
+
+# A cache line holds 16 floats: a tile of 16 x 16 uses each line of both sides whole.
+TILE = 16
+
+
+class Elementwise(CPUScheduleRule):
+    """Spatial blocks only: broadcast, transpose, concat, slice, pad, gather, resize, casts.
+
+    Producers are inlined; what remains (one block per output) is vectorised and shared.
+    """
+
+    def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> Schedule | None:
+        if not self.is_target_available(target):
+            return None
+        form = normal_form(func)
+        if form is None:
+            return None
+        sch, blocks = form
+        if any("R" in walk(sch, block).kinds for block in blocks):
+            return None
+        if has_reshape_pattern(func):
+            # The executors turn it into a view; they look for the pattern as it is.
+            return Schedule(func)
+        for block in blocks:
+            schedule_spatial(sch, block, Machine.of(target))
+        return sch
+
+
+def schedule_spatial(sch: Schedule, block: SBlockRV, machine: Machine) -> None:
+    """Vectorise a spatial block in normal form and share it among the cores."""
+    facts = walk(sch, block)
+    axes = collapse(sch, block)
+    if not axes:
+        return
+    lanes = machine.lanes(*facts.dtypes)
+    column = _transposed(axes)
+    if column is None:
+        *outer, inner = axes
+        share(sch, outer, inner, lanes, facts.work, machine)
+    else:
+        _tile(sch, axes, column, facts.work, machine)
+
+
+def _transposed(axes: list[Axis]) -> int | None:
+    """The axis along which some access is contiguous that jumps along the last axis."""
+    last = axes[-1]
+    for k, axis in enumerate(axes[:-1]):
+        for step, last_step in zip(axis.strides, last.strides, strict=True):
+            jumps = isinstance(last_step, int) and last_step > 1 or last_step is None
+            if step == 1 and jumps and axis.size > 1 and not (axis.guarded or last.guarded):
+                return k
+    return None
+
+
+def _tile(sch: Schedule, axes: list[Axis], column: int, work: int, machine: Machine) -> None:
+    """Walk the two contiguous axes in square tiles, so that both sides stay in L1."""
+    outer = [axis for k, axis in enumerate(axes[:-1]) if k != column]
+    sizes = [min(TILE, axis.size) for axis in (axes[column], axes[-1])]
+    (row_tiles, row), (column_tiles, col) = (
+        sch.split(axis.loop, [None, size])
+        for axis, size in zip((axes[column], axes[-1]), sizes, strict=True)
+    )
+    loops = [*(axis.loop for axis in outer), row_tiles, column_tiles]
+    sch.reorder(*loops, row, col)
+    partition(sch, row, axes[column].extent, 1)
+    vectorize(sch, col, TILE)
+    tiles = [-(-axes[k].size // TILE) for k in (column, -1)]
+    if not parallelise(sch, loops[:-1], [*(axis.size for axis in outer), tiles[0]], work, machine):
+        parallelise(sch, loops[-1:], tiles[1:], work, machine)
+    partition(sch, column_tiles, axes[-1].extent, TILE)

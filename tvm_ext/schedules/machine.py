@@ -1,0 +1,46 @@
+"""What schedules need to know of a CPU, as data read from the target's features."""
+
+from dataclasses import dataclass
+
+from tvm import DataType
+from tvm.target import Target, codegen
+
+__all__ = ["Machine"]
+
+# Feature -> (vector bits, vector registers, L1 data bytes, L2 bytes per core); first match wins.
+# Cache sizes are the smallest of the cores that have the feature.
+_FEATURES = {
+    "avx512f": (512, 32, 32 << 10, 1 << 20),
+    "avx2": (256, 16, 32 << 10, 256 << 10),
+    "avx": (256, 16, 32 << 10, 256 << 10),
+    "sve": (128, 32, 32 << 10, 512 << 10),
+    "neon": (128, 32, 32 << 10, 512 << 10),
+    "sse2": (128, 16, 32 << 10, 256 << 10),
+}
+_UNKNOWN = (128, 16, 32 << 10, 256 << 10)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Vector registers, caches and cores of an llvm target."""
+
+    vector_bits: int
+    registers: int
+    l1_bytes: int
+    l2_bytes: int
+    cores: int
+
+    @classmethod
+    def of(cls, target: Target) -> "Machine":
+        """The machine that ``target`` describes; one core unless it has ``num-cores``."""
+        facts = next(
+            (facts for feature, facts in _FEATURES.items()
+             if codegen.target_has_features(feature, target)),
+            _UNKNOWN,
+        )
+        return cls(*facts, cores=max(int(target.attrs.get("num-cores", 1)), 1))
+
+    def lanes(self, *dtypes: str) -> int:
+        """Elements of the widest of ``dtypes`` in one vector register, at most 64."""
+        widest = max(DataType(dtype).bits for dtype in dtypes)
+        return min(max(self.vector_bits // max(widest, 8), 1), 64)
