@@ -7,13 +7,15 @@ import numpy as np
 import onnx_ir as ir
 from tvm import relax, te, tirx
 from tvm.ir.expr import GenericConst
-from tvm.sym import Analyzer
+from tvm.sym import Analyzer, ConstIntBound
 
 from .known import Known, simplified
 
 __all__ = ["Builder", "Dim"]
 
 Dim = int | tirx.Expr
+
+_LARGEST_DIM = 1 << 40  # more than memory holds; products of two still fit int64
 
 
 class Builder:
@@ -58,8 +60,10 @@ class Builder:
         return relax.const(array, array.dtype.name)
 
     def fresh_dim(self, hint: str = "d") -> tirx.Var:
-        """A new symbolic dim (int64)."""
-        return tirx.Var(re.sub(r"\W", "_", hint) or "d", "int64")
+        """A new symbolic dim (int64, known to be no less than 0)."""
+        dim = tirx.Var(re.sub(r"\W", "_", hint) or "d", "int64")
+        self._analyzer.update(dim, ConstIntBound(0, _LARGEST_DIM))
+        return dim
 
     # --- questions ------------------------------------------------------------------------
 

@@ -1,0 +1,169 @@
+"""Converters for operators that read or change a shape and leave the elements as they are."""
+
+from math import prod
+
+import numpy as np
+from tvm import relax, tirx
+
+from tvm_ext.ops import shape as ops
+
+from ..known import Known
+from ..table import converter
+
+_SINCE_13 = (13, 21, 23, 24, 25)
+
+
+@converter("Identity", 1, 14, 16, 19, *_SINCE_13)
+def identity(bb, x):
+    return x
+
+
+@converter("Shape", 1, 13)
+def shape_whole(bb, x):
+    return _dims_tensor(bb, bb.shape(x))
+
+
+@converter("Shape", 15, 19, 21, 23, 24, 25)
+def shape_slice(bb, x, *, start=0, end=None):
+    return _dims_tensor(bb, bb.shape(x)[start:end])
+
+
+@converter("Size", 1, 19, *_SINCE_13)
+def size(bb, x):
+    total = np.empty((), object)
+    total[()] = bb.simplify(prod(bb.shape(x)))
+    return bb.materialise(Known(total, "int64"))
+
+
+def _dims_tensor(bb, dims):
+    array = np.empty(len(dims), object)
+    array[:] = dims
+    return bb.materialise(Known(array, "int64"))
+
+
+@converter("Reshape", 1)
+def reshape_attribute(bb, x, *, shape=None, consumed_inputs=None):
+    return _reshape(bb, x, list(shape or []), allowzero=False)
+
+
+@converter("Reshape", 5, 13)
+def reshape(bb, x, shape):
+    return _reshape_input(bb, x, shape, allowzero=False)
+
+
+@converter("Reshape", 14, 19, 21, 23, 24, 25)
+def reshape_zero(bb, x, shape, *, allowzero=0):
+    return _reshape_input(bb, x, shape, allowzero=bool(allowzero))
+
+
+def _reshape_input(bb, x, shape, allowzero):
+    if bb.static(shape) is not None:
+        return _reshape(bb, x, bb.dims(shape), allowzero)
+    resolved = bb.emit_te(ops.resolved_shape, shape, *_te_dims(bb, x), allowzero=allowzero)
+    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(bb.dims(resolved))))
+
+
+def _reshape(bb, x, target, allowzero):
+    dims = bb.shape(x)
+    if not allowzero:
+        target = [dims[k] if d == 0 else d for k, d in enumerate(target)]
+    if any(isinstance(d, int) and d == -1 for d in target):
+        inferred = target.index(-1)
+        target[inferred] = _quotient(bb, dims, target[:inferred] + target[inferred + 1 :])
+    if all(isinstance(d, int) for d in (*dims, *target)) and prod(dims) != prod(target):
+        raise ValueError(f"{prod(dims)} elements {dims} do not fit the shape {target}")
+    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(target)))
+
+
+def _quotient(bb, dims, others):
+    """prod(dims) / prod(others), after striking out the dims that both have."""
+    dims, rest = list(dims), []
+    for other in others:
+        same = next((k for k, dim in enumerate(dims) if bb.equal(dim, other)), None)
+        if same is None:
+            rest.append(other)
+        else:
+            del dims[same]
+    total, divisor = prod(dims), prod(rest)
+    if isinstance(divisor, int) and divisor <= 1:
+        return bb.simplify(total) if divisor else 0
+    if isinstance(total, int) and isinstance(divisor, int):
+        return total // divisor
+    return bb.simplify(tirx.floordiv(total, divisor))
+
+
+@converter("Flatten", 1, 9, 11, *_SINCE_13)
+def flatten(bb, x, *, axis=1):
+    dims = bb.shape(x)
+    rows, columns = dims[:axis], dims[axis:]
+    target = [bb.simplify(prod(rows)), bb.simplify(prod(columns))]
+    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(target)))
+
+
+@converter("Squeeze", 1, 11)
+def squeeze_attribute(bb, x, *, axes=None):
+    return _squeeze(bb, x, axes)
+
+
+@converter("Squeeze", *_SINCE_13)
+def squeeze(bb, x, axes=None):
+    if axes is None or bb.static(axes) is not None:
+        return _squeeze(bb, x, None if axes is None else bb.ints(axes, "axes"))
+    removed = _length(bb, axes)
+    target = bb.emit_te(ops.squeezed_shape, axes, *_te_dims(bb, x), removed=removed)
+    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(bb.dims(target))))
+
+
+def _squeeze(bb, x, axes):
+    dims = bb.shape(x)
+    if axes is None:
+        if not all(isinstance(dim, int) for dim in dims):
+            raise NotImplementedError(f"which dims of {dims} are 1 is known only at run time")
+        axes = [k for k, dim in enumerate(dims) if dim == 1]
+    axes = {axis % len(dims) for axis in axes}
+    if any(isinstance(dims[axis], int) and dims[axis] != 1 for axis in axes):
+        raise ValueError(f"axes {sorted(axes)} of {dims} are not all 1")
+    if any(not isinstance(dims[axis], int) for axis in axes):
+        x = bb.match(x, [1 if k in axes else dim for k, dim in enumerate(dims)])
+    kept = [dim for k, dim in enumerate(dims) if k not in axes]
+    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(kept)))
+
+
+@converter("Unsqueeze", 1, 11)
+def unsqueeze_attribute(bb, x, *, axes):
+    return _unsqueeze(bb, x, axes)
+
+
+@converter("Unsqueeze", *_SINCE_13)
+def unsqueeze(bb, x, axes):
+    if bb.static(axes) is not None:
+        return _unsqueeze(bb, x, bb.ints(axes, "axes"))
+    added = _length(bb, axes)
+    target = bb.emit_te(ops.unsqueezed_shape, axes, *_te_dims(bb, x), added=added)
+    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(bb.dims(target))))
+
+
+def _unsqueeze(bb, x, axes):
+    rank = bb.rank(x) + len(axes)
+    axes = {axis % rank for axis in axes}
+    dims = iter(bb.shape(x))
+    target = [1 if k in axes else next(dims) for k in range(rank)]
+    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(target)))
+
+
+@converter("Transpose", 1, *_SINCE_13)
+def transpose(bb, x, *, perm=None):
+    if bb.rank(x) < 2:
+        return x
+    return bb.emit(relax.op.permute_dims(x, None if perm is None else list(perm)))
+
+
+def _te_dims(bb, x):
+    return [tirx.const(d, "int64") if isinstance(d, int) else d for d in bb.shape(x)]
+
+
+def _length(bb, axes):
+    count = bb.static_shape(axes)
+    if count is None:
+        raise NotImplementedError("axes given at run time need a static number")
+    return count[0]

@@ -1,0 +1,71 @@
+"""Shapes that depend on values known only at run time, as small integer tensors."""
+
+from functools import reduce
+
+from tvm import te, tirx
+
+
+def resolved_shape(shape, *dims, allowzero):
+    """``shape[k]`` of a Reshape of a tensor ``[*dims]``, its 0 and -1 replaced: ``int64[k]``."""
+    count = int(shape.shape[0])
+    total = _product(dims)
+
+    def explicit(k):
+        copied = shape[k].astype("int64")
+        if not allowzero:
+            for axis, dim in enumerate(dims):
+                copied = tirx.Select(tirx.all(k == axis, shape[k] == 0), dim, copied)
+        return copied
+
+    def element(k):
+        others = _product(
+            tirx.Select(shape[j] == -1, tirx.const(1, "int64"), explicit(tirx.const(j, "int64")))
+            for j in range(count)
+        )
+        inferred = tirx.floordiv(total, tirx.max(others, 1))
+        return tirx.Select(shape[k] == -1, inferred, explicit(k))
+
+    return te.compute((count,), element, "resolved_shape")
+
+
+def squeezed_shape(axes, *dims, removed):
+    """The dims of ``[*dims]`` without ``axes[removed]``: ``int64[len(dims) - removed]``."""
+    rank = len(dims)
+
+    def element(j):
+        result = tirx.const(0, "int64")
+        for axis, dim in enumerate(dims):
+            kept_before = axis - sum(_named(axes, removed, a, rank).astype("int64")
+                                     for a in range(axis))
+            here = tirx.all(tirx.Not(_named(axes, removed, axis, rank)), kept_before == j)
+            result = tirx.Select(here, dim, result)
+        return result
+
+    return te.compute((rank - removed,), element, "squeezed_shape")
+
+
+def unsqueezed_shape(axes, *dims, added):
+    """``[*dims]`` with ones at ``axes[added]`` of the result: ``int64[len(dims) + added]``."""
+    rank = len(dims) + added
+
+    def element(j):
+        result = tirx.const(1, "int64")
+        for axis, dim in enumerate(dims):
+            inserted = sum(
+                tirx.all(_named(axes, added, a, rank), a < j).astype("int64")
+                for a in range(rank)
+            )
+            result = tirx.Select(j - inserted == axis, dim, result)
+        return tirx.Select(_named(axes, added, j, rank), tirx.const(1, "int64"), result)
+
+    return te.compute((rank,), element, "unsqueezed_shape")
+
+
+def _named(axes, count, axis, rank):
+    """Whether ``axes[count]`` names ``axis``, perhaps counted from the end."""
+    return reduce(tirx.Or, (tirx.any(axes[k] == axis, axes[k] == axis - rank)
+                            for k in range(count)), tirx.const(False, "bool"))
+
+
+def _product(factors):
+    return reduce(lambda a, b: a * b, factors, tirx.const(1, "int64"))
