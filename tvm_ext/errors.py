@@ -6,8 +6,10 @@ would expect (``ValueError`` for bad input, ``OSError`` for files).
 
 __all__ = [
     "BuildError",
+    "ComparisonError",
     "ConversionError",
     "InputError",
+    "MissingPackageError",
     "ModelError",
     "ModelLimitError",
     "OutputPathError",
@@ -71,3 +73,11 @@ class BuildError(TvmExtError, RuntimeError):
 
 class OutputPathError(TvmExtError, OSError):
     """A file cannot be written or read at the place asked for."""
+
+
+class ComparisonError(TvmExtError, ValueError):
+    """Nothing to compare, or answers that cannot be compared; the message says which."""
+
+
+class MissingPackageError(TvmExtError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
