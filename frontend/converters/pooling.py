@@ -1,0 +1,121 @@
+"""Converters for pooling.
+
+Plain 2-D float pooling stays a Relax operator, which layout passes recognise; other ranks,
+dilated averages, partial windows, indices and integers are kernels of ours.
+"""
+
+from tvm import relax
+
+from tvm_ext.ops import pooling as ops
+
+from .. import window as windows
+from ..precision import accumulator, cast
+from ..table import converter
+
+
+@converter("MaxPool", 1, 8, 10, 11, 12, 22)
+def max_pool(bb, x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, pads=None,
+             storage_order=0, strides=None):  # fmt: skip
+    window, outputs = _window(bb, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    geometry = (window.kernel, window.strides, window.dilations, window.before, outputs)
+    if len(bb.node.outputs) > 1:
+        pair = bb.emit_te(ops.max_pool_with_indices, x, *geometry, bool(storage_order))
+        return tuple(bb.emit(relax.TupleGetItem(pair, k)) for k in range(2))
+    if not _plain(bb, x, window):
+        return bb.emit_te(ops.max_pool, x, *geometry)
+    # A partial window becomes a whole one by more padding, which never is the maximum.
+    spatial = zip(bb.shape(x)[2:], outputs, window.extents, strict=True)
+    reach = [
+        (out - 1) * stride + extent - size - before
+        for (size, out, extent), stride, before in zip(
+            spatial, window.strides, window.before, strict=True
+        )
+    ]
+    after = window.after if not ceil_mode else [max(0, r) for r in reach]
+    pads = [*window.before, *after]
+    return bb.emit(
+        relax.op.nn.max_pool2d(x, window.kernel, window.strides, pads, window.dilations)
+    )
+
+
+@converter("AveragePool", 1, 7, 10, 11, 19, 22)
+def average_pool(bb, x, *, auto_pad="NOTSET", ceil_mode=0, count_include_pad=0, dilations=None,
+                 kernel_shape, pads=None, strides=None):  # fmt: skip
+    window, outputs = _window(bb, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    exact = not ceil_mode or outputs == window.outputs(bb.shape(x)[2:])
+    if _plain(bb, x, window) and exact and window.dilations == [1, 1]:
+        wide = cast(bb, x, accumulator(bb.dtype(x)))
+        y = relax.op.nn.avg_pool2d(
+            wide, window.kernel, window.strides, window.pads,
+            count_include_pad=bool(count_include_pad),
+        )  # fmt: skip
+        return cast(bb, bb.emit(y), bb.dtype(x))
+    after = window.after if count_include_pad else None
+    return bb.emit_te(
+        ops.avg_pool, x, window.kernel, window.strides, window.dilations, window.before, outputs,
+        after,
+    )  # fmt: skip
+
+
+@converter("LpPool", 1, 2, 11, 18, 22)
+def lp_pool(bb, x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, p=2,
+            pads=None, strides=None):  # fmt: skip
+    window, outputs = _window(bb, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    return bb.emit_te(
+        ops.lp_pool, x, window.kernel, window.strides, window.dilations, window.before, outputs, p
+    )
+
+
+@converter("GlobalAveragePool", 1, 22)
+def global_average_pool(bb, x):
+    wide = cast(bb, x, accumulator(bb.dtype(x)))
+    return cast(bb, bb.emit(relax.op.mean(wide, _spatial_axes(bb, x), True)), bb.dtype(x))
+
+
+@converter("GlobalMaxPool", 1, 22)
+def global_max_pool(bb, x):
+    return bb.emit(relax.op.max(x, _spatial_axes(bb, x), True))
+
+
+@converter("GlobalLpPool", 1, 2, 22)
+def global_lp_pool(bb, x, *, p=2):
+    spatial = bb.shape(x)[2:]
+    one, zero = [1] * len(spatial), [0] * len(spatial)
+    return bb.emit_te(ops.lp_pool, x, spatial, one, one, zero, one, p)
+
+
+@converter("MaxUnpool", 9, 11, 22)
+def max_unpool(bb, x, indices, output_shape=None, *, kernel_shape, pads=None, strides=None):
+    shape = bb.shape(x)
+    rank = len(kernel_shape)
+    strides, pads = strides or [1] * rank, pads or [0] * 2 * rank
+    inferred = [
+        (size - 1) * stride + kernel - before - after
+        for size, stride, kernel, before, after in zip(
+            shape[2:], strides, kernel_shape, pads[:rank], pads[rank:], strict=True
+        )
+    ]
+    inferred = [*shape[:2], *inferred]
+    outputs = inferred if output_shape is None else bb.dims(output_shape)
+    return bb.emit_te(ops.max_unpool, x, indices, outputs, inferred)
+
+
+def _window(bb, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode):
+    """The window over ``x``, and the spatial dims of the result."""
+    if bb.rank(x) < 3:
+        raise NotImplementedError(f"rank {bb.rank(x)}, needs [N, C, D1, ...]")
+    spatial = bb.shape(x)[2:]
+    window = windows.resolve(spatial, kernel_shape, strides, dilations, pads, auto_pad)
+    # auto_pad says how many windows there are.
+    outputs = window.outputs(spatial, ceil_mode if auto_pad == "NOTSET" else 0)
+    return window, [bb.simplify(dim) for dim in outputs]
+
+
+def _plain(bb, x, window):
+    """Whether Relax's own operator serves: float images with static pads."""
+    static = window.static and all(isinstance(dim, int) for dim in bb.shape(x)[2:])
+    return bb.rank(x) == 4 and static and min(window.pads) >= 0 and "float" in bb.dtype(x)
+
+
+def _spatial_axes(bb, x):
+    return list(range(2, bb.rank(x)))

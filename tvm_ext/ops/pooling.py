@@ -1,0 +1,184 @@
+"""Pooling over N-D windows: dilations, partial windows, indices, integers.
+
+Every function takes ``x[N, C, I...]`` and the window as lists with one entry per spatial axis:
+``kernel``, ``strides``, ``dilations``, begin pads ``before``, and the result's spatial dims
+``outputs``. What lies outside of ``x`` is never read.
+"""
+
+from tvm import te, tirx
+
+__all__ = ["avg_pool", "lp_pool", "max_pool", "max_pool_with_indices", "max_unpool"]
+
+
+def max_pool(x, kernel, strides, dilations, before, outputs):
+    """The largest element of each window; type of ``x``."""
+    window = _Window(x, kernel, strides, dilations, before)
+    lowest = te.min_value(x.dtype)
+
+    def largest(n, c, *position):
+        value, inside = window.element(n, c, position)
+        return te.max(tirx.if_then_else(inside, value, lowest), axis=window.axes)
+
+    return te.compute((*x.shape[:2], *outputs), largest, "max_pool")
+
+
+def max_pool_with_indices(x, kernel, strides, dilations, before, outputs, column_major):
+    """The largest element of each window, and its place in ``x`` flattened (int64).
+
+    The first of equal elements wins. ``column_major`` numbers the spatial axes from the left.
+    """
+    window = _Window(x, kernel, strides, dilations, before)
+    dtype = x.dtype
+    shape = (*x.shape[:2], *outputs)
+
+    def larger(left, right):
+        earlier = tirx.all(left[1] == right[1], left[0] < right[0])
+        better = tirx.any(left[1] > right[1], earlier)
+        return tirx.Select(better, left[0], right[0]), tirx.Select(better, left[1], right[1])
+
+    def nothing(*_):
+        return te.max_value("int64"), te.min_value(dtype)
+
+    reducer = te.comm_reducer(larger, nothing, name="first_max")
+
+    def candidate(n, c, *position):
+        value, inside = window.element(n, c, position)
+        place = _flat([n, c, *window.where(position)], x.shape)
+        return reducer(
+            (
+                tirx.if_then_else(inside, place, te.max_value("int64")),
+                tirx.if_then_else(inside, value, te.min_value(dtype)),
+            ),
+            axis=window.axes,
+        )
+
+    place, value = te.compute(shape, candidate, "max_pool_with_indices")
+    if not column_major:
+        return value, place
+
+    def renumbered(*i):
+        rest, where = place(*i), []
+        for extent in reversed(x.shape[2:]):
+            where.append(tirx.floormod(rest, extent))
+            rest = tirx.floordiv(rest, extent)
+        # ``where`` runs from the last axis to the first: the first varies fastest.
+        return _flat([rest, *where], [1, *reversed(x.shape[2:])])
+
+    return value, te.compute(shape, renumbered, "column_major_indices")
+
+
+def avg_pool(x, kernel, strides, dilations, before, outputs, after=None):
+    """The mean of each window; shape ``[N, C, *outputs]``, type of ``x``.
+
+    With end pads ``after``, pads count as zeros; otherwise they do not count. What a partial
+    window has beyond the end pad never counts.
+    """
+    window = _Window(x, kernel, strides, dilations, before)
+    shape = (*x.shape[:2], *outputs)
+
+    def term(n, c, *position):
+        value, inside = window.element(n, c, position)
+        value = value.astype(window.dtype)
+        return te.sum(
+            tirx.if_then_else(inside, value, tirx.const(0, window.dtype)), axis=window.axes
+        )
+
+    total = te.compute(shape, term, "window_sum")
+
+    def mean(*i):
+        count = window.count(i[2:], after)
+        return (total(*i) / count.astype(window.dtype)).astype(x.dtype)
+
+    return te.compute(shape, mean, "avg_pool")
+
+
+def lp_pool(x, kernel, strides, dilations, before, outputs, p):
+    """The p-norm of each window; shape ``[N, C, *outputs]``, type of ``x``."""
+    window = _Window(x, kernel, strides, dilations, before)
+    shape = (*x.shape[:2], *outputs)
+
+    def term(n, c, *position):
+        value, inside = window.element(n, c, position)
+        power = _power(te.abs(value.astype(window.dtype)), p, window.dtype)
+        return te.sum(
+            tirx.if_then_else(inside, power, tirx.const(0, window.dtype)), axis=window.axes
+        )
+
+    total = te.compute(shape, term, "window_power_sum")
+    return te.compute(
+        shape, lambda *i: _power(total(*i), 1 / p, window.dtype).astype(x.dtype), "lp_pool"
+    )
+
+
+def max_unpool(x, indices, shape, inferred):
+    """Zeros of ``shape`` with each ``x`` at its place in a tensor of shape ``inferred``.
+
+    Searches: every output element looks for the window that claims it, within its channel.
+    """
+    windows = [te.reduce_axis((0, dim), f"r{k}") for k, dim in enumerate(x.shape[2:])]
+
+    def claimed(n, c, *position):
+        place = _flat([n, c, *position], inferred)
+        found = indices(n, c, *windows) == place
+        inside = tirx.all(*[p < d for p, d in zip(position, inferred[2:], strict=True)])
+        value = x(n, c, *windows)
+        return te.sum(
+            tirx.if_then_else(tirx.all(inside, found), value, tirx.const(0, x.dtype)), axis=windows
+        )
+
+    return te.compute(shape, claimed, "max_unpool")
+
+
+class _Window:
+    """The reduction domain of a window over ``x``, and what it meets there."""
+
+    def __init__(self, x, kernel, strides, dilations, before):
+        self.x, self.spatial = x, x.shape[2:]
+        self.strides, self.dilations, self.before = strides, dilations, before
+        self.axes = [te.reduce_axis((0, k), f"k{axis}") for axis, k in enumerate(kernel)]
+        self.kernel = kernel
+        self.dtype = "float32" if str(x.dtype) in ("float16", "bfloat16") else x.dtype
+
+    def where(self, position):
+        """The element of ``x`` under each tap."""
+        geometry = zip(
+            position, self.strides, self.axes, self.dilations, self.before, strict=True
+        )
+        return [p * stride + k * d - pad for p, stride, k, d, pad in geometry]
+
+    def element(self, n, c, position):
+        """The element of ``x`` under the tap, and whether there is one."""
+        where = self.where(position)
+        bounds = zip(where, self.spatial, strict=True)
+        inside = tirx.all(*[tirx.all(i >= 0, i < size) for i, size in bounds])
+        return self.x(n, c, *where), inside
+
+    def count(self, position, after):
+        """How many taps count: those on ``x``, or on ``x`` and its pads."""
+        taps = tirx.const(1, "int64")
+        for axis, p in enumerate(position):
+            start = p * self.strides[axis] - self.before[axis]
+            low = 0 if after is None else -self.before[axis]
+            high = self.spatial[axis] + (0 if after is None else after[axis])
+            step, size = self.dilations[axis], self.kernel[axis]
+            first = tirx.max(0, tirx.floordiv(low - start + step - 1, step))
+            last = tirx.min(size, tirx.floordiv(high - start + step - 1, step))
+            taps = taps * (last - first)
+        return taps
+
+
+def _power(value, p, dtype):
+    if p == 1:
+        return value
+    if p == 2:
+        return value * value
+    if p == 0.5:
+        return te.sqrt(value)
+    return te.power(value, tirx.const(p, dtype))
+
+
+def _flat(index, shape):
+    flat = tirx.const(0, "int64")
+    for i, extent in zip(index, shape, strict=True):
+        flat = flat * extent + i
+    return flat
