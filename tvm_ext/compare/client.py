@@ -1,0 +1,74 @@
+"""The asking side of :mod:`tvm_ext.compare.worker`."""
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from ..errors import ComparisonError
+from .worker import Job
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """A fresh process with one engine and one model; use it as a context manager.
+
+    Raises:
+        ComparisonError: the engine failed or its process died; with its last words.
+    """
+
+    def __init__(self, job: Job):
+        self.engine = job.engine
+        threads = str(job.threads)
+        # A file, not a pipe: nobody reads while the worker runs.
+        self._log = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tvm_ext.compare.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, "TVM_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+        )
+        try:
+            self._exchange(job)
+        except ComparisonError:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def ask(self, method: str, *arguments: object) -> Any:
+        """The result of a method of :class:`tvm_ext.compare.worker.Session`."""
+        return self._exchange((method, arguments))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._log.close()
+
+    def _exchange(self, request: object) -> Any:
+        try:
+            pickle.dump(request, self._process.stdin)
+            self._process.stdin.flush()
+            ok, value = pickle.load(self._process.stdout)
+        except (EOFError, OSError) as error:
+            raise ComparisonError(f"{self.engine}: {self._last_words()}") from error
+        if not ok:
+            raise ComparisonError(f"{self.engine}: {value}")
+        return value
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._log.seek(0)
+        lines = self._log.read().strip().splitlines()
+        return f"its process ended with code {code}" + (f": {lines[-1]}" if lines else "")

@@ -1,0 +1,55 @@
+"""The engines that can be measured; another one is one function and one row of ``ENGINES``."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .optional import require
+
+__all__ = ["ENGINES", "OURS", "Engine", "Run"]
+
+OURS = "tvm_ext"
+
+Feeds = Mapping[str, np.ndarray]
+Run = Callable[[Feeds], list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How to start an engine in a process of its own.
+
+    Attributes:
+        package: what is imported before memory is measured; its version is reported.
+        open: ``(path, threads)`` to a function from feeds to all outputs.
+        threading: what its threads do between runs, as measured here.
+    """
+
+    package: str
+    open: Callable[[Path, int], Run]
+    threading: str
+
+
+def _open_ours(path: Path, threads: int) -> Run:
+    from tvm_ext import load
+
+    model = load(path)
+    return lambda feeds: model.run(None, feeds)
+
+
+def _open_onnxruntime(path: Path, threads: int) -> Run:
+    onnxruntime = require("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return lambda feeds: session.run(None, feeds)
+
+
+ENGINES = {
+    OURS: Engine("tvm_ext", _open_ours, "TVM thread pool, workers spin by default"),
+    "onnxruntime": Engine(
+        "onnxruntime", _open_onnxruntime, "intra-op pool, workers spin by default"
+    ),
+}

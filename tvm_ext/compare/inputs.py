@@ -1,0 +1,108 @@
+"""Inputs for a comparison: the user's, or random ones that the model can accept."""
+
+import os
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from ..errors import ComparisonError, InputError
+
+__all__ = ["Given", "declared", "feeds_for"]
+
+Given = Mapping[str, np.ndarray] | str | os.PathLike | None
+
+
+def declared(model: ir.Model) -> list[ir.Value]:
+    """The inputs that a caller must give: not those with an initializer."""
+    return [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+
+
+def feeds_for(
+    model: ir.Model, given: Given, batch: int | None, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """One array per input of ``model``.
+
+    Args:
+        model: whose inputs are asked for; symbolic dims other than the batch must have been
+            given values.
+        given: arrays by name, or an ``.npz`` file of them; None for random ones.
+        batch: the size of symbolic first dims, 1 by default.
+        seed: of the random arrays.
+
+    Raises:
+        InputError: names do not fit, a size is not known, or no input can have the batch.
+        ComparisonError: an input has no elements.
+    """
+    values = declared(model)
+    if given is None:
+        if batch is not None:
+            _check_batch(values, batch)
+        generator = np.random.default_rng(seed)
+        feeds = {v.name: _random(v, _shape(v, batch or 1), generator) for v in values}
+    else:
+        feeds = _read(given)
+        wanted = {v.name for v in values}
+        if feeds.keys() != wanted:
+            raise InputError(f"inputs given: {sorted(feeds)}, the model has {sorted(wanted)}")
+    empty = [name for name, array in feeds.items() if array.size == 0]
+    if empty:
+        raise ComparisonError(f"inputs {empty} have no elements: nothing to compare")
+    return feeds
+
+
+def _read(given: Mapping[str, np.ndarray] | str | os.PathLike) -> dict[str, np.ndarray]:
+    if isinstance(given, Mapping):
+        return {name: np.asarray(array) for name, array in given.items()}
+    try:
+        with np.load(given, allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"cannot read inputs from {os.fspath(given)}: {error}") from error
+
+
+def _check_batch(values: list[ir.Value], batch: int) -> None:
+    firsts = [v.shape[0] for v in values if v.shape]
+    if batch not in firsts and all(isinstance(dim, int) for dim in firsts):
+        raise InputError(
+            f"no input has a symbolic batch, or one of {batch}: "
+            "export the model with a symbolic batch, or with this one"
+        )
+
+
+def _shape(value: ir.Value, batch: int) -> tuple[int, ...]:
+    if value.shape is None:
+        raise InputError(f"input {value.name!r} declares no shape: give inputs, or shapes")
+    sizes = [batch if axis == 0 else dim for axis, dim in enumerate(value.shape)]
+    if value.shape and isinstance(value.shape[0], int):
+        sizes[0] = value.shape[0]
+    unknown = [dim for dim in sizes if not isinstance(dim, int)]
+    if unknown:
+        raise InputError(
+            f"input {value.name!r} has symbolic dims {', '.join(map(str, unknown))}: "
+            "give their sizes in shapes"
+        )
+    return tuple(sizes)
+
+
+def _random(value: ir.Value, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    dtype = value.dtype.numpy()
+    if dtype == np.bool_:
+        return generator.integers(2, size=shape).astype(dtype)
+    if dtype.kind in "iu":
+        return generator.integers(_bound(value), size=shape).astype(dtype)
+    if dtype.kind == "f" or dtype == ml_dtypes.bfloat16:
+        return generator.standard_normal(shape).astype(dtype)
+    raise InputError(f"input {value.name!r} has dtype {dtype}: give inputs")
+
+
+def _bound(value: ir.Value) -> int:
+    """Integers below this are valid: indices where a Gather reads the input, else flags."""
+    sizes = []
+    for node, index in value.uses():
+        data = node.inputs[0]
+        if node.op_type == "Gather" and index == 1 and data.shape is not None:
+            axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+            sizes.append(data.shape[axis])
+    return min((size for size in sizes if isinstance(size, int)), default=2)

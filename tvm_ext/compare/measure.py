@@ -1,0 +1,171 @@
+"""Build, check and time a model on our side and on another engine's, in one run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from ..errors import ComparisonError, MissingPackageError
+from .client import Worker
+from .engines import ENGINES, OURS
+from .inputs import Given, declared, feeds_for
+from .result import Comparison, Side, this_machine
+from .statistics import QUIET, Accuracy, Block, accuracy, latency
+from .worker import Job
+
+__all__ = ["compare"]
+
+# Longer than the threads of either engine spin after a run, so that they do not meet the other's.
+PAUSE = 0.15
+# Busy machines get more rounds, up to this many times those asked for.
+PATIENCE = 3
+
+
+def compare(
+    model: object,
+    inputs: Given = None,
+    against: str = "onnxruntime",
+    target: object = "llvm",
+    *,
+    threads: int | None = None,
+    batch: int | None = None,
+    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    opt_level: int = 3,
+    rounds: int = 6,
+    seconds: float = 0.3,
+) -> Comparison:
+    """Compare a model compiled by us with another engine running the same file.
+
+    Each engine works in a fresh process of its own with the same number of threads; blocks of
+    runs alternate; both get numpy arrays and give numpy arrays.
+
+    Args:
+        model: as for ``convert_and_build``.
+        inputs: arrays by name, or an ``.npz`` file; random ones of a fixed seed by default.
+        against: a name in ``tvm_ext.compare.engines.ENGINES``.
+        target: as for ``convert_and_build``.
+        threads: of each engine; by default every CPU that this process may use.
+        batch: the size of symbolic first dims.
+        shapes: values for other symbolic dims, as for ``convert_and_build``.
+        opt_level: as for ``convert_and_build``.
+        rounds: blocks per engine that should be free of other processes' work.
+        seconds: of each block.
+
+    Raises:
+        ComparisonError: nothing to compare, answers of other shapes or dtypes, an engine failed.
+        InputError: the inputs do not fit the model.
+        MissingPackageError: the other engine or psutil is not installed.
+        TvmExtError: whatever ``convert_and_build`` raises.
+    """
+    from .. import frontend, targets
+    from ..build import convert_and_build
+
+    _check(against, rounds, threads)
+    source = frontend.load(model)
+    frontend.specialise(source, shapes)
+    if not source.graph.outputs:
+        raise ComparisonError("the model has no outputs: nothing to compare")
+    feeds = feeds_for(source, inputs, batch)
+    threads = threads or targets.usable_cores()
+    resolved = targets.resolve(target, threads)
+    static = {v.name: feeds[v.name].shape for v in declared(source)}
+    frontend.specialise(source, static)
+
+    with tempfile.TemporaryDirectory(prefix="tvm_ext_compare_") as folder:
+        start = time.perf_counter()
+        compiled = convert_and_build(source, resolved, opt_level=opt_level)
+        build_seconds = time.perf_counter() - start
+        ours = Path(folder, "model.tvmx")
+        compiled.save(ours)
+        theirs = _onnx_file(source, Path(folder))
+        with (
+            Worker(Job(OURS, ours, feeds, threads)) as us,
+            Worker(Job(against, theirs, feeds, threads)) as them,
+        ):
+            outputs = _accuracies([v.name for v in source.graph.outputs], us, them)
+            blocks = _alternate((us, them), rounds, seconds)
+            memory = compiled.memory
+            sides = (
+                _side(us, blocks[0], build_seconds, memory),
+                _side(them, blocks[1], None, None),
+            )
+    return Comparison(
+        model=_name(model, source),
+        inputs=tuple(f"{name}: {a.dtype}{list(a.shape)}" for name, a in feeds.items()),
+        outputs=outputs,
+        ours=sides[0],
+        theirs=sides[1],
+        threads=threads,
+        target=str(resolved.attrs.get("mcpu", resolved.kind.name)),
+        opt_level=opt_level,
+        machine=this_machine(),
+        date=datetime.now().astimezone().isoformat(timespec="seconds"),
+    )
+
+
+def _check(against: str, rounds: int, threads: int | None) -> None:
+    rivals = sorted(ENGINES.keys() - {OURS})
+    if against not in rivals:
+        raise ComparisonError(f"cannot compare against {against!r}; there are {rivals}")
+    if rounds < 1 or (threads is not None and threads < 1):
+        raise ComparisonError("rounds and threads are at least 1")
+    for package in (ENGINES[against].package, "psutil"):
+        if find_spec(package) is None:
+            raise MissingPackageError(f"{package} is not installed: pip install 'tvm-ext[compare]'")
+
+
+def _onnx_file(source: ir.Model, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    ir.save(source, path)
+    return path
+
+
+def _name(model: object, source: ir.Model) -> str:
+    if isinstance(model, str | os.PathLike):
+        return Path(model).stem
+    return source.graph.name or "model"
+
+
+def _accuracies(names: Sequence[str], us: Worker, them: Worker) -> tuple[Accuracy, ...]:
+    got: list[np.ndarray] = us.ask("outputs")
+    expected: list[np.ndarray] = them.ask("outputs")
+    if not len(got) == len(expected) == len(names):
+        raise ComparisonError(
+            f"{len(got)} outputs of ours, {len(expected)} of {them.engine}, {len(names)} declared"
+        )
+    return tuple(map(accuracy, names, got, expected))
+
+
+def _alternate(workers: Sequence[Worker], rounds: int, seconds: float) -> list[list[Block]]:
+    """Blocks of each worker in turn, until ``rounds`` of each are quiet or patience ends."""
+    blocks: list[list[Block]] = [[] for _ in workers]
+    for _ in range(PATIENCE * rounds):
+        for mine, worker in zip(blocks, workers, strict=True):
+            time.sleep(PAUSE)
+            mine.append(worker.ask("block", seconds))
+        if all(sum(b.foreign < QUIET for b in mine) >= rounds for mine in blocks):
+            break
+    return blocks
+
+
+def _side(worker: Worker, blocks: Sequence[Block], build: float | None, memory: object) -> Side:
+    version, load_seconds, resident = worker.ask("facts")
+    return Side(
+        engine=worker.engine,
+        version=version,
+        threading=ENGINES[worker.engine].threading,
+        build_seconds=build,
+        load_seconds=load_seconds,
+        resident_bytes=resident,
+        arena_bytes=memory.arena_bytes if memory else None,
+        weight_bytes=memory.weight_bytes if memory else None,
+        latency=latency(blocks),
+    )

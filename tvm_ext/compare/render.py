@@ -1,0 +1,111 @@
+"""A comparison as a table and as a plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Table
+
+from ..errors import OutputPathError
+from .optional import require
+
+if TYPE_CHECKING:
+    from .result import Comparison, Side
+
+__all__ = ["format_bytes", "plot", "table"]
+
+MEGABYTE = 1e6
+
+
+def format_bytes(count: int | None) -> str:
+    """Decimal megabytes; a dash where the number is not known."""
+    return "-" if count is None else f"{count / MEGABYTE:.1f} MB"
+
+
+def table(comparison: Comparison) -> Group:
+    """Two tables, performance and accuracy, under one heading; for rich to print."""
+    head = (
+        f"{comparison.model}  {', '.join(comparison.inputs)}\n"
+        f"{comparison.machine.cpu}, {comparison.threads} of {comparison.machine.cpus} CPUs, "
+        f"target {comparison.target}, opt_level {comparison.opt_level}, {comparison.date}"
+    )
+    return Group(head, _performance(comparison), _accuracy(comparison), *_notes(comparison))
+
+
+def _performance(comparison: Comparison) -> Table:
+    sides = comparison.ours, comparison.theirs
+    grid = Table("", *(f"{side.engine} {side.version}" for side in sides))
+    for row in zip(*map(_column, sides), strict=True):
+        (name, ours), (_, theirs) = row
+        grid.add_row(name, ours, theirs)
+    grid.add_row("speed", f"{comparison.speedup:.2f}x", "1.00x")
+    return grid
+
+
+def _column(side: Side) -> list[tuple[str, str]]:
+    latency = side.latency
+    build = "-" if side.build_seconds is None else f"{side.build_seconds:.2f} s"
+    return [
+        ("latency, median", f"{latency.median * 1e3:.3f} ms"),
+        ("latency, p10 to p90", f"{latency.p10 * 1e3:.3f} to {latency.p90 * 1e3:.3f} ms"),
+        ("resident memory added", format_bytes(side.resident_bytes)),
+        ("planned arena", format_bytes(side.arena_bytes)),
+        ("weights", format_bytes(side.weight_bytes)),
+        ("build", build),
+        ("load", f"{side.load_seconds:.3f} s"),
+    ]
+
+
+def _accuracy(comparison: Comparison) -> Table:
+    grid = Table("output", "type", "max abs", "max rel", "tolerance that passes", "NaN, inf")
+    for output in comparison.outputs:
+        grid.add_row(
+            output.name,
+            f"{output.dtype}{list(output.shape)}",
+            f"{output.max_abs:.2e}",
+            f"{output.max_rel:.2e}",
+            f"{output.tolerance:.2e}",
+            str(output.non_finite),
+        )
+    return grid
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    sides = comparison.ours, comparison.theirs
+    notes = [f"{side.engine}: {side.threading}; {side.latency.runs} runs" for side in sides]
+    noisy = [side.engine for side in sides if not side.latency.quiet]
+    if noisy:
+        notes.append(f"other processes were busy in every block of {', '.join(noisy)}")
+    return notes
+
+
+def plot(comparison: Comparison, path: Path) -> Path:
+    """Bars of latency (whiskers: p10 to p90) and of memory, written to ``path``.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+        OutputPathError: the file cannot be written.
+    """
+    figure = require("matplotlib.figure").Figure(figsize=(8, 3.5), layout="constrained")
+    sides = comparison.ours, comparison.theirs
+    names, colours = [side.engine for side in sides], ["tab:blue", "tab:gray"]
+    latency, memory = figure.subplots(1, 2)
+    medians = [side.latency.median * 1e3 for side in sides]
+    whiskers = [
+        [(side.latency.median - side.latency.p10) * 1e3 for side in sides],
+        [(side.latency.p90 - side.latency.median) * 1e3 for side in sides],
+    ]
+    bars = latency.bar(names, medians, yerr=whiskers, capsize=6, color=colours)
+    latency.bar_label(bars, fmt="%.2f", label_type="center", color="white")
+    latency.set_ylabel("ms per run (median, p10 to p90)")
+    bars = memory.bar(names, [side.resident_bytes / MEGABYTE for side in sides], color=colours)
+    memory.bar_label(bars, fmt="%.0f", label_type="center", color="white")
+    memory.set_ylabel("resident MB added by load and run")
+    figure.suptitle(f"{comparison.model}, {comparison.threads} threads, {comparison.machine.cpu}")
+    try:
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise OutputPathError(f"cannot write {path}: {error.strerror or error}") from error
+    return path

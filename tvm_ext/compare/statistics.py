@@ -1,0 +1,111 @@
+"""What is said about two arrays, and about many durations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import ComparisonError
+
+__all__ = ["Accuracy", "Block", "Latency", "accuracy", "latency"]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far one output is from the expected one.
+
+    Attributes:
+        max_abs: largest ``|got - expected|``.
+        max_rel: largest ``|got - expected| / |expected|`` where expected is not zero.
+        tolerance: the smallest t for which ``|got - expected| <= t + t * |expected|`` holds
+            everywhere; infinite where NaN or infinity stand in different places.
+        non_finite: how many expected elements are NaN or infinite; they must agree exactly.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    max_abs: float
+    max_rel: float
+    tolerance: float
+    non_finite: int
+
+
+def accuracy(name: str, got: np.ndarray, expected: np.ndarray) -> Accuracy:
+    """Compare one output.
+
+    Raises:
+        ComparisonError: another shape or dtype, not numbers, or no finite element to compare.
+    """
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        raise ComparisonError(
+            f"output {name!r} is {got.dtype}{list(got.shape)}, "
+            f"expected {expected.dtype}{list(expected.shape)}"
+        )
+    # Long double holds every 64-bit integer, where the platform has one longer than double.
+    wide = np.longdouble if got.dtype.kind in "iub" else np.float64
+    try:
+        a, b = got.astype(wide), expected.astype(wide)
+    except (TypeError, ValueError) as error:
+        raise ComparisonError(f"output {name!r} has dtype {got.dtype}: not numbers") from error
+    finite = np.isfinite(b)
+    if not finite.any():
+        raise ComparisonError(f"output {name!r} has no finite element: nothing to compare")
+    same_elsewhere = np.array_equal(a[~finite], b[~finite], equal_nan=True)
+    agreed = same_elsewhere and bool(np.isfinite(a[finite]).all())
+    error, size = np.abs(a - b)[finite], np.abs(b)[finite]
+    nonzero = size > 0
+    return Accuracy(
+        name,
+        got.shape,
+        str(got.dtype),
+        max_abs=float(error.max()) if agreed else np.inf,
+        max_rel=float((error[nonzero] / size[nonzero]).max(initial=0)) if agreed else np.inf,
+        tolerance=float((error / (1 + size)).max()) if agreed else np.inf,
+        non_finite=int((~finite).sum()),
+    )
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive runs of one engine.
+
+    Attributes:
+        seconds: of each run.
+        foreign: CPUs that other processes kept busy meanwhile, on average.
+    """
+
+    seconds: tuple[float, ...]
+    foreign: float
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds per run over the quiet blocks; over all of them if none was quiet."""
+
+    median: float
+    p10: float
+    p90: float
+    minimum: float
+    runs: int
+    quiet: bool
+
+
+# Above this many foreign CPUs a block does not count as quiet.
+QUIET = 0.12
+
+
+def latency(blocks: Sequence[Block]) -> Latency:
+    """Summarise the blocks of one engine.
+
+    Raises:
+        ComparisonError: there is no run.
+    """
+    quiet = [block for block in blocks if block.foreign < QUIET]
+    seconds = [second for block in quiet or blocks for second in block.seconds]
+    if not seconds:
+        raise ComparisonError("no run was timed")
+    p10, median, p90 = np.quantile(seconds, (0.1, 0.5, 0.9))
+    return Latency(
+        float(median), float(p10), float(p90), min(seconds), len(seconds), quiet=bool(quiet)
+    )
