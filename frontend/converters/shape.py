@@ -59,7 +59,7 @@ def reshape_zero(bb, x, shape, *, allowzero=0):
 def _reshape_input(bb, x, shape, allowzero):
     if bb.static(shape) is not None:
         return _reshape(bb, x, bb.dims(shape), allowzero)
-    resolved = bb.emit_te(ops.resolved_shape, shape, *_te_dims(bb, x), allowzero=allowzero)
+    resolved = bb.emit_te(ops.resolved_shape, shape, *te_dims(bb, x), allowzero=allowzero)
     return bb.emit(relax.op.reshape(x, relax.ShapeExpr(bb.dims(resolved))))
 
 
@@ -109,8 +109,8 @@ def squeeze_attribute(bb, x, *, axes=None):
 def squeeze(bb, x, axes=None):
     if axes is None or bb.static(axes) is not None:
         return _squeeze(bb, x, None if axes is None else bb.ints(axes, "axes"))
-    removed = _length(bb, axes)
-    target = bb.emit_te(ops.squeezed_shape, axes, *_te_dims(bb, x), removed=removed)
+    removed = length(bb, axes)
+    target = bb.emit_te(ops.squeezed_shape, axes, *te_dims(bb, x), removed=removed)
     return bb.emit(relax.op.reshape(x, relax.ShapeExpr(bb.dims(target))))
 
 
@@ -138,8 +138,8 @@ def unsqueeze_attribute(bb, x, *, axes):
 def unsqueeze(bb, x, axes):
     if bb.static(axes) is not None:
         return _unsqueeze(bb, x, bb.ints(axes, "axes"))
-    added = _length(bb, axes)
-    target = bb.emit_te(ops.unsqueezed_shape, axes, *_te_dims(bb, x), added=added)
+    added = length(bb, axes)
+    target = bb.emit_te(ops.unsqueezed_shape, axes, *te_dims(bb, x), added=added)
     return bb.emit(relax.op.reshape(x, relax.ShapeExpr(bb.dims(target))))
 
 
@@ -158,11 +158,17 @@ def transpose(bb, x, *, perm=None):
     return bb.emit(relax.op.permute_dims(x, None if perm is None else list(perm)))
 
 
-def _te_dims(bb, x):
+def te_dims(bb, x):
+    """The dims of ``x`` as arguments of a kernel."""
     return [tirx.const(d, "int64") if isinstance(d, int) else d for d in bb.shape(x)]
 
 
-def _length(bb, axes):
+def length(bb, axes):
+    """The static number of elements of a 1-D tensor of axes.
+
+    Raises:
+        NotImplementedError: it is known only at run time.
+    """
     count = bb.static_shape(axes)
     if count is None:
         raise NotImplementedError("axes given at run time need a static number")

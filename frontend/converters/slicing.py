@@ -1,0 +1,171 @@
+"""Converters for Slice, Split and Concat."""
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+from tvm import relax, tirx
+
+from tvm_ext.ops import slicing as ops
+
+from ..known import Known
+from ..table import converter
+from .shape import te_dims
+
+
+@converter("Slice", 1)
+def slice_attributes(bb, x, *, starts, ends, axes=None):
+    return _slice(bb, x, starts, ends, axes, None)
+
+
+@converter("Slice", 10, 11, 13)
+def slice_inputs(bb, x, starts, ends, axes=None, steps=None):
+    given = [operand for operand in (starts, ends, axes, steps) if operand is not None]
+    if any(bb.static(operand) is None for operand in given):
+        return _slice_at_run_time(bb, x, starts, ends, axes, steps)
+    return _slice(bb, x, bb.dims(starts), bb.dims(ends),
+                  None if axes is None else bb.ints(axes, "axes"),
+                  None if steps is None else bb.ints(steps, "steps"))
+
+
+def _slice(bb, x, starts, ends, axes, steps):
+    """Bounds are ints or symbolic dims."""
+    dims = bb.shape(x)
+    rank = len(dims)
+    begins, strides, lengths = [0] * rank, [1] * rank, list(dims)
+    entries = zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True)
+    for axis, start, end, step in entries:
+        if step == 0:
+            raise ValueError("a step is 0")
+        axis %= rank
+        strides[axis] = step
+        begins[axis], lengths[axis] = _bounds(bb, start, end, step, dims[axis])
+    return take_slice(bb, x, begins, strides, lengths)
+
+
+def _bounds(bb, start, end, step, dim):
+    """Begin and length of one slice."""
+    if all(isinstance(v, int) for v in (start, end, dim)):
+        taken = range(dim)[start:end:step]
+        return (taken.start, len(taken)) if taken else (0, 0)
+    # Far-away ends mean "to the end"; as they are, they would overflow.
+    far = 1 << 40
+    start, end = (tirx.const(min(max(v, -far), far), "int64") if isinstance(v, int) else v
+                  for v in (start, end))
+    dim, step = (tirx.const(v, "int64") if isinstance(v, int) else v for v in (dim, step))
+    begin = ops.clamped_begin(start, step > 0, dim)
+    return bb.simplify(begin), bb.simplify(ops.slice_length(start, end, step, dim))
+
+
+def take_slice(bb, x, begins, steps, lengths):
+    """``x[begin : begin + step * length : step]`` on every axis: ints and symbolic dims."""
+    if all(bb.equal(a, b) for a, b in zip(lengths, bb.shape(x), strict=True)):
+        if all(step == 1 for step in steps):
+            return x
+    if all(isinstance(v, int) for v in (*begins, *lengths, *bb.shape(x))) and all(
+            step > 0 for step in steps) and 0 not in lengths:
+        ends = [b + s * (n - 1) + 1 for b, s, n in zip(begins, steps, lengths, strict=True)]
+        axes = list(range(len(begins)))
+        return bb.emit(relax.op.strided_slice(x, axes, begins, ends, steps))
+    return bb.emit_te(ops.strided_slice, x, begins, steps, lengths)
+
+
+def _slice_at_run_time(bb, x, starts, ends, axes, steps):
+    counts = [bb.static_shape(v) for v in (starts, ends, axes, steps) if v is not None]
+    if not any(counts):
+        raise NotImplementedError("the number of axes to slice is known only at run time")
+    entries, dims = next(count for count in counts if count)[0], bb.shape(x)
+    starts, ends = (bb.match(v, [entries]) for v in (starts, ends))
+    if axes is None:
+        axes = list(range(entries))
+    elif bb.static(axes) is not None:
+        axes = [axis % len(dims) for axis in bb.ints(axes, "axes")]
+    if steps is None:
+        steps = bb.const(np.ones(entries, "int64"))
+    bounds = bb.emit_te(ops.slice_bounds, starts, ends, axes, steps, *te_dims(bb, x),
+                        entries=entries)
+    begins, strides, lengths = (bb.emit(relax.TupleGetItem(bounds, k)) for k in range(3))
+    shape = bb.dims(lengths)
+    if isinstance(axes, list):
+        shape = [length if axis in axes else dim
+                 for axis, (length, dim) in enumerate(zip(shape, dims, strict=True))]
+    return bb.emit_te(ops.strided_slice, x, begins, strides, shape)
+
+
+@converter("Split", 1)
+def split_1(bb, x, split=None, *, axis=None):
+    raise NotImplementedError("Split-1 was withdrawn by ONNX; convert the model to opset 2")
+
+
+@converter("Split", 2, 11)
+def split_attribute(bb, x, *, axis=0, split=None):
+    return _split(bb, x, axis, split)
+
+
+@converter("Split", 13)
+def split_input(bb, x, split=None, *, axis=0):
+    return _split(bb, x, axis, None if split is None else bb.dims(split))
+
+
+@converter("Split", 18)
+def split_outputs(bb, x, split=None, *, axis=0, num_outputs=None):
+    return _split(bb, x, axis, None if split is None else bb.dims(split), num_outputs)
+
+
+def _split(bb, x, axis, sizes, parts=None):
+    dims = bb.shape(x)
+    axis %= len(dims)
+    parts = parts or len(bb.node.outputs)
+    sizes = list(sizes) if sizes is not None else equal_parts(bb, dims[axis], parts)
+    if all(isinstance(v, int) for v in (dims[axis], *sizes)) and sum(sizes) != dims[axis]:
+        raise ValueError(f"the parts {sizes} do not make up axis {axis} of {dims}")
+    offsets = [0, *accumulate(sizes)]
+    known = bb.static(x)
+    if known is not None and known.dtype == object:  # a shape is taken apart
+        return tuple(bb.materialise(Known(known[a:b], bb.dtype(x))) for a, b in pairwise(offsets))
+    if len(sizes) > 1 and 0 not in sizes and all(isinstance(o, int) for o in (*offsets, *dims)):
+        pieces = bb.emit(relax.op.split(x, offsets[1:-1], axis))
+        return tuple(bb.emit(relax.TupleGetItem(pieces, k)) for k in range(len(sizes)))
+    return tuple(_piece(bb, x, axis, begin, length)
+                 for begin, length in zip(offsets, sizes, strict=False))
+
+
+def equal_parts(bb, dim, parts):
+    """Sizes of ``parts`` equal parts; the last is smaller where they do not divide ``dim``."""
+    if isinstance(dim, int):
+        size = -(-dim // parts)
+        return [max(0, min(size, dim - k * size)) for k in range(parts)]
+    size = tirx.floordiv(dim + (parts - 1), parts)
+    return [*[bb.simplify(size)] * (parts - 1), bb.simplify(dim - size * (parts - 1))]
+
+
+def _piece(bb, x, axis, begin, length):
+    lengths = bb.shape(x)
+    lengths[axis] = length
+    begins = [bb.simplify(begin) if k == axis else 0 for k in range(len(lengths))]
+    return take_slice(bb, x, begins, [1] * len(lengths), lengths)
+
+
+@converter("Concat", 1)
+def concat_1(bb, *xs, axis=None):
+    return concat(bb, *xs, axis=1 if axis is None else axis)
+
+
+@converter("Concat", 4, 11, 13)
+def concat(bb, *xs, axis):
+    if len(xs) == 1:
+        return xs[0]
+    axis %= bb.rank(xs[0])
+    return bb.emit(relax.op.concat(same_dims(bb, xs, but=axis), axis))
+
+
+def same_dims(bb, xs, but=None):
+    """``xs`` with equal dims, asserted at run time where not provable; axis ``but`` may differ."""
+    shapes = [bb.shape(x) for x in xs]
+    common = [next((d for d in dims if isinstance(d, int)), dims[0])
+              for dims in zip(*shapes, strict=True)]
+    result = []
+    for x, dims in zip(xs, shapes, strict=True):
+        wanted = [dim if k == but else common[k] for k, dim in enumerate(dims)]
+        agrees = all(bb.equal(a, b) for a, b in zip(dims, wanted, strict=True))
+        result.append(x if agrees else bb.match(x, wanted))
+    return result
