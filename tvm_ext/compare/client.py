@@ -8,7 +8,7 @@ import tempfile
 from typing import Any
 
 from ..errors import ComparisonError
-from .worker import Job
+from .worker import Job, main
 
 __all__ = ["Worker"]
 
@@ -26,7 +26,7 @@ class Worker:
         # A file, not a pipe: nobody reads while the worker runs.
         self._log = tempfile.TemporaryFile("w+", errors="replace")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tvm_ext.compare.worker"],
+            [sys.executable, "-c", f"from {main.__module__} import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -116,7 +116,3 @@ def _next(requests) -> tuple[str, tuple] | None:
         return pickle.load(requests)
     except EOFError:
         return None
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,33 @@
+# make demo   compile SE-ResNet-101-IBN-a for this CPU and compare it with onnxruntime
+# make test   the whole test suite
+# make lint   ruff and mypy
+# Each works in a fresh clone: it creates $(VENV) and installs into it first.
+
+PYTHON ?= python3
+VENV ?= .venv
+BATCH ?= 1
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+EXTRAS := compare,examples,notebooks,test
+
+.PHONY: demo test lint clean
+
+demo: $(INSTALLED)
+	$(BIN)/python -m benchmarks.compare_all se_resnet101_ibn_a --batch $(BATCH)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p tvm_ext
+
+$(INSTALLED): setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[$(EXTRAS)]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) out build dist *.egg-info
