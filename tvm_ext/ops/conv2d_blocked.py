@@ -1,0 +1,138 @@
+"""2-D convolution in the blocked layout NCHW[x]c with packed weights.
+
+A blocked tensor is ``[N, C/b, H, W, b]``: ``b`` channels side by side fill a vector register.
+Weights of a dense convolution are packed ``[OC/(t*b), IC/b', KH, KW, b', t*b]`` so that a
+register tile of ``t`` vectors of output channels reads them in one stream.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import te, tirx
+
+__all__ = [
+    "block",
+    "conv2d_blocked",
+    "depthwise_conv2d_blocked",
+    "pack_channels",
+    "pack_depthwise_weight",
+    "pack_weight",
+    "unblock",
+]
+
+
+def pack_channels(array: np.ndarray, lanes: int) -> np.ndarray:
+    """``[N, C, H, W]`` -> ``[N, C/lanes, H, W, lanes]``."""
+    n, c, h, w = array.shape
+    return np.ascontiguousarray(array.reshape(n, c // lanes, lanes, h, w).transpose(0, 1, 3, 4, 2))
+
+
+def pack_weight(weight: np.ndarray, in_lanes: int, out_lanes: int, vectors: int) -> np.ndarray:
+    """``[OC, IC, KH, KW]`` -> ``[OC/tile, IC/in_lanes, KH, KW, in_lanes, tile]``.
+
+    ``tile = vectors * out_lanes``; output channels are padded with zeros to a multiple of it.
+    """
+    oc, ic, kh, kw = weight.shape
+    tile = vectors * out_lanes
+    padded = np.zeros((-(-oc // tile) * tile, ic, kh, kw), weight.dtype)
+    padded[:oc] = weight
+    split = padded.reshape(-1, tile, ic // in_lanes, in_lanes, kh, kw)
+    return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))
+
+
+def pack_depthwise_weight(weight: np.ndarray, lanes: int) -> np.ndarray:
+    """``[C, 1, KH, KW]`` -> ``[C/lanes, KH, KW, lanes]``."""
+    c, _, kh, kw = weight.shape
+    return np.ascontiguousarray(weight.reshape(c // lanes, lanes, kh, kw).transpose(0, 2, 3, 1))
+
+
+def block(x: te.Tensor, lanes: int) -> te.Tensor:
+    """``x[N, C, H, W]`` -> ``[N, C/lanes, H, W, lanes]``."""
+    n, c, h, w = x.shape
+    return te.compute(
+        (n, c // lanes, h, w, lanes), lambda n, o, h, w, i: x[n, o * lanes + i, h, w], "block"
+    )
+
+
+def unblock(x: te.Tensor, channels: int) -> te.Tensor:
+    """``x[N, C/b, H, W, b]`` -> ``[N, channels, H, W]``; padded channels are dropped."""
+    n, _, h, w, lanes = x.shape
+    return te.compute(
+        (n, channels, h, w), lambda n, c, h, w: x[n, c // lanes, h, w, c % lanes], "unblock"
+    )
+
+
+def _padded(x: te.Tensor, pads: Sequence[int]) -> te.Tensor:
+    """``x[N, Co, H, W, b]`` with zeros around H and W; ``pads`` as ONNX: top, left, bottom, right."""
+    if not any(pads):
+        return x
+    top, left, bottom, right = pads
+    n, o, h, w, lanes = x.shape
+
+    def inside(n, o, i, j, lane):
+        within = tirx.all(i >= top, i < h + top, j >= left, j < w + left)
+        return tirx.if_then_else(within, x[n, o, i - top, j - left, lane], tirx.const(0, x.dtype))
+
+    return te.compute((n, o, h + top + bottom, w + left + right, lanes), inside, "padded")
+
+
+def _extent(size: int, kernel: int, stride: int, dilation: int) -> int:
+    return (size - (kernel - 1) * dilation - 1) // stride + 1
+
+
+def conv2d_blocked(
+    x: te.Tensor,
+    weight: te.Tensor,
+    out_lanes: int,
+    groups: int,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> te.Tensor:
+    """Convolve ``x[N, IC/b, H, W, b]`` with a packed ``weight`` into ``[N, OC/out_lanes, ...]``.
+
+    With ``groups`` > 1 each group holds whole blocks of input and output channels.
+    """
+    tiles, ic_blocks, kh, kw, in_lanes, tile = weight.shape
+    vectors = tile // out_lanes
+    oc_blocks = tiles * vectors
+    padded = _padded(x, pads)
+    n, _, h, w, _ = padded.shape
+    (sh, sw), (dh, dw) = strides, dilations
+    blocks_per_group = oc_blocks // groups
+    ro = te.reduce_axis((0, ic_blocks), "ro")
+    rh, rw = te.reduce_axis((0, kh), "rh"), te.reduce_axis((0, kw), "rw")
+    ri = te.reduce_axis((0, in_lanes), "ri")
+
+    def product(n, o, i, j, lane):
+        group = (o // blocks_per_group) * ic_blocks if groups > 1 else 0
+        pixel = padded[n, group + ro, i * sh + rh * dh, j * sw + rw * dw, ri]
+        return te.sum(
+            pixel * weight[o // vectors, ro, rh, rw, ri, (o % vectors) * out_lanes + lane],
+            axis=[ro, rh, rw, ri],
+        )
+
+    shape = (n, oc_blocks, _extent(h, kh, sh, dh), _extent(w, kw, sw, dw), out_lanes)
+    return te.compute(shape, product, "conv2d")
+
+
+def depthwise_conv2d_blocked(
+    x: te.Tensor,
+    weight: te.Tensor,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> te.Tensor:
+    """Convolve each channel of ``x[N, C/b, H, W, b]`` with its own ``weight[C/b, KH, KW, b]``."""
+    _, kh, kw, _ = weight.shape
+    padded = _padded(x, pads)
+    n, o, h, w, lanes = padded.shape
+    (sh, sw), (dh, dw) = strides, dilations
+    rh, rw = te.reduce_axis((0, kh), "rh"), te.reduce_axis((0, kw), "rw")
+
+    def product(n, o, i, j, lane):
+        pixel = padded[n, o, i * sh + rh * dh, j * sw + rw * dw, lane]
+        return te.sum(pixel * weight[o, rh, rw, lane], axis=[rh, rw])
+
+    shape = (n, o, _extent(h, kh, sh, dh), _extent(w, kw, sw, dw), lanes)
+    return te.compute(shape, product, "depthwise_conv2d")
