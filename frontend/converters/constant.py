@@ -1,0 +1,110 @@
+"""Converters for operators that make a tensor from attributes, a shape or a few scalars."""
+
+from math import ceil
+
+import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
+import numpy as np
+import onnx_ir as ir
+from tvm import relax, tirx
+
+from tvm_ext.ops import constant as ops
+
+from ..table import converter
+
+
+@converter("Constant", 1, 9)
+def constant_value(bb, *, value):
+    return bb.const(value.numpy())
+
+
+@converter("Constant", 11)
+def constant_sparse(bb, *, value=None, sparse_value=None):
+    return constant(bb, value=value, sparse_value=sparse_value)
+
+
+@converter("Constant", 12, 13, 19, 21, 23, 24, 25)
+def constant(bb, *, value=None, sparse_value=None, value_int=None, value_ints=None,
+             value_float=None, value_floats=None, value_string=None, value_strings=None):
+    if value is not None:
+        return bb.const(value.numpy())
+    if sparse_value is not None:
+        return bb.const(_dense(sparse_value))
+    if value_string is not None or value_strings is not None:
+        raise NotImplementedError("strings are not supported")
+    for number, dtype in ((value_int, "int64"), (value_ints, "int64"),
+                          (value_float, "float32"), (value_floats, "float32")):
+        if number is not None:
+            return bb.const(np.asarray(number, dtype))
+    raise NotImplementedError("no value is given")
+
+
+def _dense(sparse):
+    """The dense array of a ``SparseTensorProto``; indices are linear or one row per value."""
+    values = ir.from_proto(sparse.values).numpy()
+    indices = ir.from_proto(sparse.indices).numpy()
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    places = np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)
+    dense[places] = values
+    return dense
+
+
+@converter("ConstantOfShape", 9, 20, 21, 23, 24, 25)
+def constant_of_shape(bb, shape, *, value=None):
+    fill = bb.const(np.zeros((), "float32") if value is None else value.numpy().reshape(()))
+    return bb.emit(relax.op.full(relax.ShapeExpr(bb.dims(shape)), fill, bb.dtype(fill)))
+
+
+@converter("EyeLike", 9, 22)
+def eye_like(bb, x, *, dtype=None, k=0):
+    element = bb.dtype(x) if dtype is None else numpy_name(dtype)
+    return bb.emit_te(ops.eye, bb.shape(x), k, element)
+
+
+def numpy_name(onnx_dtype):
+    """The numpy name of an ONNX element type given as int."""
+    return np.dtype(ir.DataType(onnx_dtype).numpy()).name
+
+
+@converter("Range", 11)
+def range_(bb, start, limit, delta):
+    return _range(bb, start, limit, delta, bb.dtype(start))
+
+
+@converter("Range", 27)
+def range_stashed(bb, start, limit, delta, *, stash_type=1):
+    narrow = bb.dtype(start) in ("float16", "bfloat16")
+    return _range(bb, start, limit, delta, numpy_name(stash_type) if narrow else bb.dtype(start))
+
+
+def _range(bb, start, limit, delta, compute_dtype):
+    """``start + k * delta``, computed in ``compute_dtype``."""
+    values = [bb.static(v) for v in (start, limit, delta)]
+    if any(v is None or (v.dtype == object and isinstance(v.item(), tirx.Expr)) for v in values):
+        count = bb.emit_te(ops.range_length, start, limit, delta, compute_dtype)
+        (length,) = bb.dims(count)
+    else:
+        first, last, step = (v.item() for v in values)
+        if step == 0:
+            raise ValueError("delta is 0")
+        length = max(0, ceil((last - first) / step))
+    return bb.emit_te(ops.arange, start, delta, length, compute_dtype)
+
+
+@converter("OneHot", 9, 11, 28)
+def one_hot(bb, indices, depth, values, *, axis=-1):
+    axis %= bb.rank(indices) + 1
+    known = bb.static(depth)
+    if known is not None and known.dtype != object:
+        size = int(known.item())
+    else:
+        flat = bb.emit(relax.op.reshape(depth, [1]))
+        (size,) = bb.dims(flat) if known is None else [known.item()]
+    return bb.emit_te(ops.one_hot, indices, values, size, axis)
+
+
+@converter("Trilu", 14)
+def trilu(bb, x, k=None, *, upper=1):
+    known = bb.const(np.zeros((), "int64")) if k is None else k
+    diagonal = bb.static(known)
+    shift = known if diagonal is None else int(diagonal.item())
+    return bb.emit_te(ops.trilu, x, shift, bool(upper))

@@ -1,0 +1,50 @@
+"""Converters for operators that repeat elements: Expand, Tile."""
+
+from tvm import relax, tirx
+
+from tvm_ext.ops import expansion as ops
+
+from ..table import converter
+
+
+@converter("Expand", 8, 13)
+def expand(bb, x, shape):
+    target, dims = bb.dims(shape), bb.shape(x)
+    rank = max(len(target), len(dims))
+    target = [1] * (rank - len(target)) + target
+    dims = [1] * (rank - len(dims)) + dims
+    result = [broadcast_dim(bb, a, b) for a, b in zip(dims, target, strict=True)]
+    if all(dim == 1 or bb.equal(dim, out) for dim, out in zip(dims, result, strict=True)):
+        return bb.emit(relax.op.broadcast_to(x, relax.ShapeExpr(result)))
+    return bb.emit_te(ops.expand, x, result)
+
+
+def broadcast_dim(bb, a, b):
+    """The dim of ``a`` broadcast with ``b``; where it depends on run-time sizes, an expression."""
+    if isinstance(a, int) and isinstance(b, int) and 1 not in (a, b) and a != b:
+        raise ValueError(f"{a} does not broadcast with {b}")
+    if isinstance(a, int) and a == 1:
+        return b
+    if isinstance(b, int) and b == 1:
+        return a
+    if bb.equal(a, b) or isinstance(a, int):
+        return a
+    if isinstance(b, int):
+        return b
+    return tirx.Select(a == 1, b, a)
+
+
+@converter("Tile", 1)
+def tile_axis(bb, x, tiles, axis):
+    (count,), (at,) = bb.ints(tiles, "tiles"), bb.ints(axis, "axis")
+    return _tile(bb, x, [count if k == at % bb.rank(x) else 1 for k in range(bb.rank(x))])
+
+
+@converter("Tile", 6, 13)
+def tile(bb, x, repeats):
+    return _tile(bb, x, bb.dims(repeats))
+
+
+def _tile(bb, x, repeats):
+    shape = [bb.simplify(dim * count) for dim, count in zip(bb.shape(x), repeats, strict=True)]
+    return bb.emit_te(ops.tile, x, shape)

@@ -1,0 +1,66 @@
+"""Tensors made from indices: eye, arange, one-hot, triangles."""
+
+from tvm import te, tirx
+from tvm.te import Tensor
+
+
+def eye(shape, k, dtype):
+    """``[rows, columns]``: one on the ``k``-th diagonal, zero elsewhere."""
+    return te.compute(shape, lambda i, j: (j - i == k).astype(dtype), "eye")
+
+
+def arange(start, delta, length, compute_dtype):
+    """``start + delta * i`` for ``i < length``; ``start``, ``delta`` are rank 0."""
+
+    def element(i):
+        step = i.astype(compute_dtype) * delta[()].astype(compute_dtype)
+        return (start[()].astype(compute_dtype) + step).astype(start.dtype)
+
+    return te.compute((length,), element, "arange")
+
+
+def range_length(start, limit, delta, compute_dtype):
+    """How many elements ``arange`` has: ``int64[1]``; none where ``delta`` is 0."""
+    first, last, step = (v[()].astype(compute_dtype) for v in (start, limit, delta))
+
+    def count():
+        if compute_dtype.startswith("float"):
+            steps = (last - first).astype("float64") / step.astype("float64")
+            return te.ceil(steps).astype("int64")
+        span, stride = (last - first).astype("int64"), step.astype("int64")
+        return -tirx.floordiv(-span, tirx.Select(stride == 0, tirx.const(1, "int64"), stride))
+
+    return te.compute(
+        (1,),
+        lambda _: tirx.Select(step == tirx.const(0, compute_dtype), tirx.const(0, "int64"),
+                              tirx.max(count(), tirx.const(0, "int64"))),
+        "range_length",
+    )
+
+
+def one_hot(indices, values, depth, axis):
+    """``values[1]`` where ``indices`` names the place along a new ``axis``, else ``values[0]``.
+
+    Negative indices count from the end; others out of range name nothing.
+    """
+    rank = len(indices.shape)
+
+    def element(*index):
+        at = indices(*index[:axis], *index[axis + 1 :]).astype("int64")
+        hot = tirx.any(at == index[axis], at + depth == index[axis])
+        return tirx.Select(hot, values[1], values[0])
+
+    shape = [indices.shape[k] for k in range(rank)]
+    return te.compute((*shape[:axis], depth, *shape[axis:]), element, "one_hot")
+
+
+def trilu(x, k, upper):
+    """The upper (or lower) triangles of ``x[..., M, N]``, from diagonal ``k`` (int or tensor)."""
+    diagonal = k(*[0] * len(k.shape)) if isinstance(k, Tensor) else k
+
+    def element(*index):
+        row, column = index[-2:]
+        kept = column - row >= diagonal if upper else column - row <= diagonal
+        return tirx.Select(kept, x(*index), tirx.const(0, x.dtype))
+
+    return te.compute(x.shape, element, "trilu")
