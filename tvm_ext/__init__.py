@@ -6,21 +6,26 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from . import backend, compare, errors, relay
     from .build import convert_and_build
     from .model import CompiledModel
     from .session import InferenceSession
 
-__all__ = ["CompiledModel", "InferenceSession", "__version__", "convert_and_build"]
+__all__ = ["CompiledModel", "InferenceSession", "__version__", "backend", "compare",
+           "convert_and_build", "errors", "relay"]
 
 _HOMES = {
     "CompiledModel": "model",
     "InferenceSession": "session",
     "convert_and_build": "build",
 }
+_MODULES = ("backend", "compare", "errors", "relay")
 
 
 def __getattr__(name: str) -> object:
     # On first use: importing TVM takes seconds, which `tvm-ext --help` need not pay.
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -121,6 +121,11 @@ class OperatorSupport:
     supported: tuple[int, ...]
     missing: tuple[int, ...]
 
+    @property
+    def name(self) -> str:
+        """The operator with its domain, where that is not ONNX's own."""
+        return f"{self.domain}.{self.operator}" if self.domain else self.operator
+
 
 def support_table() -> list[OperatorSupport]:
     """Every operator that ONNX defines or a converter serves, sorted, from the registry."""

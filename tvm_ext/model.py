@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import tvm
 
 from .errors import InputError
 
@@ -30,6 +31,11 @@ class CompiledModel:
         self._executor = executor
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
+
+    @property
+    def device(self) -> tvm.runtime.Device:
+        """Where the model runs."""
+        return self._executor.device
 
     def __call__(self, *args: object, **kwargs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         names = [info.name for info in self.inputs]

@@ -1,1 +1,20 @@
-"""A Relay-compatible face on Relax."""
+"""The face of Relay on Relax: an ONNX deployment script of that era runs with new import lines.
+
+===================================== ==========================================
+before                                now
+===================================== ==========================================
+``import tvm``                        ``from tvm_ext.relay import tvm``
+``from tvm import relay``             ``from tvm_ext import relay``
+``from tvm.contrib import             ``from tvm_ext.relay import
+graph_executor``                      graph_executor``
+===================================== ==========================================
+
+``tvm_ext.relay.tvm`` is TVM with the names that it had then (``tvm.nd``, targets written as
+``"llvm -mcpu=..."``, ``tvm.runtime.load_module``). ``relay.build`` is
+:func:`tvm_ext.convert_and_build` with the opt level of the current ``PassContext``.
+"""
+
+from . import frontend, graph_executor, nd
+from .build_module import ExecutorFactoryModule, build
+
+__all__ = ["ExecutorFactoryModule", "build", "frontend", "graph_executor", "nd"]

@@ -1,0 +1,132 @@
+"""The command line: ``tvm-ext build | run | compare | profile | inspect | ops``.
+
+Results go to stdout. One of our errors is one line on stderr and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from .errors import ConversionError, TvmExtError
+
+__all__ = ["main"]
+
+_EXAMPLES = {
+    "build": """\
+  tvm-ext build model.onnx -o model.tvmx
+  tvm-ext build model.onnx -o model.tvmx --shape batch=8 --opt-level 2
+  tvm-ext build model.onnx -o model.tvmx --target '{"kind": "llvm", "mcpu": "x86-64-v3"}'""",
+    "run": """\
+  tvm-ext run model.onnx
+  tvm-ext run model.tvmx --input image=image.npy --output-dir results""",
+    "compare": """\
+  tvm-ext compare model.onnx
+  tvm-ext compare model.onnx --batch 8 --threads 1 --plot comparison.png""",
+    "profile": "  tvm-ext profile model.onnx --shape batch=1",
+    "inspect": "  tvm-ext inspect model.onnx\n  tvm-ext inspect model.onnx --format json",
+    "ops": "  tvm-ext ops\n  tvm-ext ops --format markdown > operators.md",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    args = _parser().parse_args(argv)
+    from . import commands  # imports TVM, which --help and a wrong option need not wait for
+
+    try:
+        getattr(commands, args.command)(args)
+        return 0
+    except TvmExtError as error:
+        print(f"tvm-ext {args.command}: {_one_line(error)}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our stdout left, as in `tvm-ext ops | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _one_line(error: TvmExtError) -> str:
+    if isinstance(error, ConversionError) and len(error.nodes) > 1:
+        return (f"cannot convert {len(error.nodes)} nodes (tvm-ext inspect lists them), "
+                f"the first: {error.nodes[0]}")
+    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as for every other error."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser("tvm-ext", description="Compile, run and examine ONNX models with TVM.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, summary: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name, help=summary, description=summary, epilog=f"examples:\n{_EXAMPLES[name]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    build = command("build", "Compile a model and save the result.")
+    run = command("run", "Run a model once and describe its outputs.")
+    compare = command("compare", "Compare with onnxruntime: accuracy, latency, memory.")
+    profile = command("profile", "Time every kernel of a model.")
+    inspect = command("inspect", "Describe a model and name every unsupported node.")
+    ops = command("ops", "Print which operators are supported, by version.")
+
+    for sub in (build, run, compare, profile, inspect):
+        takes = "an ONNX file" if sub in (build, compare, inspect) else "an ONNX or a built file"
+        sub.add_argument("model", type=Path, metavar="MODEL", help=takes)
+        sub.add_argument("--opt-level", type=int, choices=range(4), default=3,
+                         help="0 (straight conversion) to 3 (default)")
+        sub.add_argument("--shape", type=_shape, action="append", default=[], metavar="NAME=SIZES",
+                         help="size of a symbolic dim (batch=8) or shape of an input "
+                              "(x=1,3,224,224; ? keeps a dim; x=8, has rank 1)")
+    for sub in (build, run, compare, profile):
+        sub.add_argument("--target", type=_target, default="auto",
+                         help="auto, llvm, cuda, a TVM tag, or a TVM target in JSON")
+    for sub in (run, profile):
+        sub.add_argument("--input", type=_file, action="append", default=[], metavar="NAME=FILE",
+                         help="a .npy or .npz file; inputs not given are random")
+        sub.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
+    for sub, choices in ((compare, ("table", "json")), (profile, ("table", "json")),
+                         (inspect, ("text", "json")), (ops, ("text", "markdown", "json"))):
+        sub.add_argument("--format", choices=choices, default=choices[0])
+
+    build.add_argument("-o", "--output", type=Path, required=True, help="where to save")
+    run.add_argument("--output-dir", type=Path, help="write each output there as NAME.npy")
+    compare.add_argument("--threads", type=int, help="threads of both sides (default: all cores)")
+    compare.add_argument("--batch", type=int, help="size of the first dim of every input")
+    compare.add_argument("--plot", type=Path, help="also draw the comparison into this file")
+    return parser
+
+
+def _shape(text: str) -> tuple[str, int | list[int | None]]:
+    name, _, sizes = text.rpartition("=")
+    if not name or not re.fullmatch(r"(\d+|\?)(,(\d+|\?))*,?", sizes):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SIZE or NAME=SIZE,SIZE,...")
+    if sizes.isdigit():
+        return name, int(sizes)
+    return name, [None if size == "?" else int(size) for size in sizes.split(",") if size]
+
+
+def _target(text: str) -> object:
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not valid JSON: {error}") from error
+
+
+def _file(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE")
+    return name, Path(path)

@@ -1,0 +1,139 @@
+"""What the commands of the command line do; each takes its parsed arguments."""
+
+import json
+import os
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+import tvm_ext
+
+from .errors import OutputPathError
+from .inputs import random_inputs, read_array
+from .inspect import OperatorSupport, inspect_model, support_table
+from .model import CompiledModel
+
+__all__ = ["build", "compare", "inspect", "ops", "profile", "run"]
+
+
+def build(args: Namespace) -> None:
+    """Compile MODEL and save it."""
+    _check_writable(args.output.parent)
+    _compile(args).save(args.output)
+    print(f"wrote {args.output} ({args.output.stat().st_size / 1e6:.1f} MB)")
+
+
+def run(args: Namespace) -> None:
+    """Run MODEL once; describe the outputs, and write them if asked to."""
+    folder = args.output_dir
+    if folder:
+        _check_writable(folder if folder.exists() else folder.parent)
+    model = _compiled(args)
+    results = model.run(None, _feeds(args, model))
+    for info, array in zip(model.outputs, results, strict=True):
+        print(f"{info.name}  {array.dtype}{list(array.shape)}  {_statistics(array)}".rstrip())
+    if folder:
+        folder.mkdir(exist_ok=True)
+        for info, array in zip(model.outputs, results, strict=True):
+            _write(folder / (re.sub(r"[^\w.-]", "_", info.name) + ".npy"), array)
+
+
+def profile(args: Namespace) -> None:
+    """Time every kernel of MODEL."""
+    model = _compiled(args)
+    report = model.profile(_feeds(args, model))
+    print(report.to_json() if args.format == "json" else report)
+
+
+def compare(args: Namespace) -> None:
+    """Compare MODEL with onnxruntime."""
+    if args.plot:
+        _check_writable(args.plot.parent)
+    report = tvm_ext.compare(args.model, target=args.target, opt_level=args.opt_level,
+                             shapes=dict(args.shape), threads=args.threads, batch=args.batch)
+    print(report.to_json() if args.format == "json" else report)
+    if args.plot:
+        report.plot(args.plot)
+
+
+def inspect(args: Namespace) -> None:
+    """Describe MODEL and what of it is not supported."""
+    report = inspect_model(args.model, opt_level=args.opt_level, shapes=dict(args.shape))
+    print(report.to_json() if args.format == "json" else report)
+
+
+def ops(args: Namespace) -> None:
+    """Print the support table."""
+    table = support_table()
+    print({"text": _text, "markdown": _markdown, "json": _json}[args.format](table))
+
+
+def _compile(args: Namespace) -> CompiledModel:
+    return tvm_ext.convert_and_build(args.model, args.target, opt_level=args.opt_level,
+                                     shapes=dict(args.shape))
+
+
+def _compiled(args: Namespace) -> CompiledModel:
+    """MODEL compiled, or loaded where it is what ``build`` wrote."""
+    return _compile(args) if args.model.suffix == ".onnx" else tvm_ext.load(args.model)
+
+
+def _feeds(args: Namespace, model: CompiledModel) -> Mapping[str, np.ndarray]:
+    given = {name: read_array(path, name) for name, path in args.input}
+    rest = [info for info in model.inputs if info.name not in given]
+    dims = {name: size for name, size in args.shape if isinstance(size, int)}
+    return given | random_inputs(rest, dims, args.seed)
+
+
+def _statistics(array: np.ndarray) -> str:
+    if not array.size or array.dtype.kind not in "biuf":
+        return ""
+    wide = array.astype("float64")
+    return f"min {wide.min():.6g}  mean {wide.mean():.6g}  max {wide.max():.6g}"
+
+
+def _check_writable(folder: Path) -> None:
+    """Fail before the work, not after it."""
+    if not folder.is_dir():
+        raise OutputPathError(f"{folder} is not a folder")
+    if not os.access(folder, os.W_OK):
+        raise OutputPathError(f"cannot write into {folder}")
+
+
+def _write(path: Path, array: np.ndarray) -> None:
+    """``path`` holds the whole array or is not touched."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            np.save(file, array)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OutputPathError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _text(table: list[OperatorSupport]) -> str:
+    rows = [row for row in table if row.supported]
+    width = max(len(row.name) for row in rows)
+    lines = [f"{row.name:{width}}  {_versions(row.supported)}"
+             + (f"  (not {_versions(row.missing)})" if row.missing else "") for row in rows]
+    missing = [row.name for row in table if not row.supported]
+    return "\n".join([*lines, f"{len(rows)} operators; not supported: {', '.join(missing)}"])
+
+
+def _markdown(table: list[OperatorSupport]) -> str:
+    lines = ["| operator | supported since | not supported |", "|---|---|---|"]
+    lines += [f"| {row.name} | {_versions(row.supported)} | {_versions(row.missing)} |"
+              for row in table]
+    return "\n".join(lines)
+
+
+def _json(table: list[OperatorSupport]) -> str:
+    return json.dumps([vars(row) for row in table], indent=2)
+
+
+def _versions(versions: tuple[int, ...]) -> str:
+    return ", ".join(map(str, versions))

@@ -1,0 +1,116 @@
+"""``relay.frontend.from_onnx``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from tvm_ext import frontend
+from tvm_ext.errors import ConversionError, InputError, ModelError
+
+from .nd import NDArray
+
+__all__ = ["Module", "from_onnx"]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A model that ``relay.build`` compiles: loaded, checked, its shapes given."""
+
+    model: ir.Model
+
+    def __str__(self) -> str:
+        return str(self.model)
+
+    def bound(self, params: Mapping[str, object]) -> Module:
+        """A module whose named inputs and initializers have the values of ``params``.
+
+        Raises:
+            InputError: a name is unknown, or a value has another dtype or shape than declared.
+        """
+        model = self.model.clone()
+        graph = model.graph
+        inputs = {value.name: value for value in graph.inputs}
+        for name, given in params.items():
+            value = graph.initializers.get(name) or inputs.get(name)
+            if value is None:
+                raise InputError(f"no input or initializer {name!r} to bind")
+            tensor = ir.tensor(given.numpy(), name=name)
+            if tensor.dtype != value.dtype or not _fits(tensor.shape, value.shape):
+                raise InputError(f"{name!r} needs {value.dtype}{value.shape}, "
+                                 f"got {tensor.dtype}{tensor.shape}")
+            value.const_value = tensor
+            if name in inputs:
+                graph.inputs.remove(value)
+            if name not in graph.initializers:
+                graph.register_initializer(value)
+        return Module(model)
+
+
+def from_onnx(
+    model: object,
+    shape: Mapping[str, Sequence[int]] | None = None,
+    dtype: str | Mapping[str, str] | None = "float32",
+    opset: int | None = None,
+    freeze_params: bool = True,
+) -> tuple[Module, dict[str, NDArray]]:
+    """Load an ONNX model.
+
+    Args:
+        model: a path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+        shape: input name -> shape; inputs not named keep what the model declares.
+        dtype: input name -> dtype, checked against the model; a single name is ignored, as
+            the model declares its types.
+        opset: read the model as one of this opset.
+        freeze_params: keep the initializers as constants. If not, they become inputs, and
+            their values are returned, to be given to ``relay.build`` or to ``set_input``.
+
+    Returns:
+        The module, and the values of the initializers that became inputs.
+
+    Raises:
+        ModelError: the model cannot be read, or contradicts ``shape`` or ``dtype``.
+        ConversionError: operators without a converter, all of them.
+    """
+    source = frontend.load(model)
+    if opset is not None:
+        source.opset_imports[""] = opset
+    frontend.specialise(source, shape)
+    if isinstance(dtype, Mapping):
+        _check_dtypes(source, dtype)
+    missing = frontend.unsupported(source)
+    if missing:
+        raise ConversionError(missing)
+    return Module(source), {} if freeze_params else _thaw(source.graph)
+
+
+def _check_dtypes(model: ir.Model, dtypes: Mapping[str, str]) -> None:
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name, dtype in dtypes.items():
+        if name not in inputs:
+            raise ModelError(f"no input {name!r}; the model has {sorted(inputs)}")
+        declared = inputs[name].dtype.numpy().name
+        if declared != dtype:
+            raise ModelError(f"input {name!r} is {declared}, not {dtype}")
+
+
+def _thaw(graph: ir.Graph) -> dict[str, NDArray]:
+    """Turn the initializers into inputs; their values."""
+    params = {}
+    inputs = set(graph.inputs)
+    for name, value in list(graph.initializers.items()):
+        params[name] = NDArray(value.const_value.numpy())
+        value.dtype, value.shape = value.const_value.dtype, value.const_value.shape
+        graph.initializers.pop(name)
+        value.const_value = None
+        if value not in inputs:
+            graph.inputs.append(value)
+    return params
+
+
+def _fits(shape: ir.Shape, declared: ir.Shape | None) -> bool:
+    return declared is None or (len(shape) == len(declared) and all(
+        not isinstance(want, int) or want == got
+        for got, want in zip(shape, declared, strict=True)))
