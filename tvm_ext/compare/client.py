@@ -44,6 +44,11 @@ class Worker:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
     def ask(self, method: str, *arguments: object) -> Any:
         """The result of a method of :class:`tvm_ext.compare.worker.Session`."""
         return self._exchange((method, arguments))

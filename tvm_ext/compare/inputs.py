@@ -37,10 +37,12 @@ def feeds_for(
     """
     values = declared(model)
     if given is None:
-        if batch is not None:
+        if batch is None:
+            batch = 1
+        else:
             _check_batch(values, batch)
         generator = np.random.default_rng(seed)
-        feeds = {v.name: _random(v, _shape(v, batch or 1), generator) for v in values}
+        feeds = {v.name: _random(v, _shape(v, batch), generator) for v in values}
     else:
         feeds = _read(given)
         wanted = {v.name for v in values}

@@ -52,8 +52,9 @@ def accuracy(name: str, got: np.ndarray, expected: np.ndarray) -> Accuracy:
     if not finite.any():
         raise ComparisonError(f"output {name!r} has no finite element: nothing to compare")
     same_elsewhere = np.array_equal(a[~finite], b[~finite], equal_nan=True)
-    agreed = same_elsewhere and bool(np.isfinite(a[finite]).all())
-    error, size = np.abs(a - b)[finite], np.abs(b)[finite]
+    a, b = a[finite], b[finite]
+    agreed = same_elsewhere and bool(np.isfinite(a).all())
+    error, size = np.abs(a - b), np.abs(b)
     nonzero = size > 0
     return Accuracy(
         name,
