@@ -46,7 +46,8 @@ class Builder:
 
         Symbolic dims used inside must appear in an argument's shape or be arguments themselves.
         """
-        kwargs.setdefault("primfunc_name_hint", compute.__name__.strip("_<>"))
+        if "primfunc_name_hint" not in kwargs:
+            kwargs["primfunc_name_hint"] = compute.__name__.strip("_<>")
         return self.emit(self.bb.call_te(compute, *args, **kwargs))
 
     def match(self, value: relax.Expr, shape: Sequence[Dim], dtype: str | None = None) -> relax.Var:
