@@ -1,0 +1,70 @@
+"""Converters for the ONNX operators that read or write elements at given indices."""
+
+from tvm import tirx
+
+from tvm_ext.ops import gather_scatter as ops
+
+from ..table import converter
+
+
+@converter("Gather", 1, 11, 13)
+def gather(bb, x, indices, *, axis=0):
+    axis %= bb.rank(x)
+    _readable(bb, x, [axis], bb.shape(indices))
+    return bb.emit_te(ops.gather, x, indices, axis)
+
+
+@converter("GatherElements", 11, 13)
+def gather_elements(bb, x, indices, *, axis=0):
+    axis %= bb.rank(x)
+    _readable(bb, x, [axis], bb.shape(indices))
+    return bb.emit_te(ops.gather_elements, x, indices, axis)
+
+
+@converter("GatherND", 11)
+def gather_nd(bb, x, indices):
+    return gather_nd_batched(bb, x, indices)
+
+
+@converter("GatherND", 12, 13)
+def gather_nd_batched(bb, x, indices, *, batch_dims=0):
+    depth = _depth(bb, indices)
+    _readable(bb, x, range(batch_dims, batch_dims + depth), bb.shape(indices))
+    return bb.emit_te(ops.gather_nd, x, indices, batch_dims)
+
+
+@converter("Scatter", 9, 11)
+@converter("ScatterElements", 11, 13)
+def scatter(bb, data, indices, updates, *, axis=0):
+    return scatter_elements(bb, data, indices, updates, axis=axis)
+
+
+@converter("ScatterElements", 16, 18)
+def scatter_elements(bb, data, indices, updates, *, axis=0, reduction="none"):
+    return bb.emit_te(ops.scatter_elements, data, indices, updates, axis % bb.rank(data), reduction)
+
+
+@converter("ScatterND", 11, 13)
+def scatter_nd_replace(bb, data, indices, updates):
+    return scatter_nd(bb, data, indices, updates)
+
+
+@converter("ScatterND", 16, 18)
+def scatter_nd(bb, data, indices, updates, *, reduction="none"):
+    _depth(bb, indices)
+    return bb.emit_te(ops.scatter_nd, data, indices, updates, reduction)
+
+
+def _depth(bb, indices):
+    depth = bb.shape(indices)[-1]
+    if isinstance(depth, tirx.Expr):
+        raise NotImplementedError("the last dim of the indices is known only at run time")
+    return depth
+
+
+def _readable(bb, x, axes, index_shape):
+    """Refuse to gather from an axis without elements, unless nothing is gathered."""
+    dims = bb.shape(x)
+    if any(isinstance(dims[axis], int) and dims[axis] == 0 for axis in axes) and not any(
+            isinstance(dim, int) and dim == 0 for dim in index_shape):
+        raise ValueError(f"there is nothing to gather in {dims}")

@@ -1,0 +1,131 @@
+"""Gathers and scatters. Negative indices count from the end.
+
+An index out of range never touches foreign memory: a gather reads the nearest element of the
+axis, a scatter drops the update. relax.op.take and topi's scatters do neither.
+"""
+
+from contextlib import ExitStack
+
+from tvm import te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+
+def gather(x, indices, axis):
+    """``y[a..., i..., b...] = x[a..., indices[i...], b...]``."""
+    before, count = axis, len(indices.shape)
+
+    def element(*index):
+        at = _inside(indices(*index[before : before + count]), x.shape[axis])
+        return x(*index[:before], at, *index[before + count :])
+
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return te.compute(shape, element, "gather")
+
+
+def gather_elements(x, indices, axis):
+    """``y[i...] = x[i...]`` with ``i[axis]`` replaced by ``indices[i...]``."""
+
+    def element(*index):
+        at = _inside(indices(*index), x.shape[axis])
+        return x(*index[:axis], at, *index[axis + 1 :])
+
+    return te.compute(indices.shape, element, "gather_elements")
+
+
+def gather_nd(x, indices, batch_dims):
+    """``y[b..., i..., r...] = x[b..., *indices[b..., i..., :], r...]``."""
+    depth = int(indices.shape[-1])
+    lead = len(indices.shape) - 1
+    taken = batch_dims + depth
+
+    def element(*index):
+        at = [_inside(indices(*index[:lead], k), x.shape[batch_dims + k]) for k in range(depth)]
+        return x(*index[:batch_dims], *at, *index[lead:])
+
+    return te.compute((*indices.shape[:-1], *x.shape[taken:]), element, "gather_nd")
+
+
+def scatter_elements(data, indices, updates, axis, reduction="none"):
+    """``data`` with ``updates[u]`` put at ``u``, ``u[axis]`` replaced by ``indices[u]``."""
+
+    def place(indices, u):
+        at = _wrapped(indices[u], data.shape[axis])
+        return [*u[:axis], at, *u[axis + 1 :]], _in_range(at, data.shape[axis])
+
+    return _scatter(data, indices, updates, place, reduction, "scatter_elements")
+
+
+def scatter_nd(data, indices, updates, reduction="none"):
+    """``data`` with ``updates[i..., r...]`` put at ``[*indices[i..., :], r...]``."""
+    depth, lead = int(indices.shape[-1]), len(indices.shape) - 1
+
+    def place(indices, u):
+        at = [_wrapped(indices[(*u[:lead], k)], data.shape[k]) for k in range(depth)]
+        valid = [_in_range(i, extent) for i, extent in zip(at, data.shape, strict=False)]
+        return [*at, *u[lead:]], tirx.all(tirx.const(True, "bool"), *valid)
+
+    return _scatter(data, indices, updates, place, reduction, "scatter_nd")
+
+
+def _scatter(data, indices, updates, place, reduction, name):
+    """Copy ``data``, then combine the updates one after the other: indices may repeat."""
+    combine = _REDUCTIONS[reduction]
+
+    def body(ins, outs):
+        source, index, update = ins
+        result = outs[0]
+
+        def copy(*i):
+            T.buffer_store(result, source[i], i)
+
+        def apply(*u):
+            where, valid = place(index, u)
+            with T.If(valid), T.Then():
+                T.buffer_store(result, combine(result[tuple(where)], update[u]), where)
+
+        return tirx.SeqStmt([_nest(data.shape, copy), _nest(updates.shape, apply)])
+
+    return te.extern([data.shape], [data, indices, updates], body, name=name,
+                     dtype=str(data.dtype.dtype))
+
+
+def _nest(shape, body):
+    """Serial loops over ``shape`` around ``body``, as a statement."""
+    with IRBuilder() as builder:
+        with ExitStack() as loops:
+            body(*[loops.enter_context(T.serial(0, extent)) for extent in shape])
+        return builder.get()
+
+
+def _extremum(better):
+    """``min`` or ``max`` of two numbers, NaN if one of them is."""
+
+    def choose(old, new):
+        keep = tirx.any(better(old, new), tirx.isnan(old)) if "float" in str(old.ty.dtype) else (
+            better(old, new))
+        return tirx.Select(keep, old, new)
+
+    return choose
+
+
+_REDUCTIONS = {
+    "none": lambda old, new: new,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "min": _extremum(lambda old, new: old < new),
+    "max": _extremum(lambda old, new: old > new),
+}
+
+
+def _wrapped(index, extent):
+    index = index.astype("int64")
+    return tirx.Select(index < 0, index + extent, index)
+
+
+def _in_range(index, extent):
+    return tirx.all(index >= 0, index < extent)
+
+
+def _inside(index, extent):
+    return tirx.max(tirx.min(_wrapped(index, extent), extent - 1), 0)
