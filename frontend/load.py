@@ -1,17 +1,23 @@
 """Read an ONNX model from wherever it is, under limits: models are untrusted input."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from operator import index
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from tvm_ext.errors import ModelError, ModelLimitError
 
 __all__ = ["Limits", "load", "specialise"]
+
+_LARGEST_PROTO = (1 << 31) - 1  # what protobuf can serialise, so what the checker can be given
+_INVALID = (onnx.checker.ValidationError, ir.serde.SerdeError, ValueError, TypeError, KeyError,
+            IndexError, AttributeError)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -19,9 +25,9 @@ class Limits:
     """What a model may ask of this process before it is refused.
 
     Attributes:
-        bytes: size of the model file, and of all its tensors together.
-        nodes: nodes in all graphs and functions.
-        nesting: depth of subgraphs.
+        bytes: size of the model file, of all its tensors together, and of any one declared value.
+        nodes: nodes in all graphs once model-local functions are inlined.
+        nesting: depth of subgraphs, likewise.
     """
 
     bytes: int = 16 << 30
@@ -33,44 +39,53 @@ def load(model: object, limits: Limits | None = None) -> ir.Model:
     """The model as onnx_ir, checked against ``limits`` and the installed onnx.
 
     ``model`` is a path, the bytes of a file, an ``onnx.ModelProto`` or an ``onnx_ir.Model``
-    (used as it is; the caller's object is never changed). External data is read only from
-    inside the model's own folder.
+    (the caller's object is never changed). External data is read only from regular files inside
+    the model's own folder; links are refused.
 
     Raises:
-        ModelError: unreadable, truncated, not ONNX, or an opset that is not known.
+        ModelError: unreadable, truncated, not ONNX, invalid, or of an opset that is not known.
         ModelLimitError: larger than ``limits``.
     """
     limits = limits or Limits()
     if isinstance(model, ir.Model):
-        result = model.clone()
+        source = "the given model"
+        _check_size(model, limits)
+        result = _sorted_clone(model)
     elif isinstance(model, onnx.ModelProto):
-        result = _from_proto(model, "the given ModelProto")
+        source = "the given ModelProto"
+        result = _from_proto(model, source, limits)
     elif isinstance(model, bytes | bytearray | memoryview):
-        result = _from_proto(_parse(bytes(model), "the given bytes", limits), "the given bytes")
+        source = "the given bytes"
+        result = _from_proto(_parse(bytes(model), source, limits), source, limits)
     elif isinstance(model, str | os.PathLike):
+        source = os.fspath(model)
         result = _from_path(Path(model), limits)
     else:
         raise ModelError(
             f"cannot read a model from {type(model).__name__}; "
             "give a path, bytes, onnx.ModelProto or onnx_ir.Model"
         )
-    _check_limits(result, limits)
-    _check_opsets(result)
+    _check_opsets(result, source)
+    _check_values(result, source, limits)
     return result
 
 
 def _from_path(path: Path, limits: Limits) -> ir.Model:
     try:
-        size = path.stat().st_size
-        if size > limits.bytes:
-            raise ModelLimitError(f"{path} has {size} bytes, over the limit of {limits.bytes}")
+        if not path.is_file():
+            found = "it is no regular file" if path.exists() else "no such file"
+            raise ModelError(f"cannot read {path}: {found}")
+        if path.stat().st_size > limits.bytes:
+            raise ModelLimitError(
+                f"{path} has {path.stat().st_size} bytes, over the limit of {limits.bytes}"
+            )
         proto = _parse(path.read_bytes(), str(path), limits)
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
-    _check_external_data(proto, path)
-    model = _from_proto(proto, str(path))
-    ir.external_data.set_base_dir(model.graph, str(path.parent.resolve()))
-    return model
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
+    # Given the path, the checker also refuses external data that leaves the model's folder.
+    return _from_proto(proto, str(path), limits, path)
 
 
 def _parse(data: bytes, source: str, limits: Limits) -> onnx.ModelProto:
@@ -80,66 +95,187 @@ def _parse(data: bytes, source: str, limits: Limits) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        raise ModelError(f"{source} is not an ONNX model, or is truncated") from error
+        raise ModelError(
+            f"{source} is not an ONNX model, is truncated, or nests graphs too deeply"
+        ) from error
     if not proto.HasField("graph") or not (proto.opset_import or proto.ir_version):
         raise ModelError(f"{source} is not an ONNX model: it has no graph or no opset")
     return proto
 
 
-def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
-    """Refuse locations outside the model's folder, links included, before anything is opened."""
-    folder = path.parent.resolve()
-    for tensor in onnx.external_data_helper._get_all_tensors(proto):
-        if not onnx.external_data_helper.uses_external_data(tensor):
-            continue
-        location = onnx.external_data_helper.ExternalDataInfo(tensor).location
-        file = folder / location
-        if not file.resolve().is_relative_to(folder):
-            raise ModelError(f"tensor {tensor.name!r} points outside the model's folder: {location}")
-        if file.is_symlink() or not file.is_file():
-            raise ModelError(f"tensor {tensor.name!r}: no regular file {location} beside the model")
-
-
-def _from_proto(proto: onnx.ModelProto, source: str) -> ir.Model:
+def _from_proto(
+    proto: onnx.ModelProto, source: str, limits: Limits, path: Path | None = None
+) -> ir.Model:
+    """The model of ``proto``, valid as ONNX; external data belongs to ``path``."""
+    if proto.ir_version > onnx.IR_VERSION:
+        raise ModelError(
+            f"{source} has IR version {proto.ir_version}; the installed onnx {onnx.__version__} "
+            f"knows up to {onnx.IR_VERSION}: update onnx, or export for an older version"
+        )
+    _check_imports({entry.domain: entry.version for entry in proto.opset_import}, source)
     try:
-        onnx.checker.check_model(proto) if proto.ByteSize() < 2**31 - 1 else None
-        return ir.from_proto(proto)
-    except (onnx.checker.ValidationError, ValueError, TypeError, KeyError, RecursionError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise ModelError(f"{source} is not valid ONNX: {first}") from error
+        model = ir.from_proto(proto)
+        _place_external_data(model, source, path)
+        _check_size(model, limits)
+        if path is not None or proto.ByteSize() <= _LARGEST_PROTO:
+            onnx.checker.check_model(str(path) if path is not None else proto)
+    except (ModelError, RecursionError, EncodeError, *_INVALID) as error:
+        if isinstance(error, ModelError):
+            raise
+        if isinstance(error, RecursionError | EncodeError):
+            raise ModelLimitError(f"{source} nests graphs too deeply") from error
+        raise ModelError(f"{source} is not valid ONNX: {_first_line(error)}") from error
+    return model
 
 
-def _check_limits(model: ir.Model, limits: Limits) -> None:
-    nodes, deepest = 0, 0
-    stack = [(graph, 1) for graph in (model.graph, *model.functions.values())]
+def _first_line(error: BaseException) -> str:
+    """What the innermost cause says: onnx_ir wraps it once per level of the file."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else repr(error)
+
+
+def _sorted_clone(model: ir.Model) -> ir.Model:
+    try:
+        clone = model.clone()
+        clone.graph.sort()
+    except (RuntimeError, *_INVALID) as error:  # a cycle is a RuntimeError of the cloner
+        raise ModelError(f"the given model is not valid ONNX: {_first_line(error)}") from error
+    return clone
+
+
+def _graphs(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
+    """The main graph and the functions, subgraphs not entered."""
+    yield model.graph
+    yield from model.functions.values()
+
+
+def _nodes(graph: ir.Graph | ir.Function) -> Iterator[tuple[ir.Node, int]]:
+    """All nodes with the depth of their graph, without recursion: depth is the attacker's."""
+    stack = [(graph, 1)]
     while stack:
         graph, depth = stack.pop()
-        deepest = max(deepest, depth)
         for node in graph:
-            nodes += 1
+            yield node, depth
+            stack.extend((inner, depth + 1) for inner in _subgraphs(node))
+
+
+def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            yield from attribute.as_graphs()
+
+
+def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    for outer in _graphs(model):
+        inner = [graph for node, _ in _nodes(outer) for graph in _subgraphs(node)]
+        for graph in ([outer, *inner] if isinstance(outer, ir.Graph) else inner):
+            for name, value in graph.initializers.items():
+                if value.const_value is not None:
+                    yield name, value.const_value
+        for node, _ in _nodes(outer):
             for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-                    stack.append((attribute.as_graph(), depth + 1))
-                elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-                    stack.extend((g, depth + 1) for g in attribute.as_graphs())
-    size = sum(v.const_value.nbytes for v in model.graph.initializers.values()
-               if v.const_value is not None)
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.TENSOR:
+                    yield f"{node.name}.{attribute.name}", attribute.as_tensor()
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    for tensor in attribute.as_tensors():
+                        yield f"{node.name}.{attribute.name}", tensor
+
+
+def _place_external_data(model: ir.Model, source: str, path: Path | None) -> None:
+    for name, tensor in _tensors(model):
+        if isinstance(tensor, ir.ExternalTensor):
+            if path is None:
+                raise ModelError(
+                    f"{source} keeps tensor {name!r} in the file {tensor.location!s}: "
+                    "give the path of the model, so that its folder is known"
+                )
+            tensor.base_dir = str(path.parent.resolve())
+
+
+def _check_size(model: ir.Model, limits: Limits) -> None:
+    """Count as if functions were inlined: a few that call each other twice explode."""
+    calls = {
+        name: {n.op_identifier() for n, _ in _nodes(f)} & model.functions.keys()
+        for name, f in model.functions.items()
+    }
+    inlined: dict[ir.OperatorIdentifier, tuple[int, int]] = {}
+    try:
+        for name in TopologicalSorter(calls).static_order():
+            inlined[name] = _inlined_size(model.functions[name], inlined)
+    except CycleError as error:
+        cycle = " -> ".join(f"{domain}.{op}" for domain, op, _ in error.args[1])
+        raise ModelError(f"the model's functions call each other in a cycle: {cycle}") from error
+    nodes, depth = _inlined_size(model.graph, inlined)
+    size = sum(tensor.nbytes for _, tensor in _tensors(model))
     for what, value, limit in (("nodes", nodes, limits.nodes),
-                               ("levels of nested graphs", deepest, limits.nesting),
-                               ("bytes of tensors", size, limits.bytes)):
+                               ("levels of nested graphs", depth, limits.nesting),
+                               ("bytes of tensors", size, limits.bytes)):  # fmt: skip
         if value > limit:
-            raise ModelLimitError(f"the model has {value} {what}, over the limit of {limit}")
+            raise ModelLimitError(
+                f"the model has {value} {what}, over the limit of {limit} (see Limits)"
+            )
 
 
-def _check_opsets(model: ir.Model) -> None:
-    newest = onnx.defs.onnx_opset_version()
-    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
-    if opset is None:
-        if any(node.domain in ("", "ai.onnx") for node in model.graph):
-            raise ModelError("the model imports no opset of the domain ai.onnx")
-        return
-    if not 1 <= opset <= newest:
-        raise ModelError(f"the model needs opset {opset}; the installed onnx knows 1 to {newest}")
+def _inlined_size(
+    graph: ir.Graph | ir.Function, inlined: Mapping[ir.OperatorIdentifier, tuple[int, int]]
+) -> tuple[int, int]:
+    nodes, deepest = 0, 1
+    for node, depth in _nodes(graph):
+        inner_nodes, inner_depth = inlined.get(node.op_identifier(), (1, 1))
+        nodes += inner_nodes
+        deepest = max(deepest, depth + inner_depth - 1)
+    return nodes, deepest
+
+
+def _check_imports(imports: Mapping[str, int], source: str) -> None:
+    known = onnx.defs.onnx_opset_version()
+    for domain, version in imports.items():
+        if domain in ("", "ai.onnx") and not 1 <= version <= known:
+            raise ModelError(
+                f"{source} needs opset {version}; the installed onnx {onnx.__version__} knows "
+                f"1 to {known}: update onnx, or export for an older opset"
+            )
+
+
+def _check_opsets(model: ir.Model, source: str) -> None:
+    imports = model.graph.opset_imports
+    if "ai.onnx" in imports:  # the same domain by its other name; nodes are normalised already
+        imports.setdefault("", imports.pop("ai.onnx"))
+    _check_imports(imports, source)
+    if "" not in imports and any(node.domain == "" for node, _ in _nodes(model.graph)):
+        raise ModelError(f"{source} imports no opset of the domain ai.onnx")
+
+
+def _check_values(model: ir.Model, source: str, limits: Limits) -> None:
+    """Every tensor has the bytes that its shape says, every declared value fits the limits."""
+    for name, tensor in _tensors(model):
+        # Strings have no fixed size; other classes hold an array made by the caller.
+        if isinstance(tensor, ir.ExternalTensor | ir.TensorProtoTensor):
+            try:
+                if tensor.dtype != ir.DataType.STRING:
+                    tensor.numpy()
+            except (OSError, *_INVALID) as error:
+                raise ModelError(f"{source}: tensor {name!r}: {_first_line(error)}") from error
+    declared = [*model.graph.inputs, *(out for n, _ in _nodes(model.graph) for out in n.outputs)]
+    for value in declared:
+        if value.shape is None:
+            continue
+        elements = 1
+        for dim in value.shape:
+            if isinstance(dim, int) and dim < 0:
+                raise ModelError(f"{source}: value {value.name!r} is declared {value.shape}")
+            elements *= dim if isinstance(dim, int) else 1
+        if elements * (value.dtype.itemsize if value.dtype else 1) > limits.bytes:
+            raise ModelLimitError(
+                f"{source}: value {value.name!r} is declared {value.shape}, "
+                f"over the limit of {limits.bytes} bytes"
+            )
 
 
 def specialise(model: ir.Model, shapes: Mapping[str, int | Sequence[int | None]] | None) -> None:
@@ -153,64 +289,86 @@ def specialise(model: ir.Model, shapes: Mapping[str, int | Sequence[int | None]]
     """
     if not shapes:
         return
-    inputs = {v.name: v for v in model.graph.inputs if v.name not in model.graph.initializers}
-    by_name: dict[str, int] = {}
-    by_place: dict[tuple[str, int], int] = {}
+    binding = _Binding(model)
+    for key, given in shapes.items():
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            binding.input(key, given)
+        else:
+            binding.dim(key, given)
+    binding.apply()
 
-    def bind(value: ir.Value, axis: int, size: int) -> None:
-        dim = value.shape[axis]
-        if isinstance(dim, int):
-            if dim != size:
-                raise ModelError(f"input {value.name!r} axis {axis} is {dim}, not {size}")
-        elif dim.value is None:
-            by_place[value.name, axis] = size
-        elif by_name.setdefault(dim.value, size) != size:
+
+class _Binding:
+    """The sizes given to symbolic dims so far."""
+
+    def __init__(self, model: ir.Model):
+        self.model = model
+        self.inputs = {v.name: v for v in model.graph.inputs if not v.is_initializer()}
+        self.by_name: dict[str, int] = {}
+        self.by_place: dict[tuple[str, int], int] = {}  # dims without a name
+
+    def dim(self, name: str, size: int) -> None:
+        """Bind the dim ``name`` wherever it occurs."""
+        symbols = {d.value for v in self.inputs.values() for d in v.shape or ()
+                   if not isinstance(d, int) and d.value}  # fmt: skip
+        if name not in symbols:
+            if name in self.inputs:
+                raise ModelError(f"input {name!r} needs a shape: a list of sizes, not {size!r}")
+            raise ModelError(f"no symbolic dim {name!r}; the model has {sorted(symbols)}")
+        self._bind(name, _size(name, size))
+
+    def input(self, name: str, sizes: Sequence[int | None]) -> None:
+        """Bind the dims of the input ``name``."""
+        if name not in self.inputs:
+            raise ModelError(f"no input {name!r}; the model has {sorted(self.inputs)}")
+        value = self.inputs[name]
+        if value.shape is None:
+            value.shape = ir.Shape([None] * len(sizes))
+        if len(sizes) != len(value.shape):
+            raise ModelError(f"input {name!r} has rank {len(value.shape)}, not {len(sizes)}")
+        for axis, (dim, size) in enumerate(zip(value.shape, sizes, strict=True)):
+            if size is None:
+                continue
+            size = _size(f"{name} axis {axis}", size)
+            if isinstance(dim, int):
+                if dim != size:
+                    raise ModelError(f"input {name!r} axis {axis} is {dim}, not {size}")
+            elif dim.value is None:
+                self.by_place[name, axis] = size
+            else:
+                self._bind(dim.value, size)
+
+    def _bind(self, name: str, size: int) -> None:
+        if self.by_name.setdefault(name, size) != size:
             raise ModelError(
-                f"symbolic dim {dim.value!r} is given two values: {by_name[dim.value]} and {size}"
+                f"symbolic dim {name!r} is given two values: {self.by_name[name]} and {size}"
             )
 
-    symbols = {d.value for v in inputs.values() if v.shape for d in v.shape
-               if not isinstance(d, int) and d.value}
-    for key, given in shapes.items():
-        if isinstance(given, int):
-            if key not in symbols:
-                raise ModelError(f"no symbolic dim {key!r}; the model has {sorted(symbols)}")
-            _positive(key, given)
-            if by_name.setdefault(key, given) != given:
-                raise ModelError(f"symbolic dim {key!r} is given two values")
-            continue
-        if key not in inputs:
-            raise ModelError(f"no input {key!r}; the model has {sorted(inputs)}")
-        value = inputs[key]
-        if value.shape is None:
-            value.shape = ir.Shape([None] * len(given))
-        if len(given) != len(value.shape):
-            raise ModelError(f"input {key!r} has rank {len(value.shape)}, not {len(given)}")
-        for axis, size in enumerate(given):
-            if size is not None:
-                _positive(f"{key} axis {axis}", size)
-                bind(value, axis, int(size))
-    _apply(model, by_name, by_place)
-
-
-def _positive(what: str, size: int) -> None:
-    if size < 0:
-        raise ModelError(f"{what}: {size} is not a size")
-
-
-def _apply(model: ir.Model, by_name: dict[str, int], by_place: dict[tuple[str, int], int]) -> None:
-    for value in model.graph.inputs:
-        if value.shape is not None:
-            value.shape = ir.Shape([
-                dim if isinstance(dim, int)
-                else by_name.get(dim.value, by_place.get((value.name, axis), dim))
-                for axis, dim in enumerate(value.shape)
-            ])
-    # What was declared downstream was declared for the general sizes: let inference find it.
-    for node in model.graph:
-        for value in node.outputs:
-            if value.shape is not None and not value.shape.is_static():
+    def apply(self) -> None:
+        """Write the sizes into the model."""
+        for name, value in self.inputs.items():
+            if value.shape is not None:
                 value.shape = ir.Shape([
-                    by_name.get(dim.value, dim) if not isinstance(dim, int) else dim
-                    for dim in value.shape
-                ])
+                    dim if isinstance(dim, int)
+                    else self.by_name.get(dim.value, self.by_place.get((name, axis), dim))
+                    for axis, dim in enumerate(value.shape)
+                ])  # fmt: skip
+        # Symbolic dims further down were named for the general sizes ("2*N"): inference finds
+        # what they are now. Dims declared static hold for all sizes.
+        for node, _ in _nodes(self.model.graph):
+            for value in node.outputs:
+                if value.shape is not None and not value.shape.is_static():
+                    value.shape = ir.Shape([
+                        dim if isinstance(dim, int) else self.by_name.get(dim.value)
+                        for dim in value.shape
+                    ])  # fmt: skip
+
+
+def _size(what: str, size: object) -> int:
+    try:
+        number = index(size)
+    except TypeError as error:
+        raise ModelError(f"{what}: {size!r} is not a size") from error
+    if number < 0:
+        raise ModelError(f"{what}: {number} is not a size")
+    return number

@@ -1,0 +1,316 @@
+"""Loading: what is read, what is refused, by which error, and sizes for symbolic dims."""
+
+import os
+import random
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from tvm_ext.errors import ConversionError, ModelError, ModelLimitError
+from tvm_ext.frontend import Limits, convert, load, specialise
+
+ADD = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 4] x) => (float[N, 4] y) <float[4] w = {1, 2, 3, 4}> { y = Add(x, w) }
+"""
+
+
+@pytest.fixture
+def add():
+    return parser.parse_model(ADD)
+
+
+def external(location, size=4, **entries):
+    """A model whose only initializer lies in the file ``location``."""
+    tensor = TensorProto(name="w", data_type=1, dims=[size], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=str(value))
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", 1, [size])],
+        [helper.make_tensor_value_info("y", 1, [size])], [tensor],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model's folder with links to a file outside it."""
+    inside = tmp_path / "model"
+    inside.mkdir()
+    (tmp_path / "secret").write_bytes(bytes(16))
+    (inside / "weights").write_bytes(np.arange(4, dtype="float32").tobytes())
+    (inside / "symlink").symlink_to("../secret")
+    (inside / "inner_symlink").symlink_to("weights")
+    os.link(tmp_path / "secret", inside / "hardlink")
+    return inside
+
+
+def test_every_kind_of_source_gives_the_same_model(add, tmp_path):
+    path = tmp_path / "add.onnx"
+    onnx.save(add, path)
+    given = ir.from_proto(add)
+    for source in (path, str(path), path.read_bytes(), bytearray(path.read_bytes()), add, given):
+        model = load(source)
+        assert [node.op_type for node in model.graph] == ["Add"]
+        assert model is not given
+
+
+@pytest.mark.parametrize("content, reason", [
+    (b"", "no graph"), (b"\x00garbage" * 9, "not an ONNX model"), (b"\x08\x07", "no graph"),
+])  # fmt: skip
+def test_a_file_that_is_no_model(content, reason, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=reason):
+        load(path)
+    with pytest.raises(ModelError, match=reason):
+        load(content)
+
+
+def test_a_path_that_is_no_file(tmp_path):
+    with pytest.raises(ModelError, match="no such file"):
+        load(tmp_path / "absent.onnx")
+    with pytest.raises(ModelError, match="no regular file"):
+        load(tmp_path)
+    with pytest.raises(ModelError, match="cannot read"):
+        load("nul\0l.onnx")
+    with pytest.raises(ModelError, match="cannot read a model from int"):
+        load(7)
+
+
+def test_a_truncated_file(add):
+    data = add.SerializeToString()
+    with pytest.raises(ModelError):
+        load(data[: len(data) // 2])
+
+
+def test_seeded_damage_gives_only_our_errors(add):
+    random.seed(0)
+    data = add.SerializeToString()
+    outcomes = set()
+    for _ in range(400):
+        damaged = bytearray(data)
+        for _ in range(random.randint(1, 3)):
+            damaged[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        try:
+            model = load(bytes(damaged[: random.choice((len(data), random.randrange(len(data))))]))
+            convert(model)
+            outcomes.add("converted")
+        except (ModelError, ConversionError) as error:
+            outcomes.add(type(error).__name__)
+    assert {"converted", "ModelError", "ConversionError"} <= outcomes
+
+
+def test_external_data_beside_the_model(folder):
+    onnx.save(external("weights"), folder / "m.onnx")
+    tensor = load(folder / "m.onnx").graph.initializers["w"].const_value
+    np.testing.assert_array_equal(tensor.numpy(), np.arange(4))
+
+
+@pytest.mark.parametrize("location", [
+    "symlink", "inner_symlink", "hardlink", "../secret", "sub/../../secret", "%2e%2e/secret",
+    "absent", "", ".", "weights\0",
+])  # fmt: skip
+def test_external_data_elsewhere_is_refused(location, folder):
+    (folder / "m.onnx").write_bytes(external(location).SerializeToString())
+    with pytest.raises(ModelError, match="w"):
+        load(folder / "m.onnx")
+
+
+def test_an_absolute_location_is_refused(folder):
+    (folder / "m.onnx").write_bytes(external(folder / "weights").SerializeToString())
+    with pytest.raises(ModelError, match="relative"):
+        load(folder / "m.onnx")
+
+
+@pytest.mark.parametrize("size, entries", [
+    (1000, {}), (4, {"offset": 8}), (4, {"offset": 1 << 60}), (4, {"offset": -4}),
+    (4, {"offset": "x"}),
+])  # fmt: skip
+def test_external_data_shorter_than_declared_is_refused(size, entries, folder):
+    (folder / "m.onnx").write_bytes(external("weights", size, **entries).SerializeToString())
+    with pytest.raises(ModelError):
+        load(folder / "m.onnx")
+
+
+def test_external_data_needs_a_path(folder):
+    with pytest.raises(ModelError, match="give the path"):
+        load(external("weights"))
+
+
+def test_versions_that_are_not_known(add):
+    add.opset_import[0].version = 1000
+    with pytest.raises(ModelError, match="needs opset 1000; .* update onnx"):
+        load(add)
+    add.opset_import[0].version = 17
+    add.ir_version = 1000
+    with pytest.raises(ModelError, match="IR version 1000"):
+        load(add)
+
+
+def test_the_other_name_of_the_default_domain(add):
+    add.opset_import[0].domain = "ai.onnx"
+    assert load(add).graph.opset_imports == {"": 17}
+
+
+@pytest.mark.parametrize("body, reason", [
+    ("a = Relu(b) b = Relu(a) y = Add(x, b)", "topologically|sorted"),
+    ("y = Relu(x) y = Neg(x)", "redeclared"),
+    ("y = Relu(missing)", "missing"),
+    ("y = Concat <axis = 0, axis = 1> (x, x)", "axis"),
+])  # fmt: skip
+def test_graphs_that_contradict_themselves(body, reason):
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) {{ {body} }}'
+    )
+    with pytest.raises(ModelError, match=reason):
+        load(model)
+
+
+def test_a_cycle_in_an_onnx_ir_model():
+    a, b = ir.node("Relu", [None]), ir.node("Relu", [None])
+    a.replace_input_with(0, b.outputs[0])
+    b.replace_input_with(0, a.outputs[0])
+    graph = ir.Graph([], [b.outputs[0]], nodes=[a, b], opset_imports={"": 17})
+    with pytest.raises(ModelError, match="the given model is not valid"):
+        load(ir.Model(graph, ir_version=8))
+
+
+def nested(depth):
+    """``If`` nodes in each other's branches; each branch reads ``c`` from the outermost graph."""
+    flag = helper.make_tensor_value_info("y0", TensorProto.BOOL, [])
+    graph = helper.make_graph([helper.make_node("Identity", ["c"], ["y0"])], "g", [], [flag])
+    for level in range(1, depth):
+        node = onnx.NodeProto(op_type="If", input=["c"], output=[f"y{level}"])
+        leaf = helper.make_graph([helper.make_node("Not", ["c"], [f"n{level}"])], "leaf", [], [
+            helper.make_tensor_value_info(f"n{level}", TensorProto.BOOL, [])])  # fmt: skip
+        for name, branch in ("then_branch", graph), ("else_branch", leaf):
+            attribute = node.attribute.add(name=name, type=onnx.AttributeProto.GRAPH)
+            attribute.g.CopyFrom(branch)
+        graph = onnx.GraphProto(name="g", node=[node])
+        graph.output.append(helper.make_tensor_value_info(f"y{level}", TensorProto.BOOL, []))
+    graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    return onnx.ModelProto(
+        ir_version=8, graph=graph, opset_import=[helper.make_opsetid("", 17)]
+    )  # fmt: skip
+
+
+def test_captured_names_in_nested_graphs_load():
+    assert len(list(ir.traversal.RecursiveGraphIterator(load(nested(5)).graph))) == 9
+
+
+def test_nesting_is_limited():
+    with pytest.raises(ModelLimitError, match="5 levels of nested graphs, over the limit of 4"):
+        load(nested(5), Limits(nesting=4))
+
+
+def test_nesting_deeper_than_the_stack_is_a_limit_error():
+    inner = ir.Graph([], [], nodes=[], opset_imports={"": 17})
+    for _ in range(5000):
+        node = ir.Node("", "If", [], [ir.AttrGraph("then_branch", inner)])
+        inner = ir.Graph([], [], nodes=[node], opset_imports={"": 17})
+    with pytest.raises(ModelLimitError, match="5000 levels"):
+        load(ir.Model(inner, ir_version=8))
+
+
+def test_functions_that_would_explode_are_counted_as_inlined():
+    functions = "".join(
+        f'<opset_import: ["" : 17, "f" : 1], domain: "f"> f{k} (x) => (y) '
+        f"{{ a = f.f{k + 1}(x) y = f.f{k + 1}(a) }}\n" for k in range(40)
+    )  # fmt: skip
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17, "f" : 1]>'
+        "g (float[4] x) => (float[4] y) { y = f.f0(x) }\n" + functions
+        + '<opset_import: ["" : 17], domain: "f"> f40 (x) => (y) { y = Relu(x) }'
+    )  # fmt: skip
+    with pytest.raises(ModelLimitError, match="nodes, over the limit"):
+        load(model)
+
+
+def test_functions_that_call_each_other_in_a_cycle():
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17, "f" : 1]>'
+        "g (float[4] x) => (float[4] y) { y = f.a(x) }\n"
+        '<opset_import: ["" : 17, "f" : 1], domain: "f"> a (x) => (y) { y = f.b(x) }\n'
+        '<opset_import: ["" : 17, "f" : 1], domain: "f"> b (x) => (y) { y = f.a(x) }\n'
+    )
+    with pytest.raises(ModelError, match="cycle"):
+        load(model)
+
+
+def test_bytes_and_nodes_are_limited(add, tmp_path):
+    onnx.save(add, tmp_path / "add.onnx")
+    for source in tmp_path / "add.onnx", add.SerializeToString():
+        with pytest.raises(ModelLimitError, match="over the limit of 10"):
+            load(source, Limits(bytes=10))
+    with pytest.raises(ModelLimitError, match="1 nodes"):
+        load(add, Limits(nodes=0))
+
+
+def test_huge_declared_sizes_are_refused_without_allocating(add):
+    add.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1 << 60
+    with pytest.raises(ModelLimitError, match="'x' is declared"):
+        load(add)
+
+
+def test_an_initializer_that_lies_about_its_size(add):
+    add.graph.initializer[0].dims[0] = 1 << 60
+    with pytest.raises(ModelError):
+        load(add)
+    add.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones(4, "float32"), "w"))
+    add.graph.initializer[0].raw_data = b"123"
+    with pytest.raises(ModelError, match="w"):
+        load(add)
+
+
+def test_a_negative_dim_is_refused(add):
+    add.graph.input[0].type.tensor_type.shape.dim[1].dim_value = -1
+    with pytest.raises(ModelError, match="'x'"):
+        load(add)
+
+
+MATCHED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, M] a, float[N, ?] b, float[2] c) => (float[P, Q] y)
+{ s = Add(a, a) t = Concat <axis = 0> (b, b) y = MatMul(s, t) }
+"""
+
+
+@pytest.fixture
+def matched():
+    return load(parser.parse_model(MATCHED))
+
+
+def shapes_of(model):
+    return [list(value.shape) for value in model.graph.inputs]
+
+
+def test_sizes_by_dim_name_and_by_input_name(matched):
+    specialise(matched, {"N": 3, "b": [None, np.int64(5)], "c": (2,)})
+    assert shapes_of(matched) == [[3, "M"], [3, 5], [2]]
+
+
+def test_shapes_named_for_the_general_sizes_are_dropped(matched):
+    specialise(matched, {"N": 3})
+    assert [dim.value for dim in matched.graph.outputs[0].shape] == [None, None]
+
+
+@pytest.mark.parametrize("shapes, reason", [
+    ({"N": 3, "a": [4, 2]}, "'N' is given two values: 3 and 4"),
+    ({"a": [4, 2], "b": [3, 5]}, "'N' is given two values"),
+    ({"c": [3]}, "axis 0 is 2, not 3"),
+    ({"a": [1]}, "rank 2, not 1"),
+    ({"K": 1}, "no symbolic dim 'K'; the model has .'M', 'N'."),
+    ({"z": [1]}, "no input 'z'"),
+    ({"a": 3}, "'a' needs a shape"),
+    ({"N": -1}, "-1 is not a size"),
+    ({"N": 1.5}, "1.5 is not a size"),
+    ({"a": ["x", 1]}, "'x' is not a size"),
+])  # fmt: skip
+def test_sizes_that_do_not_fit(matched, shapes, reason):
+    with pytest.raises(ModelError, match=reason):
+        specialise(matched, shapes)
