@@ -8,6 +8,7 @@ import tvm
 from tvm import IRModule, relax
 from tvm.target import Target
 
+from . import cuda
 from .lowering import TIR_PIPELINE
 
 __all__ = ["VMExecutor"]
@@ -45,10 +46,12 @@ class VMExecutor:
         """Compile ``module`` (kernels already scheduled) for ``target``."""
         with target:
             executable = relax.build(module, target, relax_pipeline=_lowering(), tir_pipeline=TIR_PIPELINE)
-        return cls(executable, tvm.device(target.kind.name if target.kind.name == "cuda" else "cpu"))
+        return cls(executable, tvm.device("cuda" if target.kind.name == "cuda" else "cpu"))
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         if not hasattr(self._local, "vm"):
+            if self.device != tvm.cpu():
+                cuda.prepare(self.device)
             # The pooled allocator keeps a bucket per size and would grow with dynamic shapes.
             self._local.vm = relax.VirtualMachine(self.executable, self.device, memory_cfg="naive")
         tensors = [tvm.runtime.tensor(array, self.device) for array in inputs]

@@ -4,14 +4,17 @@ import tvm
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from .cuda import CUDA, SAFE
+from .llvm import LLVM_CONTRACTIONS
+
 __all__ = ["apply", "rules"]
 
 
 def rules(target: Target, opt_level: int) -> tuple[dl.base.ScheduleRule, ...]:
     """The ordered rules of ``target`` at ``opt_level``."""
     if target.kind.name == "cuda":
-        return (dl.gpu.Fallback(),)
-    return ()
+        return CUDA if opt_level >= 2 else SAFE
+    return LLVM_CONTRACTIONS
 
 
 def apply(target: Target, opt_level: int) -> tvm.ir.transform.Pass:

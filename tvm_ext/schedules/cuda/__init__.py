@@ -1,1 +1,39 @@
-"""Schedule rules for cuda, one per file."""
+"""Schedule rules for cuda, one per file, and the two ordered lists of them.
+
+Every list ends in a rule that takes any kernel, so a model always builds. A rule that fails, or
+whose kernel does not compile within the limits of a GPU, gives way to the next; the logger
+``tvm_ext.schedules.cuda`` says at DEBUG which rule took each kernel and why others did not.
+"""
+
+from tvm.s_tir import dlight as dl
+
+from .checked import Checked
+from .element_threads import ElementThreads
+from .row_reduction import RowReduction
+from .single_thread import OwnThreads, SingleThread
+
+__all__ = [
+    "CUDA",
+    "SAFE",
+    "Checked",
+    "ElementThreads",
+    "OwnThreads",
+    "RowReduction",
+    "SingleThread",
+]
+
+#: One launch per block of the kernel, nothing fused: opt levels 0 and 1.
+SAFE = (OwnThreads(), Checked(ElementThreads(inline=False)), SingleThread())
+
+#: Every rule, most specific first: opt levels 2 and 3.
+CUDA = (
+    OwnThreads(),
+    Checked(dl.gpu.Matmul()),
+    Checked(dl.gpu.GEMV()),
+    Checked(RowReduction()),
+    Checked(dl.gpu.Reduction()),
+    Checked(dl.gpu.GeneralReduction()),
+    Checked(dl.gpu.Transpose()),
+    Checked(ElementThreads()),
+    *SAFE[1:],
+)

@@ -1,0 +1,191 @@
+// What generated CUDA C needs to run on one CPU thread, one fiber per CUDA thread.
+//
+// A fiber runs until it meets a barrier or a warp exchange. When none can run any more, the
+// lanes that wait at a warp exchange go on; when there are none of those, the block barrier
+// opens. So lanes that diverge meet only those that reach the same kind of point, as on a GPU.
+// Shared memory is filled with NaN bytes before each block: what is read must have been written.
+#include <math.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <functional>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __shared__ static __attribute__((section("cuda_shared")))
+#define __align__(n) __attribute__((aligned(n)))
+#define alignas(n) __attribute__((aligned(n)))
+#define uint unsigned int
+#define uchar unsigned char
+#define ushort unsigned short
+
+struct Dim3 { int x, y, z; };
+static Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// ---- fibers -------------------------------------------------------------------------------
+enum State { READY, AT_WARP, AT_BARRIER, DONE };
+struct Fiber {
+  State state;
+  bool started;
+  ucontext_t context;
+  jmp_buf jump;
+  std::vector<char> stack;
+};
+static std::vector<Fiber> fibers;
+static std::vector<uint64_t> slots;  // one per thread, for warp exchanges
+static int current;
+static jmp_buf scheduler;
+static std::function<void()> kernel_body;
+
+static void select_thread(int i) {
+  current = i;
+  threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+}
+static void wait_at(State point) {
+  fibers[current].state = point;
+  if (!_setjmp(fibers[current].jump)) _longjmp(scheduler, 1);
+}
+static void fiber_main() {
+  kernel_body();
+  fibers[current].state = DONE;
+  _longjmp(scheduler, 1);
+}
+static void resume(int i) {
+  select_thread(i);
+  if (_setjmp(scheduler)) return;
+  Fiber& fiber = fibers[i];
+  if (fiber.started) _longjmp(fiber.jump, 1);
+  fiber.started = true;
+  fiber.stack.resize(64 << 10);
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.data();
+  fiber.context.uc_stack.ss_size = fiber.stack.size();
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, fiber_main, 0);
+  setcontext(&fiber.context);
+}
+static bool release(State point) {
+  bool any = false;
+  for (Fiber& fiber : fibers)
+    if (fiber.state == point) fiber.state = READY, any = true;
+  return any;
+}
+static void run_fibers() {
+  for (Fiber& fiber : fibers) fiber.state = READY, fiber.started = false;
+  do
+    for (int i = 0; i < (int)fibers.size(); ++i)
+      if (fibers[i].state == READY) resume(i);
+  while (release(AT_WARP) || release(AT_BARRIER));
+}
+
+extern char __start_cuda_shared[] __attribute__((weak));
+extern char __stop_cuda_shared[] __attribute__((weak));
+
+// launch = gridDim.xyz, blockDim.xyz; a kernel that never waits needs no fibers.
+static void run_grid(std::function<void()> body, const int* launch, bool waits) {
+  gridDim = {launch[0], launch[1], launch[2]};
+  blockDim = {launch[3], launch[4], launch[5]};
+  int threads = launch[3] * launch[4] * launch[5];
+  kernel_body = body;
+  if (waits) fibers.resize(threads), slots.resize(threads);
+  for (int z = 0; z < gridDim.z; ++z)
+    for (int y = 0; y < gridDim.y; ++y)
+      for (int x = 0; x < gridDim.x; ++x) {
+        blockIdx = {x, y, z};
+        if (__start_cuda_shared)
+          memset(__start_cuda_shared, 0xff, __stop_cuda_shared - __start_cuda_shared);
+        if (waits) {
+          run_fibers();
+        } else {
+          for (int i = 0; i < threads; ++i) select_thread(i), body();
+        }
+      }
+}
+
+// ---- barriers and warp exchanges ----------------------------------------------------------
+static void __syncthreads() { wait_at(AT_BARRIER); }
+static void __syncwarp(unsigned = ~0u) { wait_at(AT_WARP); }
+static unsigned __activemask() { return ~0u; }
+template <class T> static T exchange(T value, int lane, int width) {
+  int self = current % 32, base = current - self, first = self - self % width;
+  memcpy(&slots[current], &value, sizeof value);
+  wait_at(AT_WARP);
+  bool inside = lane >= first && lane < first + width && base + lane < (int)slots.size();
+  T result = value;
+  if (inside) memcpy(&result, &slots[base + lane], sizeof result);
+  wait_at(AT_WARP);
+  return result;
+}
+template <class T> static T __shfl_down_sync(unsigned, T v, int d, int width = 32) {
+  return exchange(v, current % 32 + d, width);
+}
+template <class T> static T __shfl_up_sync(unsigned, T v, int d, int width = 32) {
+  return exchange(v, current % 32 - d, width);
+}
+template <class T> static T __shfl_xor_sync(unsigned, T v, int mask, int width = 32) {
+  return exchange(v, current % 32 ^ mask, width);
+}
+template <class T> static T __shfl_sync(unsigned, T v, int lane, int width = 32) {
+  return exchange(v, current % 32 / width * width + lane % width, width);
+}
+template <class T> static T atomicAdd(T* p, T v) { T old = *p; *p = old + v; return old; }
+
+// ---- types --------------------------------------------------------------------------------
+typedef _Float16 half;
+typedef half __half;
+#define CUDA_VECTOR(T, name)                                                              \
+  struct name##2 { T x, y; };                                                             \
+  struct name##3 { T x, y, z; };                                                          \
+  struct name##4 { T x, y, z, w; };                                                       \
+  static inline name##2 make_##name##2(T a, T b) { return {a, b}; }                       \
+  static inline name##3 make_##name##3(T a, T b, T c) { return {a, b, c}; }               \
+  static inline name##4 make_##name##4(T a, T b, T c, T d) { return {a, b, c, d}; }
+CUDA_VECTOR(float, float)
+CUDA_VECTOR(double, double)
+CUDA_VECTOR(int, int)
+CUDA_VECTOR(unsigned, uint)
+CUDA_VECTOR(signed char, char)
+CUDA_VECTOR(unsigned char, uchar)
+CUDA_VECTOR(short, short)
+CUDA_VECTOR(unsigned short, ushort)
+CUDA_VECTOR(long, longlong)
+CUDA_VECTOR(half, half)
+static inline unsigned __pack_half2(half x, half y) {
+  uint16_t low, high;
+  memcpy(&low, &x, 2), memcpy(&high, &y, 2);
+  return (unsigned)high << 16 | low;
+}
+
+// ---- arithmetic ---------------------------------------------------------------------------
+// max and min of floats return the operand that is a number, as CUDA's do.
+template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
+template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
+static inline float max(float a, float b) { return fmaxf(a, b); }
+static inline float min(float a, float b) { return fminf(a, b); }
+static inline double max(double a, double b) { return fmax(a, b); }
+static inline double min(double a, double b) { return fmin(a, b); }
+static inline half max(half a, half b) { return a > b ? a : b; }
+static inline half min(half a, half b) { return a < b ? a : b; }
+static inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
+static inline double rsqrt(double x) { return 1. / sqrt(x); }
+static inline half __float2half_rn(float x) { return (half)x; }
+static inline half __float2half(float x) { return (half)x; }
+static inline float __half2float(half x) { return (float)x; }
+static inline int __float2int_rn(float x) { return (int)rintf(x); }
+static inline half __habs(half x) { return (half)fabsf((float)x); }
+static inline half hpow(half x, half y) { return (half)powf((float)x, (float)y); }
+#define CUDA_HALF(name, function) \
+  static inline half name(half x) { return (half)function((float)x); }
+CUDA_HALF(hexp, expf) CUDA_HALF(hlog, logf) CUDA_HALF(hlog2, log2f) CUDA_HALF(htanh, tanhf)
+CUDA_HALF(herf, erff) CUDA_HALF(hsin, sinf) CUDA_HALF(hcos, cosf) CUDA_HALF(hsqrt, sqrtf)
+CUDA_HALF(hrsqrt, rsqrtf) CUDA_HALF(hfloor, floorf) CUDA_HALF(hceil, ceilf)
+CUDA_HALF(hrint, rintf) CUDA_HALF(htrunc, truncf)
+template <class T> static inline T __ldg(const T* p) { return *p; }

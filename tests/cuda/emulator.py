@@ -1,0 +1,169 @@
+"""Run cuda builds without a GPU: the generated CUDA C is compiled by g++ and called on the CPU.
+
+Inside ``with emulated(folder):`` a build for cuda gives its kernels to g++ in place of the GPU
+driver (see cuda_on_cpu.h) and registers each under its name, where the host code looks for
+kernels that no imported module has. Buffers live in CPU memory. What ran before is restored.
+"""
+
+import contextlib
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from tempfile import mkdtemp
+
+import tvm
+import tvm_ffi
+from tvm import IRModule, tirx
+
+from tvm_ext import convert_and_build
+
+__all__ = ["NO_COMPILER", "emulated", "run"]
+
+#: Why nothing can be emulated here; None where it can.
+NO_COMPILER = None if shutil.which("g++") else "needs g++"
+
+_TAGS = ["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z"]
+_CPU = 1  # DLDeviceType
+_C_TYPES = {
+    "int": ctypes.c_int,
+    "int64_t": ctypes.c_int64,
+    "float": ctypes.c_float,
+    "bool": ctypes.c_bool,
+}
+
+
+def run(model, feeds, folder, *, opt_level=3, target="cuda"):
+    """Build ``model`` for cuda and run it on the CPU; the outputs in order."""
+    with emulated(folder):
+        compiled = convert_and_build(model, target, opt_level=opt_level)
+        compiled._executor.device = tvm.cpu()
+        return compiled.run(None, feeds)
+
+
+@contextlib.contextmanager
+def emulated(folder):
+    """Builds for cuda inside of this context run on the CPU, inside of it."""
+    build_cuda = tvm.get_global_func("target.build.cuda")
+    build_llvm = tvm.get_global_func("target.build.llvm")
+
+    def device(module, target):
+        source = build_cuda(module, target).inspect_source()
+        library = _compile(source, module, Path(mkdtemp(dir=folder)) / "kernels")
+        for kernel in module.functions.values():
+            name = str(kernel.attrs["global_symbol"])
+            registry.override(name, _launcher(getattr(library, f"launch_{name}"), kernel))
+
+    def host(module, target):
+        return build_llvm(_workspace_on_cpu(module), target)
+
+    with (
+        _Registry() as registry,
+        tvm.transform.PassContext(config={"tirx.disable_assert": True}),
+    ):  # the host code would insist on GPU tensors
+        registry.override("target.build.cuda", device)
+        registry.override("target.build.llvm", host)
+        registry.override("__tvm_set_device", lambda *_: None)
+        yield
+
+
+class _Registry:
+    """Overrides global functions of TVM and restores them."""
+
+    def __enter__(self):
+        self.previous = {}
+        return self
+
+    def override(self, name, function):
+        found = tvm.get_global_func(name, allow_missing=True)
+        self.previous.setdefault(name, found)
+        tvm_ffi.register_global_func(name, function, override=True)
+
+    def __exit__(self, *_):
+        for name, function in self.previous.items():
+            if function is None:
+                tvm_ffi.registry.remove_global_func(name)
+            else:
+                tvm_ffi.register_global_func(name, function, override=True)
+
+
+def _workspace_on_cpu(module):
+    """The host code with its temporary buffers in CPU memory."""
+
+    def move(call):
+        name = str(getattr(call.op, "name", ""))
+        if name in ("tirx.TVMBackendAllocWorkspace", "tirx.TVMBackendFreeWorkspace"):
+            args = [tirx.const(_CPU, "int32"), *call.args[1:]]
+            return tvm.ir.Call(call.op, args, call.attrs, call.ty_args, call.span, call.ty)
+        return call
+
+    return IRModule(
+        {
+            gv: f.with_body(tvm_ffi.structural_map(f.body, (tvm.ir.Call, move)))
+            for gv, f in module.functions_items()
+        },
+        attrs=module.attrs,
+    )
+
+
+def _compile(source, module, stem):
+    """The library that g++ makes of the kernels in ``source``, each with a launch function."""
+    kernels = source[source.index('extern "C" __global__') :]
+    text = [f'#include "{Path(__file__).with_name("cuda_on_cpu.h")}"', kernels]
+    for kernel in module.functions.values():
+        name = str(kernel.attrs["global_symbol"])
+        arguments = ", ".join(f"a{k}" for k in range(len(_parameters(kernels, name))))
+        parameters = "".join(f", {kind} a{k}" for k, kind in enumerate(_parameters(kernels, name)))
+        waits = re.search(r"__sync|__shfl", _definition(kernels, name)) is not None
+        text.append(
+            f'extern "C" void launch_{name}(const int* launch{parameters}) {{\n'
+            f"  run_grid([=] {{ {name}({arguments}); }}, launch, {str(waits).lower()});\n}}"
+        )
+    stem.with_suffix(".cpp").write_text("\n".join(text))
+    command = [
+        "g++",
+        "-O1",
+        "-w",
+        "-std=c++17",
+        "-fPIC",
+        "-shared",
+        "-ftrivial-auto-var-init=pattern",
+        "-o",
+        str(stem.with_suffix(".so")),
+        str(stem.with_suffix(".cpp")),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    library = ctypes.CDLL(str(stem.with_suffix(".so")))
+    for kernel in module.functions.values():
+        name = str(kernel.attrs["global_symbol"])
+        getattr(library, f"launch_{name}").argtypes = [ctypes.POINTER(ctypes.c_int)] + [
+            ctypes.c_void_p if kind.endswith("*") else _C_TYPES[kind]
+            for kind in _parameters(kernels, name)
+        ]
+    return library
+
+
+def _parameters(kernels, name):
+    """The C types of the parameters of a kernel."""
+    declared = re.search(rf"\b{name}\((.*?)\)", kernels)[1].replace("__restrict__", "")
+    return [parameter.strip().rsplit(" ", 1)[0].strip() for parameter in declared.split(",")]
+
+
+def _definition(kernels, name):
+    """The text of one kernel."""
+    return re.search(rf"\b{name}\([^)]*\) {{.*?^}}", kernels, re.DOTALL | re.MULTILINE)[0]
+
+
+def _launcher(launch, kernel):
+    """What the host code calls: data pointers and scalars, then the launch dims by tag."""
+    tags = [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
+    count = len(kernel.params)
+
+    def call(*arguments):
+        dims = dict(zip(tags, arguments[count:], strict=True))
+        grid = (ctypes.c_int * len(_TAGS))(*(int(dims.get(tag, 1)) for tag in _TAGS))
+        launch(grid, *arguments[:count])
+
+    return call

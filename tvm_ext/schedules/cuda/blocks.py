@@ -1,0 +1,37 @@
+"""What the rules share: the blocks of a kernel and the binding of loops to threads."""
+
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+from tvm.s_tir.dlight.base import try_inline_contiguous_spatial
+from tvm.s_tir.schedule import LoopRV
+
+__all__ = ["bind_elements", "blocks_of", "extent"]
+
+
+def blocks_of(sch: s_tir.Schedule, inline: bool = True) -> list[SBlockInfo]:
+    """The blocks of a kernel in order, one loop per axis; element-wise neighbours inlined.
+
+    An empty list where the kernel is not a sequence of such blocks.
+    """
+    blocks = normalize_prim_func(sch) or []
+    if any(kind == "O" for block in blocks for kind in block.dom_kind()):
+        return []
+    return try_inline_contiguous_spatial(sch, blocks) if inline else blocks
+
+
+def extent(sch: s_tir.Schedule, loop: LoopRV) -> int | None:
+    """The trip count of a loop, None where it is symbolic."""
+    value = sch.get(loop).extent
+    return int(value) if isinstance(value, tirx.IntImm) else None
+
+
+def bind_elements(sch: s_tir.Schedule, loop: LoopRV, threads: int) -> LoopRV:
+    """Give each iteration of ``loop`` a thread, ``threads`` to a block; returns the thread loop.
+
+    An empty tensor gets one block of idle threads, for a launch of no block is an error.
+    """
+    empty = extent(sch, loop) == 0
+    block, thread = sch.split(loop, [1 if empty else None, threads])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    return thread

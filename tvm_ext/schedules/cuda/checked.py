@@ -1,0 +1,118 @@
+"""A rule on trial: its kernel must compile and fit a GPU, or the next rule is asked."""
+
+import logging
+from math import prod
+
+import tvm
+import tvm_ffi
+from tvm import IRModule, s_tir, tirx
+from tvm.error import InternalError
+from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
+from tvm.target import Target
+from tvm.tirx.build import split_host_device_mods
+
+__all__ = ["Checked", "flaw", "name_of"]
+
+_log = logging.getLogger("tvm_ext.schedules.cuda")
+
+# What a launch may use on every GPU since sm_50 without asking for more.
+SHARED_BYTES = 48 << 10
+
+
+class Checked(GPUScheduleRule):
+    """``rule``, declined where it raises or where :func:`flaw` finds its kernel wanting.
+
+    dlight's rules are written for the kernels of language models; on others they raise errors of
+    many classes, leave a block outside of all threads, or ask for too much shared memory.
+    """
+
+    def __init__(self, rule: GPUScheduleRule):
+        self.rule = rule
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        """The schedule of the rule, or None."""
+        if not self.is_target_available(target):
+            return None
+        kernel, rule = name_of(func), type(self.rule).__name__
+        try:
+            schedule = self.rule.apply(func, target, tunable)
+        except Exception as error:  # noqa: BLE001 - dlight's rules raise anything
+            _log.debug("%s: %s failed: %s", kernel, rule, _summary(error))
+            return None
+        if schedule is None:
+            return None
+        reason = flaw(schedule.mod["main"], target)
+        if reason:
+            _log.debug("%s: %s does not serve: %s", kernel, rule, reason)
+            return None
+        _log.debug("%s: scheduled by %s", kernel, rule)
+        return schedule
+
+
+def name_of(func: tirx.PrimFunc) -> str:
+    """``func`` in reports: its symbol, or the blocks it computes where it has none yet."""
+    if func.attrs and "global_symbol" in func.attrs:
+        return str(func.attrs["global_symbol"])
+    names: list[str] = []
+    tvm_ffi.structural_walk(
+        func.body, (s_tir.SBlock, lambda block: names.append(block.name_hint)), order="pre"
+    )
+    return "+".join(name for name in names if name != "root")
+
+
+def flaw(func: tirx.PrimFunc, target: Target) -> str | None:
+    """Why the scheduled ``func`` cannot be a cuda kernel, or None: it is compiled to find out."""
+    module = IRModule({"main": func.with_attr("global_symbol", "main")})
+    lower, _, finalize_device = tirx.get_default_tir_pipeline(target)
+    try:
+        with target:
+            lowered = lower(tirx.transform.BindTarget(target)(module))
+            _, devices = split_host_device_mods(lowered)
+            for kind, device in devices.items():
+                device = finalize_device()(device)
+                tvm.get_global_func("target.build.cuda")(device, kind)
+                for kernel in device.functions.values():
+                    reason = _over_limits(kernel, target)
+                    if reason:
+                        return reason
+    except (InternalError, RuntimeError, ValueError, TypeError) as error:
+        return _summary(error)
+    return None
+
+
+def _over_limits(kernel: tirx.PrimFunc, target: Target) -> str | None:
+    """What a launch of the lowered ``kernel`` would be refused for."""
+    extents: dict[str, int | None] = {}
+    shared: list[int | None] = []
+
+    def thread(node: tirx.AttrStmt) -> None:
+        if node.attr_key == "thread_extent":
+            extents[node.node.thread_tag] = _int(node.value)
+
+    def allocation(node: tirx.AllocBuffer) -> None:
+        if node.buffer.ty.storage_scope.startswith("shared"):
+            shape = [_int(extent) for extent in node.buffer.ty.shape]
+            size = tvm.DataType(str(node.buffer.ty.dtype.dtype)).itemsize
+            shared.append(None if None in shape else size * prod(shape))
+
+    tvm_ffi.structural_walk(
+        kernel.body, [(tirx.AttrStmt, thread), (tirx.AllocBuffer, allocation)], order="post"
+    )
+    threads = [extent for tag, extent in extents.items() if tag.startswith("threadIdx")]
+    if None in threads or prod(threads) > int(target.attrs.get("max_num_threads", 1024)):
+        return f"{threads} threads in a block"
+    if None in shared or sum(shared) > SHARED_BYTES:
+        return f"{shared} bytes of shared memory in a block"
+    if 0 in extents.values():
+        return "its grid is empty, which a launch refuses"
+    return None
+
+
+def _int(value: tirx.Expr) -> int | None:
+    return int(value) if isinstance(value, tirx.IntImm) else None
+
+
+def _summary(error: Exception) -> str:
+    """Class and last line of ``error``: TVM prints the whole kernel before it."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[-1]}"

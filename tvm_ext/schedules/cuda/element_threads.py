@@ -1,0 +1,93 @@
+"""One thread per output element: element-wise work, data movement, pooling, depthwise."""
+
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
+
+from .blocks import bind_elements, blocks_of, extent
+
+__all__ = ["ElementThreads"]
+
+
+class ElementThreads(GPUScheduleRule):
+    """Takes any sequence of blocks "S*R*": injective ones and reductions, static or symbolic.
+
+    Each thread computes one element and keeps its sum in a register; a window of small constant
+    size is unrolled. An injective block behind a reduction, over the same elements, runs in the
+    thread of the reduction. ``inline=False`` gives every block a launch of its own.
+    """
+
+    def __init__(self, *, inline: bool = True, threads: int = 256, unroll: int = 64):
+        self.inline = inline
+        self.threads = threads
+        self.unroll = unroll
+
+    def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> s_tir.Schedule | None:
+        """The schedule, or None where ``func`` has another structure."""
+        if not self.is_target_available(target):
+            return None
+        sch = s_tir.Schedule(func)
+        blocks = blocks_of(sch, self.inline)
+        if not blocks:
+            return None
+        while blocks:
+            block = blocks.pop()
+            if not _reduces(block):
+                thread = self._bind(sch, block.block_rv)
+                if self.inline and blocks and _feeds(sch, blocks[-1], block):
+                    self._accumulate(sch, blocks.pop().block_rv, thread)
+            elif self.inline and len(sch.get(block.block_rv).writes) == 1:
+                copy = sch.cache_write(block.block_rv, 0, "local")
+                self._accumulate(sch, block.block_rv, self._bind(sch, copy))
+            else:
+                _, window = _loops(sch, block.block_rv)
+                self._bind(sch, block.block_rv)
+                sch.decompose_reduction(block.block_rv, window[0])
+        return sch
+
+    def _bind(self, sch: s_tir.Schedule, block: SBlockRV) -> LoopRV:
+        """Spread the spatial loops of ``block`` over threads; returns the thread loop."""
+        spatial, reduction = _loops(sch, block)
+        spatial = spatial or [sch.add_unit_loop(reduction[0] if reduction else block)]
+        sch.reorder(*spatial, *reduction)
+        return bind_elements(sch, sch.fuse(*spatial), self.threads)
+
+    def _accumulate(self, sch: s_tir.Schedule, block: SBlockRV, thread: LoopRV) -> None:
+        """Run the reduction ``block`` under ``thread``, its sum in a register."""
+        sch.set_scope(block, 0, "local")
+        sch.compute_at(block, thread, preserve_unit_loops=True)
+        _, window = _loops(sch, block)
+        trips = 1
+        for loop in reversed(window):
+            trips *= extent(sch, loop) or self.unroll + 1
+            if trips <= self.unroll:
+                sch.unroll(loop)
+        sch.decompose_reduction(block, window[0])
+
+
+def _loops(sch: s_tir.Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[LoopRV]]:
+    """The spatial and the reduction loops of ``block``, one per axis, innermost in the nest."""
+    loops = sch.get_loops(block)
+    kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
+    own = list(zip(loops[-len(kinds) :], kinds, strict=True)) if loops else []  # a scalar has none
+    reduces = tirx.IterVar.CommReduce
+    return [v for v, kind in own if kind != reduces], [v for v, kind in own if kind == reduces]
+
+
+def _reduces(block: SBlockInfo) -> bool:
+    return "R" in block.dom_kind()
+
+
+def _feeds(sch: s_tir.Schedule, block: SBlockInfo, behind: SBlockInfo) -> bool:
+    """Is ``block`` a reduction to one value that only ``behind`` reads, element by element?"""
+    elements = [axis.dom for axis in block.iters if axis.kind == "S"]
+    consumers = sch.get_consumers(block.block_rv)
+    return (
+        _reduces(block)
+        and len(sch.get(block.block_rv).writes) == 1
+        and len(consumers) == 1
+        and sch.get(consumers[0]).same_as(sch.get(behind.block_rv))
+        and elements == behind.dom()
+    )
