@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tvm import IRModule, relax
+from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from . import frontend, pipeline, targets
@@ -45,10 +46,11 @@ def convert_and_build(
     steps = pipeline.default(resolved, opt_level)
     conversion = import_model(model, steps, shapes, limits)
     module = conversion.module
+    disabled = set(PassContext.current().disabled_pass)  # TVM asks this in a Sequential only
     with resolved:
         for phase in pipeline.PHASES[1:]:
             for step in steps.phase(phase):
-                module = step.run(module)
+                module = module if step.name in disabled else step.run(module)
     executor = _executor(module, resolved)
     return CompiledModel(
         executor,
