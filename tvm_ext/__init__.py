@@ -11,8 +11,16 @@ if TYPE_CHECKING:
     from .model import CompiledModel
     from .session import InferenceSession
 
-__all__ = ["CompiledModel", "InferenceSession", "__version__", "backend", "compare",
-           "convert_and_build", "errors", "relay"]
+__all__ = [
+    "CompiledModel",
+    "InferenceSession",
+    "__version__",
+    "backend",
+    "compare",
+    "convert_and_build",
+    "errors",
+    "relay",
+]
 
 _HOMES = {
     "CompiledModel": "model",

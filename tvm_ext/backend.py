@@ -18,8 +18,15 @@ from .build import convert_and_build
 from .errors import InputError, TargetError
 from .model import CompiledModel
 
-__all__ = ["TvmBackend", "TvmBackendRep", "is_compatible", "prepare", "run_model", "run_node",
-           "supports_device"]
+__all__ = [
+    "TvmBackend",
+    "TvmBackendRep",
+    "is_compatible",
+    "prepare",
+    "run_model",
+    "run_node",
+    "supports_device",
+]
 
 _TARGETS = {DeviceType.CPU: "llvm", DeviceType.CUDA: "cuda"}
 
@@ -68,7 +75,9 @@ class TvmBackend(Backend):
         return True
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: object) -> TvmBackendRep:
+    def prepare(
+        cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: object
+    ) -> TvmBackendRep:
         """Compile ``model`` for ``device``; ``kwargs`` go to ``convert_and_build``.
 
         Raises:
@@ -88,8 +97,13 @@ class TvmBackend(Backend):
     ) -> tuple:
         """Run a single node; ``opset_version`` defaults to the newest opset of its domain."""
         opset = kwargs.pop("opset_version", None)
-        super().run_node(node, inputs, device, outputs_info,
-                         **({} if opset is None else {"opset_version": opset}))
+        super().run_node(
+            node,
+            inputs,
+            device,
+            outputs_info,
+            **({} if opset is None else {"opset_version": opset}),
+        )
         names = [name for name in node.input if name]
         if not isinstance(inputs, Mapping):
             arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
@@ -114,24 +128,35 @@ def _target(device: str) -> str:
     return target
 
 
-def _model_of(node: onnx.NodeProto, inputs: Mapping[str, np.ndarray],
-              outputs_info: Sequence | None, opset: int | None) -> onnx.ModelProto:
+def _model_of(
+    node: onnx.NodeProto,
+    inputs: Mapping[str, np.ndarray],
+    outputs_info: Sequence | None,
+    opset: int | None,
+) -> onnx.ModelProto:
     """The model of one node whose graph inputs have the types of the arrays."""
-    given = [helper.make_tensor_value_info(
-        name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in inputs.items()]
+    given = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in inputs.items()
+    ]
     names = [name for name in node.output if name]
     if outputs_info is None:
         results = [helper.make_empty_tensor_value_info(name) for name in names]
     else:
-        results = [helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
-            for name, (dtype, shape) in zip(names, outputs_info, strict=True)]
+        results = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
+            )
+            for name, (dtype, shape) in zip(names, outputs_info, strict=True)
+        ]
     graph = helper.make_graph([node], "node", given, results)
     newest = onnx.defs.onnx_opset_version()
     imports = {"": newest, node.domain: opset or (newest if not node.domain else 1)}
     model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid(*item) for item in imports.items()])
+        graph, opset_imports=[helper.make_opsetid(*item) for item in imports.items()]
+    )
     return onnx.shape_inference.infer_shapes(model)
 
 

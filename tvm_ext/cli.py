@@ -53,8 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _one_line(error: TvmExtError) -> str:
     if isinstance(error, ConversionError) and len(error.nodes) > 1:
-        return (f"cannot convert {len(error.nodes)} nodes (tvm-ext inspect lists them), "
-                f"the first: {error.nodes[0]}")
+        return (
+            f"cannot convert {len(error.nodes)} nodes (tvm-ext inspect lists them), "
+            f"the first: {error.nodes[0]}"
+        )
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
 
@@ -70,8 +72,12 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(name: str, summary: str) -> argparse.ArgumentParser:
         return commands.add_parser(
-            name, help=summary, description=summary, epilog=f"examples:\n{_EXAMPLES[name]}",
-            formatter_class=argparse.RawDescriptionHelpFormatter)
+            name,
+            help=summary,
+            description=summary,
+            epilog=f"examples:\n{_EXAMPLES[name]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
 
     build = command("build", "Compile a model and save the result.")
     run = command("run", "Run a model once and describe its outputs.")
@@ -83,20 +89,45 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (build, run, compare, profile, inspect):
         takes = "an ONNX file" if sub in (build, compare, inspect) else "an ONNX or a built file"
         sub.add_argument("model", type=Path, metavar="MODEL", help=takes)
-        sub.add_argument("--opt-level", type=int, choices=range(4), default=3,
-                         help="0 (straight conversion) to 3 (default)")
-        sub.add_argument("--shape", type=_shape, action="append", default=[], metavar="NAME=SIZES",
-                         help="size of a symbolic dim (batch=8) or shape of an input "
-                              "(x=1,3,224,224; ? keeps a dim; x=8, has rank 1)")
+        sub.add_argument(
+            "--opt-level",
+            type=int,
+            choices=range(4),
+            default=3,
+            help="0 (straight conversion) to 3 (default)",
+        )
+        sub.add_argument(
+            "--shape",
+            type=_shape,
+            action="append",
+            default=[],
+            metavar="NAME=SIZES",
+            help="size of a symbolic dim (batch=8) or shape of an input "
+            "(x=1,3,224,224; ? keeps a dim; x=8, has rank 1)",
+        )
     for sub in (build, run, compare, profile):
-        sub.add_argument("--target", type=_target, default="auto",
-                         help="auto, llvm, cuda, a TVM tag, or a TVM target in JSON")
+        sub.add_argument(
+            "--target",
+            type=_target,
+            default="auto",
+            help="auto, llvm, cuda, a TVM tag, or a TVM target in JSON",
+        )
     for sub in (run, profile):
-        sub.add_argument("--input", type=_file, action="append", default=[], metavar="NAME=FILE",
-                         help="a .npy or .npz file; inputs not given are random")
+        sub.add_argument(
+            "--input",
+            type=_file,
+            action="append",
+            default=[],
+            metavar="NAME=FILE",
+            help="a .npy or .npz file; inputs not given are random",
+        )
         sub.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
-    for sub, choices in ((compare, ("table", "json")), (profile, ("table", "json")),
-                         (inspect, ("text", "json")), (ops, ("text", "markdown", "json"))):
+    for sub, choices in (
+        (compare, ("table", "json")),
+        (profile, ("table", "json")),
+        (inspect, ("text", "json")),
+        (ops, ("text", "markdown", "json")),
+    ):
         sub.add_argument("--format", choices=choices, default=choices[0])
 
     build.add_argument("-o", "--output", type=Path, required=True, help="where to save")

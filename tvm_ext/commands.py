@@ -52,8 +52,14 @@ def compare(args: Namespace) -> None:
     """Compare MODEL with onnxruntime."""
     if args.plot:
         _check_writable(args.plot.parent)
-    report = tvm_ext.compare(args.model, target=args.target, opt_level=args.opt_level,
-                             shapes=dict(args.shape), threads=args.threads, batch=args.batch)
+    report = tvm_ext.compare(
+        args.model,
+        target=args.target,
+        opt_level=args.opt_level,
+        shapes=dict(args.shape),
+        threads=args.threads,
+        batch=args.batch,
+    )
     print(report.to_json() if args.format == "json" else report)
     if args.plot:
         report.plot(args.plot)
@@ -72,8 +78,9 @@ def ops(args: Namespace) -> None:
 
 
 def _compile(args: Namespace) -> CompiledModel:
-    return tvm_ext.convert_and_build(args.model, args.target, opt_level=args.opt_level,
-                                     shapes=dict(args.shape))
+    return tvm_ext.convert_and_build(
+        args.model, args.target, opt_level=args.opt_level, shapes=dict(args.shape)
+    )
 
 
 def _compiled(args: Namespace) -> CompiledModel:
@@ -118,16 +125,20 @@ def _write(path: Path, array: np.ndarray) -> None:
 def _text(table: list[OperatorSupport]) -> str:
     rows = [row for row in table if row.supported]
     width = max(len(row.name) for row in rows)
-    lines = [f"{row.name:{width}}  {_versions(row.supported)}"
-             + (f"  (not {_versions(row.missing)})" if row.missing else "") for row in rows]
+    lines = [
+        f"{row.name:{width}}  {_versions(row.supported)}"
+        + (f"  (not {_versions(row.missing)})" if row.missing else "")
+        for row in rows
+    ]
     missing = [row.name for row in table if not row.supported]
     return "\n".join([*lines, f"{len(rows)} operators; not supported: {', '.join(missing)}"])
 
 
 def _markdown(table: list[OperatorSupport]) -> str:
     lines = ["| operator | supported since | not supported |", "|---|---|---|"]
-    lines += [f"| {row.name} | {_versions(row.supported)} | {_versions(row.missing)} |"
-              for row in table]
+    lines += [
+        f"| {row.name} | {_versions(row.supported)} | {_versions(row.missing)} |" for row in table
+    ]
     return "\n".join(lines)
 
 

@@ -12,28 +12,35 @@ from .model import TensorInfo
 __all__ = ["random_inputs", "read_array"]
 
 
-def random_inputs(infos: Sequence[TensorInfo], dims: Mapping[str, int] | None = None,
-                  seed: int = 0) -> dict[str, np.ndarray]:
+def random_inputs(
+    infos: Sequence[TensorInfo],
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    below: Mapping[str, int] | None = None,
+) -> dict[str, np.ndarray]:
     """One array per input: floats standard normal, integers and bools 0 or 1.
 
-    Integers stay that small because they are most often indices. ``dims`` gives the sizes of
-    symbolic dims.
+    Integers stay that small because they are most often indices; ``below`` gives, by input, a
+    bound that is known to be safe. ``dims`` gives the sizes of symbolic dims.
 
     Raises:
         InputError: a symbolic dim has no size.
     """
     rng = np.random.default_rng(seed)
-    return {info.name: _random(rng, info, dims or {}) for info in infos}
+    below = below or {}
+    return {info.name: _random(rng, info, dims or {}, below.get(info.name, 2)) for info in infos}
 
 
-def _random(rng: np.random.Generator, info: TensorInfo, dims: Mapping[str, int]) -> np.ndarray:
+def _random(
+    rng: np.random.Generator, info: TensorInfo, dims: Mapping[str, int], below: int
+) -> np.ndarray:
     unknown = [d for d in info.shape if isinstance(d, str) and d not in dims]
     if unknown:
         raise InputError(f"input {info.name!r} {info.shape}: give a size for {', '.join(unknown)}")
     shape = [dims[d] if isinstance(d, str) else d for d in info.shape]
     dtype = np.dtype(info.dtype)
     if dtype.kind in "biu":
-        return rng.integers(0, 2, shape).astype(dtype)
+        return rng.integers(0, below, shape).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)
 
 

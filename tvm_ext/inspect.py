@@ -46,13 +46,17 @@ class Inspection:
 
     def __str__(self) -> str:
         opsets = ", ".join(f"{domain} {version}" for domain, version in self.opsets.items())
-        lines = [f"inputs      {', '.join(map(str, self.inputs))}",
-                 f"outputs     {', '.join(map(str, self.outputs))}",
-                 f"opsets      {opsets}",
-                 f"parameters  {self.parameters:,}",
-                 f"nodes       {sum(self.operators.values())}"]
+        lines = [
+            f"inputs      {', '.join(map(str, self.inputs))}",
+            f"outputs     {', '.join(map(str, self.outputs))}",
+            f"opsets      {opsets}",
+            f"parameters  {self.parameters:,}",
+            f"nodes       {sum(self.operators.values())}",
+        ]
         lines += [f"  {count:5}  {operator}" for operator, count in self.operators.items()]
-        lines += ["unsupported " + (f"{len(self.unsupported)} nodes" if self.unsupported else "none")]
+        lines += [
+            "unsupported " + (f"{len(self.unsupported)} nodes" if self.unsupported else "none")
+        ]
         lines += [f"  {node}" for node in self.unsupported]
         return "\n".join(lines)
 
@@ -136,7 +140,11 @@ def support_table() -> list[OperatorSupport]:
     for domain, operator, since in TABLE:
         versions.setdefault((domain, operator), set()).add(since)
     return sorted(
-        OperatorSupport(domain, operator,
-                        tuple(v for v in sorted(known) if (domain, operator, v) in TABLE),
-                        tuple(v for v in sorted(known) if (domain, operator, v) not in TABLE))
-        for (domain, operator), known in versions.items())
+        OperatorSupport(
+            domain,
+            operator,
+            tuple(v for v in sorted(known) if (domain, operator, v) in TABLE),
+            tuple(v for v in sorted(known) if (domain, operator, v) not in TABLE),
+        )
+        for (domain, operator), known in versions.items()
+    )

@@ -1,8 +1,8 @@
 """``onnxruntime.InferenceSession``, as far as most scripts use it, on a compiled model::
 
-    from tvm_ext import InferenceSession  # was: from onnxruntime import InferenceSession
-    session = InferenceSession("model.onnx")
-    (y,) = session.run(None, {session.get_inputs()[0].name: x})
+from tvm_ext import InferenceSession  # was: from onnxruntime import InferenceSession
+session = InferenceSession("model.onnx")
+(y,) = session.run(None, {session.get_inputs()[0].name: x})
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,13 +45,15 @@ class InferenceSession:
         TvmExtError: as ``convert_and_build``.
     """
 
-    def __init__(self, model: object, *, providers: Sequence[object] | None = None,
-                 **options: object):
+    def __init__(
+        self, model: object, *, providers: Sequence[object] | None = None, **options: object
+    ):
         self._provider = _provider(providers or ["CPUExecutionProvider"])
         self._model = convert_and_build(model, _TARGETS[self._provider], **options)
 
-    def run(self, output_names: Sequence[str] | None,
-            input_feed: Mapping[str, object]) -> list[np.ndarray]:
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, object]
+    ) -> list[np.ndarray]:
         """The outputs asked for (None or empty: all), in order.
 
         Raises:
@@ -82,5 +84,6 @@ def _provider(asked: Sequence[object]) -> str:
 
 
 def _node_arg(info: TensorInfo) -> NodeArg:
-    return NodeArg(info.name, list(info.shape),
-                   f"tensor({_ONNX_TYPES.get(info.dtype, info.dtype)})")
+    return NodeArg(
+        info.name, list(info.shape), f"tensor({_ONNX_TYPES.get(info.dtype, info.dtype)})"
+    )

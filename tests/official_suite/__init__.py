@@ -33,5 +33,9 @@ def exclusions() -> dict[str, str]:
 
 
 SUITES = _suites()  # the unittest classes, with the cases for the CPU only
-CASES = {name: case for suite in SUITES.values() for name, case in vars(suite).items()
-         if name.startswith("test_")}
+CASES = {
+    name: case
+    for suite in SUITES.values()
+    for name, case in vars(suite).items()
+    if name.startswith("test_")
+}

@@ -21,13 +21,16 @@ _HEADER = """\
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        "python -m tests.official_suite", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        "python -m tests.official_suite",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--filter", default="", help="regular expression on the name of a case")
     parser.add_argument("--names", type=int, default=4, help="cases to list per reason (default 4)")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
-    parser.add_argument("--write-exclusions", action="store_true",
-                        help="rewrite the exclusion list; runs all cases")
+    parser.add_argument(
+        "--write-exclusions", action="store_true", help="rewrite the exclusion list; runs all cases"
+    )
     args = parser.parse_args()
 
     pattern = "" if args.write_exclusions else args.filter
@@ -38,7 +41,7 @@ def main() -> None:
         groups[reason].append(name)
     for reason, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
         more = f" ... {len(members)}" if len(members) > args.names else ""
-        print(f"{len(members):4} {reason}\n       {' '.join(members[:args.names])}{more}")
+        print(f"{len(members):4} {reason}\n       {' '.join(members[: args.names])}{more}")
     print(f"{len(names) - len(failures)} of {len(names)} cases pass")
     if args.write_exclusions:
         lines = (f"{name}: {reason}\n" for name, reason in failures.items())

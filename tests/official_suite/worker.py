@@ -92,6 +92,8 @@ def _reason(error: Exception) -> str:
         operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         return f"{operator}-{node.since_version}: {node.reason.splitlines()[0][:160]}"
     if isinstance(error, AssertionError):
-        telling = [line for line in lines if re.match(r"Mismatched|x and y|Max|Output|ACT|DES", line)]
+        telling = [
+            line for line in lines if re.match(r"Mismatched|x and y|Max|Output|ACT|DES", line)
+        ]
         return f"wrong result: {'; '.join(telling or lines[:2])[:160]}"
     return f"{type(error).__name__}: {lines[0][:160]}"

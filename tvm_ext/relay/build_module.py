@@ -23,8 +23,12 @@ __all__ = ["ExecutorFactoryModule", "build", "load_module"]
 class ExecutorFactoryModule:
     """A compiled model; ``lib["default"](dev)`` makes an executor of it."""
 
-    def __init__(self, model: CompiledModel, params: Mapping[str, NDArray] | None = None,
-                 name: str = "default"):
+    def __init__(
+        self,
+        model: CompiledModel,
+        params: Mapping[str, NDArray] | None = None,
+        name: str = "default",
+    ):
         self.model = model
         self.params = dict(params or {})
         self.name = name

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from tvm_ext import frontend
 from tvm_ext.errors import ConversionError, InputError, ModelError
 
-from .nd import NDArray
+from .nd import NDArray, array
 
 __all__ = ["Module", "from_onnx"]
 
@@ -39,8 +39,9 @@ class Module:
                 raise InputError(f"no input or initializer {name!r} to bind")
             tensor = ir.tensor(given.numpy(), name=name)
             if tensor.dtype != value.dtype or not _fits(tensor.shape, value.shape):
-                raise InputError(f"{name!r} needs {value.dtype}{value.shape}, "
-                                 f"got {tensor.dtype}{tensor.shape}")
+                raise InputError(
+                    f"{name!r} needs {value.dtype}{value.shape}, got {tensor.dtype}{tensor.shape}"
+                )
             value.const_value = tensor
             if name in inputs:
                 graph.inputs.remove(value)
@@ -101,7 +102,7 @@ def _thaw(graph: ir.Graph) -> dict[str, NDArray]:
     params = {}
     inputs = set(graph.inputs)
     for name, value in list(graph.initializers.items()):
-        params[name] = NDArray(value.const_value.numpy())
+        params[name] = array(value.const_value.numpy())
         value.dtype, value.shape = value.const_value.dtype, value.const_value.shape
         graph.initializers.pop(name)
         value.const_value = None
@@ -111,6 +112,10 @@ def _thaw(graph: ir.Graph) -> dict[str, NDArray]:
 
 
 def _fits(shape: ir.Shape, declared: ir.Shape | None) -> bool:
-    return declared is None or (len(shape) == len(declared) and all(
-        not isinstance(want, int) or want == got
-        for got, want in zip(shape, declared, strict=True)))
+    return declared is None or (
+        len(shape) == len(declared)
+        and all(
+            not isinstance(want, int) or want == got
+            for got, want in zip(shape, declared, strict=True)
+        )
+    )

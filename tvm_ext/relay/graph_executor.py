@@ -24,21 +24,35 @@ class GraphExecutor:
     Inputs of static shape are zero until they are set.
     """
 
-    def __init__(self, model: CompiledModel, devices: Sequence[tvm.runtime.Device],
-                 bound: Collection[str] = ()):
+    def __init__(
+        self,
+        model: CompiledModel,
+        devices: Sequence[tvm.runtime.Device],
+        bound: Collection[str] = (),
+    ):
         wrong = [d for d in devices if d.type != model.device.type]
         if wrong:
             raise TargetError(f"the model was built for {model.device}, not for {wrong[0]}")
         self.model = model
         self.bound = bound
         self._names = [info.name for info in model.inputs]
-        self._feeds = {info.name: np.zeros(info.shape, info.dtype) for info in model.inputs
-                       if all(isinstance(d, int) for d in info.shape)}
+        self._feeds = {
+            info.name: np.zeros(info.shape, info.dtype)
+            for info in model.inputs
+            if all(isinstance(d, int) for d in info.shape)
+        }
         self._results: list[np.ndarray] | None = None
 
     def __getitem__(self, name: str) -> Callable:
-        if name not in ("set_input", "get_input", "run", "get_output", "get_num_inputs",
-                        "get_num_outputs", "get_input_index"):
+        if name not in (
+            "set_input",
+            "get_input",
+            "run",
+            "get_output",
+            "get_num_inputs",
+            "get_num_outputs",
+            "get_input_index",
+        ):
             raise AttributeError(f"no function {name!r}")
         return getattr(self, name)
 
@@ -49,10 +63,13 @@ class GraphExecutor:
             InputError: no such input, or another rank or shape.
         """
         info = self._info(key)
-        array = np.array(value, dtype=info.dtype, order="C")
+        # Tensors of TVM and torch say numpy(); the rest is what numpy can read.
+        values = value.numpy() if hasattr(value, "numpy") else value
+        array = np.array(values, dtype=info.dtype, order="C")
         if len(array.shape) != len(info.shape) or any(
-                isinstance(want, int) and want != got
-                for want, got in zip(info.shape, array.shape, strict=True)):
+            isinstance(want, int) and want != got
+            for want, got in zip(info.shape, array.shape, strict=True)
+        ):
             raise InputError(f"input {info.name!r} needs shape {info.shape}, got {array.shape}")
         self._feeds[info.name] = array
 
@@ -93,8 +110,14 @@ class GraphExecutor:
     def get_num_outputs(self) -> int:
         return len(self.model.outputs)
 
-    def time_evaluator(self, name: str, device: tvm.runtime.Device | None = None, number: int = 10,
-                       repeat: int = 1, min_repeat_ms: int = 0) -> Callable[..., BenchmarkResult]:
+    def time_evaluator(
+        self,
+        name: str,
+        device: tvm.runtime.Device | None = None,
+        number: int = 10,
+        repeat: int = 1,
+        min_repeat_ms: int = 0,
+    ) -> Callable[..., BenchmarkResult]:
         """A function that times ``name`` and returns seconds per call, one value per repeat.
 
         ``number`` calls make one measurement; it is raised until one lasts ``min_repeat_ms``.
@@ -103,8 +126,9 @@ class GraphExecutor:
 
         def evaluate(*args: object) -> BenchmarkResult:
             timed(*args)  # the first call binds buffers and warms caches
-            return BenchmarkResult([
-                _seconds_per_call(timed, args, number, min_repeat_ms / 1e3) for _ in range(repeat)])
+            return BenchmarkResult(
+                [_seconds_per_call(timed, args, number, min_repeat_ms / 1e3) for _ in range(repeat)]
+            )
 
         return evaluate
 
@@ -115,8 +139,9 @@ class GraphExecutor:
         return self.model.inputs[index]
 
 
-def _seconds_per_call(function: Callable, args: Sequence[object], number: int,
-                      minimum: float) -> float:
+def _seconds_per_call(
+    function: Callable, args: Sequence[object], number: int, minimum: float
+) -> float:
     while True:
         start = perf_counter()
         for _ in range(number):
@@ -133,8 +158,9 @@ class GraphModule:
     def __init__(self, module: GraphExecutor):
         self.module = module
 
-    def set_input(self, key: str | int | None = None, value: object = None,
-                  **params: object) -> None:
+    def set_input(
+        self, key: str | int | None = None, value: object = None, **params: object
+    ) -> None:
         """Set one input by name or position, and others by keyword.
 
         Parameters that were bound when the model was built need no setting and are passed over.
@@ -173,9 +199,16 @@ class GraphModule:
         infos = self.module.model.inputs
         return {i.name: i.shape for i in infos}, {i.name: i.dtype for i in infos}
 
-    def benchmark(self, device: tvm.runtime.Device, func_name: str = "run", repeat: int = 5,
-                  number: int = 5, min_repeat_ms: int | None = None, end_to_end: bool = False,
-                  **inputs: object) -> BenchmarkResult:
+    def benchmark(
+        self,
+        device: tvm.runtime.Device,
+        func_name: str = "run",
+        repeat: int = 5,
+        number: int = 5,
+        min_repeat_ms: int | None = None,
+        end_to_end: bool = False,
+        **inputs: object,
+    ) -> BenchmarkResult:
         """Time ``run``: seconds per call with mean, median, min, max and std.
 
         ``end_to_end`` counts setting the inputs and getting the outputs too.
@@ -183,7 +216,8 @@ class GraphModule:
         self.set_input(**inputs)
         if not end_to_end:
             return self.module.time_evaluator(
-                func_name, device, number, repeat, min_repeat_ms or 0)()
+                func_name, device, number, repeat, min_repeat_ms or 0
+            )()
 
         def whole() -> None:
             self.run(**inputs)
@@ -191,9 +225,12 @@ class GraphModule:
                 self.get_output(index).numpy()
 
         whole()
-        return BenchmarkResult([
-            _seconds_per_call(whole, (), number, (min_repeat_ms or 0) / 1e3)
-            for _ in range(repeat)])
+        return BenchmarkResult(
+            [
+                _seconds_per_call(whole, (), number, (min_repeat_ms or 0) / 1e3)
+                for _ in range(repeat)
+            ]
+        )
 
     def __getitem__(self, name: str) -> Callable:
         return self.module[name]

@@ -77,7 +77,8 @@ def array(values: object, device: tvm.runtime.Device | None = None) -> NDArray:
     return NDArray(np.array(values, order="C"), device)
 
 
-def empty(shape: tuple[int, ...], dtype: str = "float32",
-          device: tvm.runtime.Device | None = None) -> NDArray:
+def empty(
+    shape: tuple[int, ...], dtype: str = "float32", device: tvm.runtime.Device | None = None
+) -> NDArray:
     """An array to be filled, for example by ``get_output(0, out)``."""
     return NDArray(np.zeros(shape, dtype), device)

@@ -1,0 +1,160 @@
+"""The command line: what it prints, its exit codes, and that nothing is half-written."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.oracle import node_model, reference
+from tvm_ext.cli import main
+
+
+@pytest.fixture
+def softmax(tmp_path):
+    """The path of a model with a symbolic dim."""
+    path = tmp_path / "softmax.onnx"
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Softmax", ["x"], ["a/b"], "normalise")],
+        "graph",
+        [value("x", onnx.TensorProto.FLOAT, ["n", 5])],
+        [value("a/b", onnx.TensorProto.FLOAT, ["n", 5])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+def fails(capsys, *argv):
+    """The single line on stderr of a command that exits with 2 and prints nothing else."""
+    try:
+        code = main([str(arg) for arg in argv])
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (2, "")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_help_does_not_wait_for_tvm():
+    script = (
+        "import sys; from tvm_ext.cli import main\n"
+        "try: main(['build', '--help'])\n"
+        "except SystemExit: print('tvm' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "tvm-ext build model.onnx -o" in out.stdout
+    assert out.stdout.endswith("False\n")
+
+
+def test_run_computes_what_the_reference_computes(softmax, tmp_path, capsys):
+    x = np.random.default_rng(0).normal(size=(3, 5)).astype("float32")
+    np.save(tmp_path / "x.npy", x)
+    argv = [
+        "run",
+        softmax,
+        "--input",
+        f"x={tmp_path / 'x.npy'}",
+        "--output-dir",
+        tmp_path / "out",
+        "--target",
+        "llvm",
+    ]
+    assert main([str(arg) for arg in argv]) == 0
+    (expected,) = reference(onnx.load(softmax), {"x": x})
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "a_b.npy"), expected, rtol=1e-5)
+    assert capsys.readouterr().out.startswith("a/b  float32[3, 5]  min ")
+
+
+def test_random_inputs_are_seeded(softmax, capsys):
+    printed = []
+    for seed in "0", "0", "1":
+        main(["run", str(softmax), "--shape", "n=4", "--seed", seed, "--opt-level", "0"])
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != printed[2]
+
+
+def test_an_npz_holds_the_inputs_by_name(tmp_path, capsys):
+    model = node_model("Add", [np.zeros(3, "float32"), np.zeros(3, "float32")])
+    onnx.save(model, tmp_path / "add.onnx")
+    np.savez(tmp_path / "in.npz", x0=np.ones(3, "float32"), x1=np.full(3, 2, "float32"))
+    argv = ["run", tmp_path / "add.onnx"]
+    for name in "x0", "x1":
+        argv += ["--input", f"{name}={tmp_path / 'in.npz'}"]
+    main([str(arg) for arg in argv])
+    assert capsys.readouterr().out == "y0  float32[3]  min 3  mean 3  max 3\n"
+
+
+def test_inspect_names_every_unsupported_node_sorted(tmp_path, capsys):
+    node = helper.make_node
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [
+            node("Zeta", ["x"], ["a"], "last", domain="my.ops"),
+            node("Relu", ["a"], ["b"], "fine"),
+            node("Alpha", ["b"], ["y"], "first", domain="my.ops"),
+        ],
+        "graph",
+        [value("x", onnx.TensorProto.FLOAT, [2])],
+        [value("y", onnx.TensorProto.FLOAT, [2])],
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("my.ops", 3)]
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    assert main(["inspect", str(tmp_path / "model.onnx")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in lines if "opset 3" in line] == [
+        "my.ops.Alpha-1 'first' (opset 3): no converter for this operator version",
+        "my.ops.Zeta-1 'last' (opset 3): no converter for this operator version",
+    ]
+    main(["inspect", str(tmp_path / "model.onnx"), "--format", "json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["opsets"] == {"ai.onnx": 18, "my.ops": 3}
+    assert report["operators"] == {"Relu": 1, "my.ops.Alpha": 1, "my.ops.Zeta": 1}
+    assert report["inputs"] == [{"name": "x", "type": "float[2]"}]
+
+
+def test_ops_prints_the_registry(capsys):
+    main(["ops", "--format", "json"])
+    table = {(row["domain"], row["operator"]): row for row in json.loads(capsys.readouterr().out)}
+    assert table["", "InstanceNormalization"]["supported"] == [1, 6, 22]
+    main(["ops", "--format", "markdown"])
+    assert "| InstanceNormalization | 1, 6, 22 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--shape", "n"], "'n' is not NAME=SIZE"),
+        (["--shape", "m=3"], "no symbolic dim 'm'"),
+        (["--target", "nonsense"], "unknown target 'nonsense'"),
+        (["--target", "{"], "not valid JSON"),
+        (["--opt-level", "4"], "invalid choice"),
+        (["--input", "x"], "'x' is not NAME=FILE"),
+        (["--input", "x=missing.npy"], "cannot read missing.npy"),
+        ([], "give a size for n"),
+        (["--shape", "n=2", "--output-dir", "missing/folder"], "missing is not a folder"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_exit_code_2(softmax, capsys, options, message):
+    assert message in fails(capsys, "run", softmax, *options)
+
+
+def test_a_file_that_is_no_model_is_one_line_and_exit_code_2(tmp_path, capsys):
+    path = tmp_path / "model.onnx"
+    assert "cannot read" in fails(capsys, "inspect", path)
+    path.write_bytes(b"\x08")
+    assert "not an ONNX model" in fails(capsys, "run", path)
+
+
+def test_a_broken_build_writes_nothing(softmax, tmp_path, capsys):
+    before = sorted(tmp_path.iterdir())
+    fails(capsys, "build", softmax, "-o", tmp_path / "out.tvmx", "--shape", "n=-1")
+    fails(capsys, "build", softmax, "-o", tmp_path / "missing" / "out.tvmx")
+    fails(capsys, "build", softmax, "-o", tmp_path / "out.tvmx", "--target", "nonsense")
+    assert sorted(tmp_path.iterdir()) == before
