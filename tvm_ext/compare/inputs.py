@@ -3,11 +3,12 @@
 import os
 from collections.abc import Mapping
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from ..errors import ComparisonError, InputError
+from ..inputs import random_inputs
+from ..model import TensorInfo
 
 __all__ = ["Given", "declared", "feeds_for"]
 
@@ -41,8 +42,8 @@ def feeds_for(
             batch = 1
         else:
             _check_batch(values, batch)
-        generator = np.random.default_rng(seed)
-        feeds = {v.name: _random(v, _shape(v, batch), generator) for v in values}
+        infos = [TensorInfo(v.name, _shape(v, batch), _dtype(v)) for v in values]
+        feeds = random_inputs(infos, seed=seed, below={v.name: _bound(v) for v in values})
     else:
         feeds = _read(given)
         wanted = {v.name for v in values}
@@ -76,9 +77,9 @@ def _check_batch(values: list[ir.Value], batch: int) -> None:
 def _shape(value: ir.Value, batch: int) -> tuple[int, ...]:
     if value.shape is None:
         raise InputError(f"input {value.name!r} declares no shape: give inputs, or shapes")
-    sizes = [batch if axis == 0 else dim for axis, dim in enumerate(value.shape)]
-    if value.shape and isinstance(value.shape[0], int):
-        sizes[0] = value.shape[0]
+    sizes = list(value.shape)
+    if sizes and not isinstance(sizes[0], int):
+        sizes[0] = batch
     unknown = [dim for dim in sizes if not isinstance(dim, int)]
     if unknown:
         raise InputError(
@@ -88,19 +89,14 @@ def _shape(value: ir.Value, batch: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _random(value: ir.Value, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
-    dtype = value.dtype.numpy()
-    if dtype == np.bool_:
-        return generator.integers(2, size=shape).astype(dtype)
-    if dtype.kind in "iu":
-        return generator.integers(_bound(value), size=shape).astype(dtype)
-    if dtype.kind == "f" or dtype == ml_dtypes.bfloat16:
-        return generator.standard_normal(shape).astype(dtype)
-    raise InputError(f"input {value.name!r} has dtype {dtype}: give inputs")
+def _dtype(value: ir.Value) -> str:
+    if value.dtype is None or value.dtype == ir.DataType.STRING:
+        raise InputError(f"input {value.name!r} has dtype {value.dtype}: give inputs")
+    return value.dtype.numpy().name
 
 
 def _bound(value: ir.Value) -> int:
-    """Integers below this are valid: indices where a Gather reads the input, else flags."""
+    """Integers below this are valid: rows of the table where a Gather indexes it, else flags."""
     sizes = []
     for node, index in value.uses():
         data = node.inputs[0]
