@@ -1,0 +1,106 @@
+"""Converters for Pad and CenterCropPad."""
+
+import numpy as np
+from tvm import relax, tirx
+
+from tvm_ext.ops import padding as ops
+
+from ..table import converter
+from .shape import te_dims
+
+
+@converter("Pad", 1)
+def pad_1(bb, x, *, paddings, mode="constant", value=0.0):
+    return pad_2(bb, x, pads=paddings, mode=mode, value=value)
+
+
+@converter("Pad", 2)
+def pad_2(bb, x, *, pads, mode="constant", value=0.0):
+    return _pad(bb, x, list(pads), _scalar(bb, x, value), range(bb.rank(x)), mode)
+
+
+@converter("Pad", 11, 13)
+def pad_inputs(bb, x, pads, constant_value=None, *, mode="constant"):
+    return pad_axes(bb, x, pads, constant_value, mode=mode)
+
+
+@converter("Pad", 18, 19, 21, 23, 24, 25)
+def pad_axes(bb, x, pads, constant_value=None, axes=None, *, mode="constant"):
+    value = _scalar(bb, x, 0) if constant_value is None else _rank_0(bb, constant_value)
+    if axes is None:
+        axes = list(range(bb.rank(x)))
+    elif bb.static(axes) is not None:
+        axes = [axis % bb.rank(x) for axis in bb.ints(axes, "axes")]
+    if bb.static(pads) is None or not isinstance(axes, list):
+        return _pad_at_run_time(bb, x, pads, value, axes, mode)
+    return _pad(bb, x, bb.dims(pads), value, axes, mode)
+
+
+def _scalar(bb, x, value):
+    return bb.const(np.asarray(value, bb.dtype(x)))
+
+
+def _rank_0(bb, value):
+    return value if bb.rank(value) == 0 else bb.emit(relax.op.reshape(value, []))
+
+
+def _pad(bb, x, pads, value, axes, mode):
+    """``pads`` are ints or symbolic dims: begins, then ends."""
+    rank, axes = bb.rank(x), list(axes)
+    before, after = [0] * rank, [0] * rank
+    for axis, begin, end in zip(axes, pads, pads[len(axes) :], strict=False):
+        before[axis], after[axis] = begin, end
+    return place(bb, x, before, after, value, mode)
+
+
+def place(bb, x, before, after, value, mode="constant"):
+    """``x`` with ``before`` and ``after`` more (or, negative, fewer) elements on each axis."""
+    dims = bb.shape(x)
+    shape = [bb.simplify(b + d + a) for b, d, a in zip(before, dims, after, strict=True)]
+    if any(isinstance(dim, int) and dim < 0 for dim in shape):
+        raise ValueError(f"the pads take away more than there is in {dims}")
+    padded = [k for k, (b, a) in enumerate(zip(before, after, strict=True))
+              if not (bb.equal(b, 0) and bb.equal(a, 0))]
+    if not padded:
+        return x
+    _fillable(bb, dims, shape, mode)
+    return bb.emit_te(ops.pad, x, value, before, shape, mode, padded)
+
+
+def _fillable(bb, dims, shape, mode):
+    empty = any(isinstance(dim, int) and dim == 0 for dim in dims)
+    if mode != "constant" and empty and not any(isinstance(s, int) and s == 0 for s in shape):
+        raise ValueError(f"mode {mode!r} has nothing to repeat in {dims}")
+
+
+def _pad_at_run_time(bb, x, pads, value, axes, mode):
+    count = bb.static_shape(pads)
+    if count is None:
+        raise NotImplementedError("the number of pads is known only at run time")
+    entries, dims = count[0] // 2, bb.shape(x)
+    amounts = bb.emit_te(ops.padded_shape, pads, axes, *te_dims(bb, x), entries=entries)
+    before, after = (bb.emit(relax.TupleGetItem(amounts, k)) for k in range(2))
+    shape, padded = bb.dims(after), list(range(len(dims)))
+    if isinstance(axes, list):
+        padded = sorted(axes)
+        shape = [s if k in padded else dims[k] for k, s in enumerate(shape)]
+    _fillable(bb, dims, shape, mode)
+    return bb.emit_te(ops.pad, x, value, before, shape, mode, padded)
+
+
+@converter("CenterCropPad", 18)
+def center_crop_pad(bb, x, shape, *, axes=None):
+    dims, target = bb.shape(x), bb.dims(shape)
+    before, after = [0] * len(dims), [0] * len(dims)
+    for axis, wanted in zip(axes or range(len(dims)), target, strict=True):
+        missing = bb.simplify(wanted - dims[axis])
+        before[axis] = _half_towards_zero(bb, missing)
+        after[axis] = bb.simplify(missing - before[axis])
+    return place(bb, x, before, after, _scalar(bb, x, 0))
+
+
+def _half_towards_zero(bb, missing):
+    """Of an odd number the smaller half comes before: floor(k / 2) added, floor(-k / 2) cropped."""
+    if isinstance(missing, int):
+        return int(missing / 2)
+    return bb.simplify(tirx.truncdiv(missing, 2))

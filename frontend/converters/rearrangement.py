@@ -1,0 +1,46 @@
+"""Converters for operators that move blocks of elements: DepthToSpace, ReverseSequence, ..."""
+
+from tvm import relax
+
+from tvm_ext.ops import rearrangement as ops
+
+from ..table import converter
+
+
+@converter("DepthToSpace", 1)
+def depth_to_space_1(bb, x, *, blocksize):
+    return depth_to_space(bb, x, blocksize=blocksize)
+
+
+@converter("DepthToSpace", 11, 13, 28)
+def depth_to_space(bb, x, *, blocksize, mode="DCR"):
+    n, c, h, w = bb.shape(x)
+    b, depth = blocksize, bb.simplify(c // (blocksize * blocksize))
+    split = [n, b, b, depth, h, w] if mode == "DCR" else [n, depth, b, b, h, w]
+    order = [0, 3, 4, 1, 5, 2] if mode == "DCR" else [0, 1, 4, 2, 5, 3]
+    return _regroup(bb, x, split, order, [n, depth, h * b, w * b])
+
+
+@converter("SpaceToDepth", 1, 13)
+def space_to_depth_13(bb, x, *, blocksize):
+    return space_to_depth(bb, x, blocksize=blocksize)
+
+
+@converter("SpaceToDepth", 28)
+def space_to_depth(bb, x, *, blocksize, mode="DCR"):
+    n, c, h, w = bb.shape(x)
+    b, rows, columns = blocksize, bb.simplify(h // blocksize), bb.simplify(w // blocksize)
+    order = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]
+    return _regroup(bb, x, [n, c, rows, b, columns, b], order, [n, c * b * b, rows, columns])
+
+
+def _regroup(bb, x, split, order, shape):
+    x = bb.emit(relax.op.reshape(x, relax.ShapeExpr(split)))
+    x = bb.emit(relax.op.permute_dims(x, order))
+    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(shape)))
+
+
+@converter("ReverseSequence", 10, 28)
+def reverse_sequence(bb, x, sequence_lens, *, batch_axis=1, time_axis=0):
+    rank = bb.rank(x)
+    return bb.emit_te(ops.reverse_sequence, x, sequence_lens, time_axis % rank, batch_axis % rank)
