@@ -31,7 +31,7 @@ target = _Overlay(_tvm.target, Target=parse)
 
 
 def device(name: object, index: int = 0) -> _tvm.runtime.Device:
-    """The device of a kind (``"cpu"``), or of a target written as a string (``"llvm -mcpu=..."``)."""
+    """The device of a kind (``"cpu"``) or of a target (``"llvm -mcpu=..."``)."""
     text = str(name)
     kind = parse(text).kind.name if text.startswith("{") else text.split()[0]
     return _tvm.device("cpu" if kind in ("llvm", "c") else kind, index)

@@ -1,0 +1,163 @@
+"""Bad input: each kind raises one class of ours that says what, where and what to do."""
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import helper
+
+import tvm_ext
+from tvm_ext import convert_and_build, errors, frontend
+
+VALUE = helper.make_tensor_value_info
+FLOAT = onnx.TensorProto.FLOAT
+
+
+def model(*, opset=18, node=("Relu", ""), shape=("n", 3)):
+    """Two inputs of one shape: y = op(x0), z = x0 - x1."""
+    op_type, domain = node
+    imports = {"": opset} | ({domain: 1} if domain else {})
+    graph = helper.make_graph(
+        [
+            helper.make_node(op_type, ["x0"], ["y"], "first", domain=domain),
+            helper.make_node("Sub", ["x0", "x1"], ["z"], "second"),
+        ],
+        "graph",
+        [VALUE("x0", FLOAT, shape), VALUE("x1", FLOAT, shape)],
+        [VALUE("y", FLOAT, shape), VALUE("z", FLOAT, shape)],
+    )
+    return helper.make_model(
+        graph, ir_version=10, opset_imports=[helper.make_opsetid(*i) for i in imports.items()]
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return convert_and_build(model(), "llvm", opt_level=0)
+
+
+def x(*shape, dtype="float32"):
+    return np.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda f: f(x(2, 3)), "inputs missing: \\['x1'\\]"),
+        (lambda f: f(x(2, 3), x(2, 3), x(2, 3)), "3 inputs given, the model has 2"),
+        (lambda f: f(x(2, 3), x0=x(2, 3)), "inputs given twice: \\['x0'\\]"),
+        (lambda f: f(x(2, 3), nix=x(2, 3)), "unknown: \\['nix'\\]"),
+        (lambda f: f(x(2, 3), x(2, 3, dtype="float64")), "'x1' needs dtype float32, got float64"),
+        (lambda f: f(x(2, 3), [[1, 2, 3], [4, 5, 6]]), "'x1' needs dtype float32, got int64"),
+        (lambda f: f(x(2, 3), x(3)), "'x1' needs rank 2 .*got shape \\(3,\\)"),
+        (lambda f: f(x(2, 3), x(2, 4)), "'x1' axis 1: needs 3, got 4"),
+        (lambda f: f(x(2, 3), x(5, 3)), "'x1' axis 0: needs n = 2, got 5"),
+        (lambda f: f.run(["nix"], {"x0": x(2, 3), "x1": x(2, 3)}), "no outputs \\['nix'\\]"),
+    ],
+)
+def test_inputs_that_do_not_fit(compiled, call, message):
+    with pytest.raises(errors.InputError, match=message):
+        call(compiled)
+
+
+def test_arrays_that_are_not_contiguous_are_read_right(compiled):
+    wide = np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
+    views = wide[::2, ::-1][:, :3], wide.T[:3, 1:4]
+    y, z = compiled(*views)
+    np.testing.assert_array_equal(y, np.maximum(views[0], 0))
+    np.testing.assert_array_equal(z, views[0] - views[1])
+
+
+@pytest.mark.parametrize(
+    "shapes, message",
+    [
+        ({"x0": (2, 3), "x1": (4, 3)}, "'n' is given two values: 2 and 4"),
+        ({"n": 2, "x0": (4, 3)}, "'n' is given two values: 2 and 4"),
+        ({"m": 2}, "no symbolic dim 'm'.*'n'"),
+        ({"nix": (2, 3)}, "no input 'nix'.*'x0'"),
+        ({"x0": (2, 4)}, "'x0' axis 1 is 3, not 4"),
+        ({"x0": (2,)}, "'x0' has rank 2, not 1"),
+        ({"n": -1}, "-1"),
+    ],
+)
+def test_shapes_that_contradict_the_model(shapes, message):
+    with pytest.raises(errors.ModelError, match=message):
+        convert_and_build(model(), "llvm", shapes=shapes)
+
+
+def test_files_that_are_no_model(tmp_path):
+    whole = model().SerializeToString()
+    for name, content in (
+        ("truncated", whole[: len(whole) // 2]),
+        ("text", b"hello"),
+        ("empty", b""),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(errors.ModelError, match=name):
+            convert_and_build(path)
+    for missing in tmp_path / "missing", tmp_path:
+        with pytest.raises(errors.ModelError, match=missing.name):
+            convert_and_build(missing)
+    with pytest.raises(errors.ModelError, match="list"):
+        convert_and_build([])
+
+
+@pytest.mark.parametrize("opset", [0, 9999])
+def test_an_opset_that_is_not_known(opset):
+    with pytest.raises(errors.ModelError, match=f"opset.*{opset}|{opset}.*opset"):
+        convert_and_build(model(opset=opset), "llvm")
+
+
+def test_operators_that_are_not_known_are_all_named():
+    unknown = model(node=("Zeta", "my.ops"))
+    unknown.graph.node[1].op_type = "Alpha"
+    unknown.graph.node[1].domain = "my.ops"
+    with pytest.raises(errors.ConversionError, match="Alpha(.|\n)*Zeta") as caught:
+        convert_and_build(unknown, "llvm")
+    assert [(n.op_type, n.node, n.opset) for n in caught.value.nodes] == [
+        ("Alpha", "second", 1),
+        ("Zeta", "first", 1),
+    ]
+
+
+@pytest.mark.parametrize("limits", [frontend.Limits(nodes=1), frontend.Limits(bytes=10)])
+def test_a_model_over_the_limits(limits):
+    with pytest.raises(errors.ModelLimitError, match="over the limit of 1"):
+        convert_and_build(model().SerializeToString(), "llvm", limits=limits)
+
+
+@pytest.mark.parametrize("target", ["nonsense", "llvm -mcpu=x", {"kind": "nonsense"}, 3])
+def test_a_target_that_is_not_known(target):
+    with pytest.raises(errors.TargetError, match="unknown target"):
+        convert_and_build(model(), target)
+
+
+@pytest.mark.skipif(tvm.cuda(0).exist, reason="needs a machine without a GPU")
+def test_cuda_without_a_gpu_builds_and_says_that_it_cannot_run():
+    built = convert_and_build(model(shape=(2, 3)), "cuda")
+    with pytest.raises(errors.TargetError, match="(?i)no cuda device|gpu"):
+        built(x(2, 3), x(2, 3))
+    with pytest.raises(errors.TargetError, match="CUDA"):
+        tvm_ext.backend.prepare(model(), "CUDA")
+
+
+@pytest.mark.parametrize("place", ["missing/out.tvmx", "a_file/out.tvmx"])
+def test_a_place_that_cannot_be_written(compiled, tmp_path, place):
+    (tmp_path / "a_file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(errors.OutputPathError, match=r"out\.tvmx|missing|a_file"):
+        compiled.save(tmp_path / place)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_every_class_is_one_of_ours_and_one_of_pythons():
+    for name in errors.__all__:
+        error = getattr(errors, name)
+        if (
+            isinstance(error, type)
+            and issubclass(error, Exception)
+            and error is not (errors.TvmExtError)
+        ):
+            assert issubclass(error, errors.TvmExtError)
+            assert issubclass(error, ValueError | OSError | RuntimeError | ImportError), name
