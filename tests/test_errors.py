@@ -113,7 +113,7 @@ def test_operators_that_are_not_known_are_all_named():
     unknown = model(node=("Zeta", "my.ops"))
     unknown.graph.node[1].op_type = "Alpha"
     unknown.graph.node[1].domain = "my.ops"
-    with pytest.raises(errors.ConversionError, match="Alpha(.|\n)*Zeta") as caught:
+    with pytest.raises(errors.ConversionError, match=r"Alpha(.|\n)*Zeta") as caught:
         convert_and_build(unknown, "llvm")
     assert [(n.op_type, n.node, n.opset) for n in caught.value.nodes] == [
         ("Alpha", "second", 1),
@@ -136,7 +136,7 @@ def test_a_target_that_is_not_known(target):
 @pytest.mark.skipif(tvm.cuda(0).exist, reason="needs a machine without a GPU")
 def test_cuda_without_a_gpu_builds_and_says_that_it_cannot_run():
     built = convert_and_build(model(shape=(2, 3)), "cuda")
-    with pytest.raises(errors.TargetError, match="(?i)no cuda device|gpu"):
+    with pytest.raises(errors.TargetError, match=r"(?i)no cuda device|gpu"):
         built(x(2, 3), x(2, 3))
     with pytest.raises(errors.TargetError, match="CUDA"):
         tvm_ext.backend.prepare(model(), "CUDA")
