@@ -47,7 +47,7 @@ def convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, 
     return bb.emit(
         operator(
             x, w, window.strides, pads, window.dilations, group, data_layout, kernel_layout,
-            out_dtype="" if out_dtype == bb.dtype(x) else out_dtype,
+            out_dtype=None if out_dtype == bb.dtype(x) else out_dtype,
         )
     )  # fmt: skip
 

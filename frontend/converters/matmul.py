@@ -26,8 +26,8 @@ def gemm(bb, a, b, c=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):  # noqa:
     dtype = bb.dtype(a)
     if "int" in dtype and not (float(alpha).is_integer() and float(beta).is_integer()):
         raise NotImplementedError(f"alpha {alpha}, beta {beta} with {dtype}")
-    a = _transposed(bb, a) if transA else a
-    b = _transposed(bb, b) if transB else b
+    a = transposed(bb, a) if transA else a
+    b = transposed(bb, b) if transB else b
     if constant(bb, b) is not None:  # the scale moves into the weights
         y = product(bb, a, _scaled(bb, b, alpha))
     else:
@@ -43,7 +43,8 @@ def gemm_1(bb, a, b, c, *, alpha=1.0, beta=1.0, broadcast=0, transA=0, transB=0)
     return gemm(bb, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
 
 
-def _transposed(bb, matrix):
+def transposed(bb, matrix):
+    """``matrix.T``; a constant is transposed now."""
     array = constant(bb, matrix)
     if array is not None:
         return bb.const(np.ascontiguousarray(array.T))

@@ -1,10 +1,10 @@
-"""Convolutions that TVM lacks or computes wastefully: transposed, deformable, integer."""
+"""Convolutions that TVM lacks or computes wastefully: transposed, deformable."""
 
 from itertools import product
 
 from tvm import te, tirx
 
-__all__ = ["conv_integer", "conv_transpose", "deform_conv"]
+__all__ = ["conv_transpose", "deform_conv"]
 
 
 def conv_transpose(x, w, outputs, before, strides, dilations, group):
@@ -44,34 +44,6 @@ def conv_transpose(x, w, outputs, before, strides, dilations, group):
         return te.sum(product_, axis=[c, *taps])
 
     return te.compute((n, per_group * group, *outputs), term, "conv_transpose")
-
-
-def conv_integer(x, w, x_zero, w_zero, strides, dilations, group):
-    """``(x - x_zero)[N, C, I...]`` with ``(w - w_zero)[M, C/group, K...]`` in int32, no pads.
-
-    ``x_zero`` is a scalar, ``w_zero`` a scalar or ``[M]``; either may be None.
-    """
-    n, _, *inputs = x.shape
-    m, depth, *kernel = w.shape
-    per_group = m // group
-    c = te.reduce_axis((0, depth), "c")
-    taps = [te.reduce_axis((0, k), f"k{axis}") for axis, k in enumerate(kernel)]
-
-    def term(batch, o, *position):
-        where = [
-            p * s + k * d for p, s, k, d in zip(position, strides, taps, dilations, strict=True)
-        ]
-        value = x(batch, tirx.floordiv(o, per_group) * depth + c, *where).astype("int32")
-        weight = w(o, c, *taps).astype("int32")
-        value = value if x_zero is None else value - x_zero().astype("int32")
-        weight = weight if w_zero is None else weight - _channel(w_zero, o).astype("int32")
-        return te.sum(value * weight, axis=[c, *taps])
-
-    outputs = [
-        (i - d * (k - 1) - 1) // s + 1
-        for i, k, s, d in zip(inputs, kernel, strides, dilations, strict=True)
-    ]
-    return te.compute((n, m, *outputs), term, "conv_integer")
 
 
 def deform_conv(x, w, offset, mask, before, strides, dilations, group, offset_group):
@@ -123,8 +95,3 @@ def deform_conv(x, w, offset, mask, before, strides, dilations, group, offset_gr
 def accumulator(dtype):
     """The type that sums of ``dtype`` run in."""
     return "float32" if str(dtype) in ("float16", "bfloat16") else dtype
-
-
-def _channel(tensor, index):
-    """A per-channel value, or the scalar that stands for all channels."""
-    return tensor(index) if len(tensor.shape) else tensor()

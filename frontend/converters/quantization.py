@@ -1,0 +1,159 @@
+"""Converters for linear quantisation and for arithmetic on quantised tensors.
+
+Integer products stay Relax operators on int32, so that the passes for matmul and conv see them;
+the step back to a narrow type is one element-wise kernel.
+"""
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from tvm import relax
+
+from tvm_ext.ops import quantization as ops
+
+from ..precision import cast, constant
+from ..table import converter
+from .convolution import add_bias, convolve
+
+_INTEGERS = ("int8", "uint8", "int16", "uint16")
+_FLOATS = ("float8_e4m3fn", "float8_e5m2")
+
+
+@converter("QuantizeLinear", 10, 13, 19)
+def quantize_linear(bb, x, y_scale, y_zero_point=None, *, axis=1, saturate=1):
+    return quantize_linear_21(bb, x, y_scale, y_zero_point, axis=axis, saturate=saturate)
+
+
+@converter("QuantizeLinear", 21, 23, 24, 25, 28)
+def quantize_linear_21(bb, x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0,
+                       precision=0, saturate=1):  # fmt: skip
+    dtype = "uint8"
+    if y_zero_point is not None:
+        dtype = bb.dtype(y_zero_point)
+    elif output_dtype:
+        dtype = _name(output_dtype)
+    precision = _name(precision) if precision else bb.dtype(y_scale)
+    if "float" not in precision:
+        precision = "float32"
+    axis, block = _granularity(bb, x, y_scale, axis, block_size)
+    bounds = _bounds(dtype)
+    if dtype in _FLOATS:
+        y_zero_point = None  # must be 0
+        bounds = bounds if saturate else None
+    return bb.emit_te(
+        ops.quantize_linear, x, y_scale, y_zero_point, axis, block, dtype, bounds, precision
+    )
+
+
+@converter("DequantizeLinear", 10, 13, 19)
+def dequantize_linear(bb, x, x_scale, x_zero_point=None, *, axis=1):
+    return dequantize_linear_21(bb, x, x_scale, x_zero_point, axis=axis)
+
+
+@converter("DequantizeLinear", 21, 23, 24, 25, 28)
+def dequantize_linear_21(bb, x, x_scale, x_zero_point=None, *, axis=1, block_size=0,
+                         output_dtype=0):  # fmt: skip
+    dtype = _name(output_dtype) if output_dtype else bb.dtype(x_scale)
+    axis, block = _granularity(bb, x, x_scale, axis, block_size)
+    return bb.emit_te(ops.dequantize_linear, x, x_scale, x_zero_point, axis, block, dtype)
+
+
+@converter("DynamicQuantizeLinear", 11)
+def dynamic_quantize_linear(bb, x):
+    results = bb.emit_te(ops.dynamic_quantize_linear, x)
+    return tuple(bb.emit(relax.TupleGetItem(results, k)) for k in range(3))
+
+
+@converter("MatMulInteger", 10)
+def matmul_integer(bb, a, b, a_zero_point=None, b_zero_point=None):
+    return _integer_product(bb, a, b, a_zero_point, b_zero_point)
+
+
+@converter("QLinearMatMul", 10, 21)
+def qlinear_matmul(bb, a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point):
+    total = _integer_product(bb, a, b, a_zero_point, b_zero_point)
+    scales = _rows(bb, a_scale, bb.rank(a)), b_scale, _rows(bb, y_scale, bb.rank(a))
+    return _requantized(bb, total, *scales, _rows(bb, y_zero_point, bb.rank(a)))
+
+
+@converter("ConvInteger", 10)
+def conv_integer(bb, x, w, x_zero_point=None, w_zero_point=None, *, auto_pad="NOTSET",
+                 dilations=None, group=1, kernel_shape=None, pads=None, strides=None):  # fmt: skip
+    # Pads are the zero point, hence zeros once it is subtracted.
+    x = _shifted(bb, x, x_zero_point)
+    w = _shifted(bb, w, _leading(bb, w_zero_point, bb.rank(w)))
+    return convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, "int32")
+
+
+@converter("QLinearConv", 10)
+def qlinear_conv(bb, x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point,
+                 b=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None,
+                 pads=None, strides=None):  # fmt: skip
+    total = conv_integer(bb, x, w, x_zero_point, w_zero_point, auto_pad=auto_pad,
+                         dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
+                         strides=strides)  # fmt: skip
+    # A scale per output channel, which is the second axis of the result.
+    w_scale = _leading(bb, w_scale, bb.rank(x) - 1)
+    return _requantized(bb, add_bias(bb, total, b), x_scale, w_scale, y_scale, y_zero_point)
+
+
+def _integer_product(bb, a, b, a_zero, b_zero):
+    a = _shifted(bb, a, None if a_zero is None else _rows(bb, a_zero, bb.rank(a)))
+    return bb.emit(relax.op.matmul(a, _shifted(bb, b, b_zero)))
+
+
+def _shifted(bb, x, zero):
+    """``x - zero`` in int32."""
+    wide = cast(bb, x, "int32")
+    array = None if zero is None else constant(bb, zero)
+    if zero is None or (array is not None and not array.any()):
+        return wide
+    return bb.emit(relax.op.subtract(wide, cast(bb, zero, "int32")))
+
+
+def _requantized(bb, total, left_scale, right_scale, y_scale, y_zero):
+    dtype = bb.dtype(y_zero)
+    return bb.emit_te(
+        ops.requantize, total, left_scale, right_scale, y_scale, y_zero, dtype, _bounds(dtype)
+    )
+
+
+def _rows(bb, parameter, rank):
+    """A per-row vector ``[M]`` of a matrix as ``[M, 1]``; everything else broadcasts already."""
+    if bb.rank(parameter) != 1 or bb.shape(parameter) == [1] or rank < 2:
+        return parameter
+    return bb.emit(relax.op.reshape(parameter, [bb.shape(parameter)[0], 1]))
+
+
+def _leading(bb, parameter, rank):
+    """A per-channel vector ``[M]`` as ``[M, 1, ...]`` of ``rank``; scalars and None stay."""
+    if parameter is None or bb.rank(parameter) == 0:
+        return parameter
+    return bb.emit(relax.op.reshape(parameter, [bb.shape(parameter)[0], *[1] * (rank - 1)]))
+
+
+def _granularity(bb, x, scale, axis, block_size):
+    """The axis that a scale goes along, and the block size (0: not blocked)."""
+    if bb.rank(scale) == 0 or bb.shape(scale) == [1]:
+        return 0, 0
+    axis %= bb.rank(x)
+    if bb.rank(scale) == 1 and not block_size:
+        return axis, 0
+    if bb.rank(scale) != bb.rank(x) or not block_size:
+        raise NotImplementedError(f"scale of shape {bb.shape(scale)} with block_size {block_size}")
+    return axis, block_size
+
+
+def _name(onnx_dtype):
+    """The numpy name of an ONNX type number."""
+    return np.dtype(ir.DataType(onnx_dtype).numpy()).name
+
+
+def _bounds(dtype):
+    if dtype in _INTEGERS:
+        info = np.iinfo(dtype)
+        return info.min, info.max
+    if dtype in _FLOATS:
+        info = ml_dtypes.finfo(dtype)
+        return float(info.min), float(info.max)
+    raise NotImplementedError(f"quantised type {dtype}")
