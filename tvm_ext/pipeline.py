@@ -15,6 +15,9 @@ from tvm.target import Target
 
 from . import schedules
 from .frontend import rewrites
+from .passes.blocked_layout import blocked_layout
+from .passes.legalize import legalize
+from .passes.tiled_matmul import legalize_matmul
 
 __all__ = ["PHASES", "Pipeline", "Step", "default"]
 
@@ -92,7 +95,11 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
 
     add("select", relax.backend.DispatchSampling())
     add("select", relax.backend.DispatchSortScan())
-    add("select", transform.LegalizeOps())
+    if target.kind.name == "llvm" and opt_level >= 2:
+        add("select", blocked_layout(target))
+        add("select", legalize({"relax.matmul": legalize_matmul(target)}), name="LegalizeOps")
+    else:
+        add("select", legalize(), name="LegalizeOps")
     add("fuse", transform.AnnotateTIROpPattern(), at=1)
     add("fuse", transform.FoldConstant(), at=1)
     add("fuse", transform.FuseOps(), at=1)

@@ -25,6 +25,7 @@ from tvm_ext.ops import conv2d_blocked as ops
 from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.conv2d import choose_tile
+from .legalize import to_kernel
 from .lift_channels import lift_channels
 
 __all__ = ["blocked_layout"]
@@ -149,9 +150,7 @@ class _BlockedLayout(PyExprMutator):
 
     def _legalized(self, call: relax.Call) -> relax.Call | None:
         """``call`` as a call_tir of one kernel with one result."""
-        if isinstance(call.op, Op) and call.op != _CALL_TIR:
-            legalize = call.op.get_attr("FLegalize")
-            call = legalize(self.builder_, call) if legalize is not None else call
+        call = to_kernel(self.builder_, call)
         ok = (isinstance(call, relax.Call) and call.op == _CALL_TIR and len(call.args) == 2
               and isinstance(call.args[0], GlobalVar)
               and isinstance(call.ty_args[0], relax.TensorType))
@@ -193,11 +192,9 @@ class _BlockedLayout(PyExprMutator):
         return plain
 
     def _emit_te(self, compute, *args, pattern: int | None = OUT_ELEMWISE_FUSABLE) -> relax.Var:
-        call = self.builder_.call_te(compute, *args, primfunc_name_hint=compute.__name__)
-        if pattern is not None:
-            symbol = call.args[0]
-            func = self.builder_.get()[symbol]
-            self.builder_.update_func(symbol, func.with_attr("op_pattern", pattern))
+        attrs = None if pattern is None else {"op_pattern": pattern}
+        call = self.builder_.call_te(compute, *args, primfunc_name_hint=compute.__name__,
+                                     primfunc_attrs=attrs)
         return self.builder_.emit(call, self.name)
 
     def _vector(self, call: relax.Call) -> int:

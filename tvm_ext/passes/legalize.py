@@ -1,0 +1,79 @@
+"""From Relax operators to kernels, with our formulas where TVM's differ from ONNX or are slow.
+
+Before: ``R.nn.relu(x)``    After: ``R.call_tir(relu, (x,))`` of ``tvm_ext.ops.activation.relu``
+
+TVM's own legalisation drops NaN (relu, clip, maximum, minimum), lets an integer division trap,
+loses tanh near 0, and calls libm per element for exp, log, erf, tanh and sigmoid.
+"""
+
+from collections.abc import Callable, Mapping
+
+import tvm
+from tvm import relax, te, tirx
+
+from tvm_ext.ops import activation, arithmetic, logic, math
+
+__all__ = ["REPLACED", "legalize", "to_kernel"]
+
+Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+
+# Relax operator -> the TE function that computes it
+REPLACED = {
+    "relax.abs": math.abs_,
+    "relax.negative": math.neg,
+    "relax.sign": math.sign,
+    "relax.sqrt": math.sqrt,
+    "relax.exp": math.exp,
+    "relax.log": math.log,
+    "relax.erf": math.erf,
+    "relax.floor": math.floor,
+    "relax.ceil": math.ceil,
+    "relax.round": math.round_,
+    "relax.sin": math.sin,
+    "relax.cos": math.cos,
+    "relax.tan": math.tan,
+    "relax.asin": math.asin,
+    "relax.acos": math.acos,
+    "relax.atan": math.atan,
+    "relax.sinh": math.sinh,
+    "relax.cosh": math.cosh,
+    "relax.tanh": math.tanh,
+    "relax.asinh": math.asinh,
+    "relax.acosh": math.acosh,
+    "relax.atanh": math.atanh,
+    "relax.sigmoid": activation.sigmoid,
+    "relax.nn.relu": activation.relu,
+    "relax.nn.gelu": activation.gelu,
+    "relax.nn.gelu_tanh": activation.gelu_tanh,
+    "relax.nn.silu": activation.silu,
+    "relax.clip": activation.clip,
+    "relax.divide": arithmetic.div,
+    "relax.maximum": arithmetic.maximum,
+    "relax.minimum": arithmetic.minimum,
+    "relax.isnan": logic.is_nan,
+}
+
+
+def legalize(specific: Mapping[str, Legalization] | None = None) -> tvm.ir.transform.Pass:
+    """``relax.transform.LegalizeOps`` with the replacements above, and a target's own."""
+    replaced = {name: _legalization(compute) for name, compute in REPLACED.items()}
+    return relax.transform.LegalizeOps(replaced | dict(specific or {}))
+
+
+def to_kernel(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """One operator as the kernel that :func:`legalize` would choose; others stay as they are."""
+    if not isinstance(call.op, tvm.ir.Op):
+        return call
+    if call.op.name in REPLACED:
+        return _legalization(REPLACED[call.op.name])(bb, call)
+    generic = call.op.get_attr("FLegalize")
+    return call if generic is None else generic(bb, call)
+
+
+def _legalization(compute: Callable[..., te.Tensor]) -> Legalization:
+    name = compute.__name__.strip("_")
+
+    def replace(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        return bb.call_te(compute, *call.args, primfunc_name_hint=name)
+
+    return replace
