@@ -32,7 +32,7 @@ def model(text):
 
 @pytest.fixture(scope="module")
 def report():
-    return compare(model(NORM), batch=3, threads=1, **FAST)
+    return tvm_ext.compare(model(NORM), batch=3, threads=1, **FAST)
 
 
 def test_accuracy_by_hand():
@@ -167,10 +167,6 @@ def test_compare_renders_as_table_json_and_plot(report, tmp_path):
     assert image.startswith(b"\x89PNG")
     with pytest.raises(OutputPathError):
         report.plot(tmp_path / "missing" / "plot.png")
-
-
-def test_compare_is_callable_from_the_package():
-    assert tvm_ext.compare(model(NORM), threads=1, **FAST).agrees(1e-5)
 
 
 @pytest.mark.parametrize(

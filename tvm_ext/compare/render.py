@@ -98,10 +98,10 @@ def plot(comparison: Comparison, path: Path) -> Path:
         [(side.latency.p90 - side.latency.median) * 1e3 for side in sides],
     ]
     bars = latency.bar(names, medians, yerr=whiskers, capsize=6, color=colours)
-    latency.bar_label(bars, fmt="%.2f", label_type="center", color="white")
+    latency.bar_label(bars, fmt="%.3g", label_type="center", color="white")
     latency.set_ylabel("ms per run (median, p10 to p90)")
     bars = memory.bar(names, [side.resident_bytes / MEGABYTE for side in sides], color=colours)
-    memory.bar_label(bars, fmt="%.0f", label_type="center", color="white")
+    memory.bar_label(bars, fmt="%.3g", label_type="center", color="white")
     memory.set_ylabel("resident MB added by load and run")
     figure.suptitle(f"{comparison.model}, {comparison.threads} threads, {comparison.machine.cpu}")
     try:
