@@ -4,19 +4,18 @@ Integer products stay Relax operators on int32, so that the passes for matmul an
 the step back to a narrow type is one element-wise kernel.
 """
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from tvm import relax
 
 from tvm_ext.ops import quantization as ops
+from tvm_ext.ops.float8 import FORMATS
 
 from ..precision import cast, constant
 from ..table import converter
 from .convolution import add_bias, convolve
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16")
-_FLOATS = ("float8_e4m3fn", "float8_e5m2")
 
 
 @converter("QuantizeLinear", 10, 13, 19)
@@ -37,9 +36,8 @@ def quantize_linear_21(bb, x, y_scale, y_zero_point=None, *, axis=1, block_size=
         precision = "float32"
     axis, block = _granularity(bb, x, y_scale, axis, block_size)
     bounds = _bounds(dtype)
-    if dtype in _FLOATS:
-        y_zero_point = None  # must be 0
-        bounds = bounds if saturate else None
+    if dtype in FORMATS and not saturate:
+        bounds = None
     return bb.emit_te(
         ops.quantize_linear, x, y_scale, y_zero_point, axis, block, dtype, bounds, precision
     )
@@ -153,7 +151,6 @@ def _bounds(dtype):
     if dtype in _INTEGERS:
         info = np.iinfo(dtype)
         return info.min, info.max
-    if dtype in _FLOATS:
-        info = ml_dtypes.finfo(dtype)
-        return float(info.min), float(info.max)
+    if dtype in FORMATS:
+        return -FORMATS[dtype].largest, FORMATS[dtype].largest
     raise NotImplementedError(f"quantised type {dtype}")

@@ -6,22 +6,23 @@ element per block of ``block`` along ``axis``.
 
 from tvm import te, tirx
 
+from .float8 import FORMATS, decode, encode
+
 __all__ = ["dequantize_linear", "dynamic_quantize_linear", "quantize_linear", "requantize"]
 
 
 def quantize_linear(x, scale, zero, axis, block, dtype, bounds, precision):
     """``saturate(round(x / scale) + zero)`` as ``dtype``, whose range is ``bounds``.
 
-    The quotient is rounded to ``precision`` first. A ``dtype`` that is a float is not rounded to
-    integers; with ``bounds`` None it overflows as its conversion says.
+    The quotient is rounded to ``precision`` first. For float8, ``bounds`` None means overflow to
+    infinity or NaN, and ``zero`` is 0.
     """
-    integral = "int" in dtype
 
     def element(*i):
         quotient = x(*i).astype("float32") / _parameter(scale, i, axis, block).astype("float32")
         quotient = quotient.astype(precision).astype("float32")
-        if not integral:
-            return _saturated(quotient, bounds).astype(dtype)
+        if dtype in FORMATS:
+            return encode(quotient, dtype, saturate=bounds is not None)
         shift = tirx.const(0.0, "float32")
         if zero is not None:
             shift = _parameter(zero, i, axis, block).astype("float32")
@@ -32,10 +33,11 @@ def quantize_linear(x, scale, zero, axis, block, dtype, bounds, precision):
 
 def dequantize_linear(x, scale, zero, axis, block, dtype):
     """``(x - zero) * scale`` as ``dtype``, computed in float32."""
+    code = str(x.dtype)
 
     def element(*i):
-        value = x(*i).astype("float32")
-        if zero is not None:
+        value = decode(x(*i), code) if code in FORMATS else x(*i).astype("float32")
+        if zero is not None and code not in FORMATS:
             value = value - _parameter(zero, i, axis, block).astype("float32")
         return (value * _parameter(scale, i, axis, block).astype("float32")).astype(dtype)
 
@@ -84,8 +86,6 @@ def dynamic_quantize_linear(x):
 
 def _saturated(value, bounds):
     """``value`` within ``bounds``; NaN stays NaN."""
-    if bounds is None:
-        return value
     low, high = (tirx.const(float(bound), "float32") for bound in bounds)
     return tirx.Select(value < low, low, tirx.Select(value > high, high, value))
 
