@@ -11,9 +11,6 @@
 #include <string.h>
 #include <ucontext.h>
 
-#include <functional>
-#include <vector>
-
 #define __global__
 #define __device__
 #define __host__
@@ -37,13 +34,15 @@ struct Fiber {
   bool started;
   ucontext_t context;
   jmp_buf jump;
-  std::vector<char> stack;
+  uint64_t slot;  // what the lane shows in a warp exchange
+  char* stack;
 };
-static std::vector<Fiber> fibers;
-static std::vector<uint64_t> slots;  // one per thread, for warp exchanges
-static int current;
+static const int MAX_THREADS = 1024, STACK_BYTES = 64 << 10;
+static Fiber fibers[MAX_THREADS];
+static int threads, current;
 static jmp_buf scheduler;
-static std::function<void()> kernel_body;
+static void (*kernel_body)(const void*);
+static const void* kernel_arguments;
 
 static void select_thread(int i) {
   current = i;
@@ -54,7 +53,7 @@ static void wait_at(State point) {
   if (!_setjmp(fibers[current].jump)) _longjmp(scheduler, 1);
 }
 static void fiber_main() {
-  kernel_body();
+  kernel_body(kernel_arguments);
   fibers[current].state = DONE;
   _longjmp(scheduler, 1);
 }
@@ -64,24 +63,24 @@ static void resume(int i) {
   Fiber& fiber = fibers[i];
   if (fiber.started) _longjmp(fiber.jump, 1);
   fiber.started = true;
-  fiber.stack.resize(64 << 10);
+  if (!fiber.stack) fiber.stack = (char*)malloc(STACK_BYTES);
   getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.data();
-  fiber.context.uc_stack.ss_size = fiber.stack.size();
+  fiber.context.uc_stack.ss_sp = fiber.stack;
+  fiber.context.uc_stack.ss_size = STACK_BYTES;
   fiber.context.uc_link = nullptr;
   makecontext(&fiber.context, fiber_main, 0);
   setcontext(&fiber.context);
 }
 static bool release(State point) {
   bool any = false;
-  for (Fiber& fiber : fibers)
-    if (fiber.state == point) fiber.state = READY, any = true;
+  for (int i = 0; i < threads; ++i)
+    if (fibers[i].state == point) fibers[i].state = READY, any = true;
   return any;
 }
 static void run_fibers() {
-  for (Fiber& fiber : fibers) fiber.state = READY, fiber.started = false;
+  for (int i = 0; i < threads; ++i) fibers[i].state = READY, fibers[i].started = false;
   do
-    for (int i = 0; i < (int)fibers.size(); ++i)
+    for (int i = 0; i < threads; ++i)
       if (fibers[i].state == READY) resume(i);
   while (release(AT_WARP) || release(AT_BARRIER));
 }
@@ -90,12 +89,12 @@ extern char __start_cuda_shared[] __attribute__((weak));
 extern char __stop_cuda_shared[] __attribute__((weak));
 
 // launch = gridDim.xyz, blockDim.xyz; a kernel that never waits needs no fibers.
-static void run_grid(std::function<void()> body, const int* launch, bool waits) {
+template <class Body> static void run_grid(const Body& body, const int* launch, bool waits) {
   gridDim = {launch[0], launch[1], launch[2]};
   blockDim = {launch[3], launch[4], launch[5]};
-  int threads = launch[3] * launch[4] * launch[5];
-  kernel_body = body;
-  if (waits) fibers.resize(threads), slots.resize(threads);
+  threads = launch[3] * launch[4] * launch[5];
+  kernel_body = [](const void* self) { (*(const Body*)self)(); };
+  kernel_arguments = &body;
   for (int z = 0; z < gridDim.z; ++z)
     for (int y = 0; y < gridDim.y; ++y)
       for (int x = 0; x < gridDim.x; ++x) {
@@ -116,11 +115,11 @@ static void __syncwarp(unsigned = ~0u) { wait_at(AT_WARP); }
 static unsigned __activemask() { return ~0u; }
 template <class T> static T exchange(T value, int lane, int width) {
   int self = current % 32, base = current - self, first = self - self % width;
-  memcpy(&slots[current], &value, sizeof value);
+  memcpy(&fibers[current].slot, &value, sizeof value);
   wait_at(AT_WARP);
-  bool inside = lane >= first && lane < first + width && base + lane < (int)slots.size();
+  bool inside = lane >= first && lane < first + width && base + lane < threads;
   T result = value;
-  if (inside) memcpy(&result, &slots[base + lane], sizeof result);
+  if (inside) memcpy(&result, &fibers[base + lane].slot, sizeof result);
   wait_at(AT_WARP);
   return result;
 }

@@ -10,6 +10,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -49,11 +50,9 @@ def emulated(folder):
     build_llvm = tvm.get_global_func("target.build.llvm")
 
     def device(module, target):
-        source = build_cuda(module, target).inspect_source()
-        library = _compile(source, module, Path(mkdtemp(dir=folder)) / "kernels")
+        library = _Library(build_cuda(module, target).inspect_source(), module, folder)
         for kernel in module.functions.values():
-            name = str(kernel.attrs["global_symbol"])
-            registry.override(name, _launcher(getattr(library, f"launch_{name}"), kernel))
+            registry.override(str(kernel.attrs["global_symbol"]), library.launcher(kernel))
 
     def host(module, target):
         return build_llvm(_workspace_on_cpu(module), target)
@@ -107,63 +106,63 @@ def _workspace_on_cpu(module):
     )
 
 
-def _compile(source, module, stem):
-    """The library that g++ makes of the kernels in ``source``, each with a launch function."""
-    kernels = source[source.index('extern "C" __global__') :]
-    text = [f'#include "{Path(__file__).with_name("cuda_on_cpu.h")}"', kernels]
-    for kernel in module.functions.values():
+class _Library:
+    """The kernels of one device module, compiled by g++ when the first of them is called."""
+
+    def __init__(self, source, module, folder):
+        self.kernels = source[source.index('extern "C" __global__') :]
+        self.names = [str(kernel.attrs["global_symbol"]) for kernel in module.functions.values()]
+        self.folder = folder
+
+    def launcher(self, kernel):
+        """What the host code calls: data pointers and scalars, then the launch dims by tag."""
         name = str(kernel.attrs["global_symbol"])
-        arguments = ", ".join(f"a{k}" for k in range(len(_parameters(kernels, name))))
-        parameters = "".join(f", {kind} a{k}" for k, kind in enumerate(_parameters(kernels, name)))
-        waits = re.search(r"__sync|__shfl", _definition(kernels, name)) is not None
-        text.append(
-            f'extern "C" void launch_{name}(const int* launch{parameters}) {{\n'
-            f"  run_grid([=] {{ {name}({arguments}); }}, launch, {str(waits).lower()});\n}}"
+        tags = [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
+        count = len(kernel.params)
+
+        def call(*arguments):
+            dims = dict(zip(tags, arguments[count:], strict=True))
+            grid = (ctypes.c_int * len(_TAGS))(*(int(dims.get(tag, 1)) for tag in _TAGS))
+            getattr(self.compiled, f"launch_{name}")(grid, *arguments[:count])
+
+        return call
+
+    @cached_property
+    def compiled(self):
+        """The loaded library, with one launch function per kernel."""
+        stem = Path(mkdtemp(dir=self.folder)) / "kernels"  # dlopen knows a library by its path
+        source, binary = stem.with_suffix(".cpp"), stem.with_suffix(".so")
+        header = Path(__file__).with_name("cuda_on_cpu.h")
+        launches = [self.launch(name) for name in self.names]
+        source.write_text("\n".join([f'#include "{header}"', self.kernels, *launches]))
+        flags = ["-O1", "-w", "-fPIC", "-shared", "-ftrivial-auto-var-init=pattern"]
+        done = subprocess.run(
+            ["g++", *flags, "-o", binary, source], capture_output=True, text=True, check=False
         )
-    stem.with_suffix(".cpp").write_text("\n".join(text))
-    command = [
-        "g++",
-        "-O1",
-        "-w",
-        "-std=c++17",
-        "-fPIC",
-        "-shared",
-        "-ftrivial-auto-var-init=pattern",
-        "-o",
-        str(stem.with_suffix(".so")),
-        str(stem.with_suffix(".cpp")),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
-    library = ctypes.CDLL(str(stem.with_suffix(".so")))
-    for kernel in module.functions.values():
-        name = str(kernel.attrs["global_symbol"])
-        getattr(library, f"launch_{name}").argtypes = [ctypes.POINTER(ctypes.c_int)] + [
-            ctypes.c_void_p if kind.endswith("*") else _C_TYPES[kind]
-            for kind in _parameters(kernels, name)
-        ]
-    return library
+        assert done.returncode == 0, done.stderr[:4000]
+        library = ctypes.CDLL(str(binary))
+        for name in self.names:
+            kinds = [
+                ctypes.c_void_p if kind.endswith("*") else _C_TYPES[kind]
+                for kind in self.parameters(name)
+            ]
+            getattr(library, f"launch_{name}").argtypes = [ctypes.POINTER(ctypes.c_int), *kinds]
+        return library
 
+    def launch(self, name):
+        """The C function that runs one kernel over its grid."""
+        body = re.search(rf"\b{name}\([^)]*\) {{.*?^}}", self.kernels, re.DOTALL | re.MULTILINE)[0]
+        waits = "true" if re.search(r"__sync|__shfl", body) else "false"
+        kinds = self.parameters(name)
+        parameters = "".join(f", {kind} a{k}" for k, kind in enumerate(kinds))
+        arguments = ", ".join(f"a{k}" for k in range(len(kinds)))
+        return (
+            f'extern "C" void launch_{name}(const int* launch{parameters}) {{\n'
+            f"  run_grid([=] {{ {name}({arguments}); }}, launch, {waits});\n"
+            "}"
+        )
 
-def _parameters(kernels, name):
-    """The C types of the parameters of a kernel."""
-    declared = re.search(rf"\b{name}\((.*?)\)", kernels)[1].replace("__restrict__", "")
-    return [parameter.strip().rsplit(" ", 1)[0].strip() for parameter in declared.split(",")]
-
-
-def _definition(kernels, name):
-    """The text of one kernel."""
-    return re.search(rf"\b{name}\([^)]*\) {{.*?^}}", kernels, re.DOTALL | re.MULTILINE)[0]
-
-
-def _launcher(launch, kernel):
-    """What the host code calls: data pointers and scalars, then the launch dims by tag."""
-    tags = [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
-    count = len(kernel.params)
-
-    def call(*arguments):
-        dims = dict(zip(tags, arguments[count:], strict=True))
-        grid = (ctypes.c_int * len(_TAGS))(*(int(dims.get(tag, 1)) for tag in _TAGS))
-        launch(grid, *arguments[:count])
-
-    return call
+    def parameters(self, name):
+        """The C types of the parameters of a kernel."""
+        declared = re.search(rf"\b{name}\((.*?)\)", self.kernels)[1].replace("__restrict__", "")
+        return [parameter.strip().rsplit(" ", 1)[0].strip() for parameter in declared.split(",")]
