@@ -4,11 +4,10 @@ An index out of range never touches foreign memory: a gather reads the nearest e
 axis, a scatter drops the update. relax.op.take and topi's scatters do neither.
 """
 
-from contextlib import ExitStack
-
 from tvm import te, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+
+from . import serial
 
 
 def gather(x, indices, axis):
@@ -81,21 +80,13 @@ def _scatter(data, indices, updates, place, reduction, name):
 
         def apply(*u):
             where, valid = place(index, u)
-            with T.If(valid), T.Then():
-                T.buffer_store(result, combine(result[tuple(where)], update[u]), where)
+            value = combine(result[tuple(where)], update[u])
+            serial.when(valid, lambda: T.buffer_store(result, value, where))
 
-        return tirx.SeqStmt([_nest(data.shape, copy), _nest(updates.shape, apply)])
+        return tirx.SeqStmt([serial.nest(data.shape, copy), serial.nest(updates.shape, apply)])
 
-    return te.extern([data.shape], [data, indices, updates], body, name=name,
-                     dtype=str(data.dtype.dtype))
-
-
-def _nest(shape, body):
-    """Serial loops over ``shape`` around ``body``, as a statement."""
-    with IRBuilder() as builder:
-        with ExitStack() as loops:
-            body(*[loops.enter_context(T.serial(0, extent)) for extent in shape])
-        return builder.get()
+    dtype = str(data.dtype.dtype)
+    return serial.kernel([data.shape], [dtype], [data, indices, updates], body, name)
 
 
 def _extremum(better):

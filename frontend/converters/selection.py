@@ -1,0 +1,82 @@
+"""Converters for operators whose number of results depends on the data."""
+
+import numpy as np
+from tvm import relax
+
+from tvm_ext.ops import selection as ops
+from tvm_ext.ops.non_max_suppression import non_max_suppression as nms
+
+from ..table import converter
+from .slicing import take_slice
+
+# What the sort does not know, and a wider type with the same order.
+_COMPARABLE = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"}
+
+
+@converter("NonZero", 9, 13)
+def nonzero(bb, x):
+    if bb.rank(x) == 0:
+        x = bb.emit(relax.op.reshape(x, [1]))
+    places, count = _outputs(bb, bb.emit_te(ops.nonzero, x), 2)
+    return _first(bb, places, bb.dims(count)[0], axis=1)
+
+
+@converter("Compress", 9, 11, 28)
+def compress(bb, x, condition, *, axis=None):
+    if axis is None:
+        x, axis = _flat(bb, x), 0
+    axis %= bb.rank(x)
+    found = bb.emit_te(ops.true_positions, condition, bb.shape(x)[axis])
+    positions, count = _outputs(bb, found, 2)
+    return bb.emit_te(ops.take_first, x, positions, axis, bb.dims(count)[0])
+
+
+@converter("Unique", 11, 28)
+def unique(bb, x, *, axis=None, sorted=1):
+    if axis is None:
+        x, axis = _flat(bb, x), 0
+    axis %= bb.rank(x)
+    keys = x if bb.rank(x) == 1 else _outputs(bb, bb.emit_te(ops.slice_ranks, x, axis), 2)[0]
+    comparable = _COMPARABLE.get(bb.dtype(keys))
+    if comparable:
+        keys = bb.emit(relax.op.astype(keys, comparable))
+    order = bb.emit(relax.op.argsort(keys, axis=0, descending=False, dtype="int64"))
+    first, counts, inverse, total = _outputs(bb, bb.emit_te(ops.unique_groups, keys, order), 4)
+    if not sorted:
+        regrouped = bb.emit_te(ops.by_first_place, first, counts, inverse)
+        first, counts, inverse = _outputs(bb, regrouped, 3)
+    (number,) = bb.dims(total)
+    values = bb.emit_te(ops.take_first, x, first, axis, number)
+    return values, _first(bb, first, number), inverse, _first(bb, counts, number)
+
+
+@converter("NonMaxSuppression", 10, 11)
+def non_max_suppression(bb, boxes, scores, max_output_boxes_per_class=None, iou_threshold=None,
+                        score_threshold=None, *, center_point_box=0):
+    def scalar(value, dtype):
+        value = bb.const(np.zeros(1, dtype)) if value is None else value
+        return bb.emit(relax.op.reshape(value, [1]))
+
+    limit = scalar(max_output_boxes_per_class, "int64")
+    overlap = scalar(iou_threshold, "float32")
+    # Without a threshold every score passes.
+    lowest = bb.const(np.full(1, -np.inf, "float32"))
+    lowest = lowest if score_threshold is None else scalar(score_threshold, "float32")
+    selected = bb.emit_te(nms, boxes, scores, limit, overlap, lowest,
+                          bool(center_point_box))
+    rows, count = _outputs(bb, selected, 2)
+    return _first(bb, rows, bb.dims(count)[0])
+
+
+def _outputs(bb, packed, number):
+    return [bb.emit(relax.TupleGetItem(packed, k)) for k in range(number)]
+
+
+def _flat(bb, x):
+    return bb.emit(relax.op.reshape(x, [-1]))
+
+
+def _first(bb, x, count, axis=0):
+    lengths = bb.shape(x)
+    lengths[axis] = count
+    return take_slice(bb, x, [0] * len(lengths), [1] * len(lengths), lengths)
