@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from operator import mul
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
@@ -13,7 +15,7 @@ _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.FloorDiv, tirx.FloorMod,
            tirx.Max, tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Select, tirx.Cast)
 
 # Stands for a symbolic dim where a rule must choose.
-NOMINAL_DIM = 1 << 12
+NOMINAL_DIM = 1 << 16
 
 # Operations in units of one vector add; libm calls are scalar.
 _CALL_COST = {"tirx.sqrt": 4, "tirx.rsqrt": 4, "tirx.exp": 20, "tirx.log": 20, "tirx.tanh": 30,
@@ -41,23 +43,29 @@ def volume(extents: Sequence[ir.Expr | int]) -> int:
 
 @dataclass(frozen=True)
 class Access:
-    """One load or store. ``strides[k]``: step in elements per step of iteration variable k.
+    """One load or store. ``strides[k]``: step in elements per step of variable k.
 
     None where the step is not constant (an index computed by division or from memory).
     """
 
     buffer: tirx.Var
-    indices: tuple[ir.Expr, ...]
     strides: tuple[ir.Expr | None, ...]
     is_store: bool
 
 
 class Walk:
-    """Facts about one block: its iteration variables, accesses, guards and cost per point."""
+    """Facts about one block: its accesses and guards by variable, and its cost per point.
 
-    def __init__(self, block: s_tir.SBlock):
+    The variables are the iteration variables of the block, or those of its loops, where
+    ``values`` binds the former to the latter.
+    """
+
+    def __init__(self, block: s_tir.SBlock, variables: Sequence[ir.Var] | None = None,
+                 values: Sequence[ir.Expr] | None = None):
         self.block = block
-        self.variables = [iteration.var for iteration in block.iter_vars]
+        own = [iteration.var for iteration in block.iter_vars]
+        self.variables = own if variables is None else list(variables)
+        self._bindings = [] if values is None else list(zip(own, values, strict=True))
         self.extents = [iteration.dom.extent for iteration in block.iter_vars]
         self.kinds = "".join(_KINDS.get(i.iter_type, "O") for i in block.iter_vars)
 
@@ -95,7 +103,7 @@ class Walk:
 
     @cached_property
     def guarded(self) -> frozenset[int]:
-        """The iteration variables that a condition (if_then_else, IfThenElse) depends on."""
+        """Indices of the variables that a condition (if_then_else, IfThenElse) depends on."""
         conditions: list[ir.Expr] = []
 
         def call(node: ir.Call) -> None:
@@ -139,29 +147,36 @@ class Walk:
         return [str(a.buffer.ty.dtype.dtype) for a in self.accesses]
 
     def used(self, expr: ir.Expr) -> list[int]:
-        """The iteration variables that occur in ``expr``."""
+        """Indices of the variables that occur in ``expr``."""
         seen: list[ir.Var] = []
-        tvm_ffi.structural_walk(expr, (ir.Var, seen.append))
+        tvm_ffi.structural_walk(self._bound(expr), (ir.Var, seen.append))
         return [k for k, var in enumerate(self.variables) if any(var.same_as(s) for s in seen)]
 
-    def of_kind(self, kind: str) -> list[int]:
-        """The iteration variables of a kind: S(patial), R(eduction) or O(paque)."""
-        return [k for k, own in enumerate(self.kinds) if own == kind]
+    def _bound(self, expr: ir.Expr) -> ir.Expr:
+        if not self._bindings:
+            return expr
+
+        def value(var: ir.Var) -> ir.Expr:
+            return next((value for own, value in self._bindings if own.same_as(var)), var)
+
+        return tvm_ffi.structural_map(expr, (ir.Var, value))
 
     def _access(self, buffer: tirx.Var, indices: Sequence[ir.Expr], is_store: bool) -> Access:
-        strides: list[ir.Expr | None] = [0] * len(self.variables)
-        step: ir.Expr | int = 1
-        for index, extent in reversed(list(zip(indices, buffer.ty.shape, strict=True))):
-            coefficients = sym.detect_linear_equation(index, self.variables)
-            if coefficients:
-                for k, coefficient in enumerate(list(coefficients)[:-1]):
-                    if strides[k] is not None:
-                        strides[k] = _simplify(strides[k] + coefficient * step)
-            else:
-                for k in self.used(index):
-                    strides[k] = None
-            step = step * extent
-        return Access(buffer, tuple(indices), tuple(strides), is_store)
+        bound = [self._bound(index) for index in indices]
+        steps = list(accumulate(reversed(buffer.ty.shape), mul, initial=1))[-2::-1]
+        parts = [sym.detect_linear_equation(index, self.variables) for index in bound]
+        if not all(parts):
+            # Divisions of one index may meet their remainders in another.
+            offset = _ANALYZER.simplify(sum(map(mul, bound, steps)))
+            steps, parts = [1], [sym.detect_linear_equation(offset, self.variables)]
+        strides: list[ir.Expr | int | None]
+        if all(parts):
+            strides = [_simplify(sum(part[k] * step for part, step in zip(parts, steps, strict=True)))
+                       for k in range(len(self.variables))]
+        else:
+            irregular = {k for index in bound for k in self.used(index)}
+            strides = [None if k in irregular else 0 for k in range(len(self.variables))]
+        return Access(buffer, tuple(strides), is_store)
 
 
 _KINDS = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}

@@ -59,7 +59,7 @@ def _transposed(axes: list[Axis]) -> int | None:
     last = axes[-1]
     for k, axis in enumerate(axes[:-1]):
         for step, last_step in zip(axis.strides, last.strides, strict=True):
-            jumps = isinstance(last_step, int) and last_step > 1 or last_step is None
+            jumps = not isinstance(last_step, int) or last_step > 1
             if step == 1 and jumps and axis.size > 1 and not (axis.guarded or last.guarded):
                 return k
     return None
@@ -75,9 +75,9 @@ def _tile(sch: Schedule, axes: list[Axis], column: int, work: int, machine: Mach
     )
     loops = [*(axis.loop for axis in outer), row_tiles, column_tiles]
     sch.reorder(*loops, row, col)
-    partition(sch, row, axes[column].extent, 1)
     vectorize(sch, col, TILE)
     tiles = [-(-axes[k].size // TILE) for k in (column, -1)]
-    if not parallelise(sch, loops[:-1], [*(axis.size for axis in outer), tiles[0]], work, machine):
+    sizes = [*(axis.size for axis in outer), tiles[0]]
+    if parallelise(sch, loops[:-1], sizes, work, machine) is None:
         parallelise(sch, loops[-1:], tiles[1:], work, machine)
     partition(sch, column_tiles, axes[-1].extent, TILE)

@@ -1,22 +1,28 @@
 """What every llvm rule does to loops: normal form, collapse, vectorise, share among cores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
-import tvm
+import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir.dlight.analysis import normalize_prim_func
+from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..machine import Machine
 from .access import Walk, nominal, volume
 
-__all__ = ["Axis", "attempt", "collapse", "normal_form", "parallelise", "partition",
-           "share", "vectorize", "walk"]
+__all__ = ["Axis", "attempt", "collapse", "fit", "hint_partition", "normal_form", "parallelise", "partition",
+           "share", "uses", "vectorize", "walk"]
 
 # A parallel region costs 1-3 us; below about 5 us of vectorised work it does not pay.
 PARALLEL_WORK = 1 << 16
+
+# Elements per task where the extent is symbolic; the rest, less than one chunk, runs as scalars.
+SYMBOLIC_CHUNK = 1 << 10
 
 # Inlining a producer of at most this cost is cheaper than a trip through memory.
 CHEAP = 6
@@ -91,24 +97,36 @@ class Axis:
 
 
 def collapse(sch: Schedule, block: SBlockRV, skip: int = 0) -> list[Axis]:
-    """The axes of a block in normal form after ``skip`` loops, with neighbours fused.
+    """The axes of a block after its first ``skip`` loops, with neighbours fused.
 
-    Two loops become one where every access walks through both in equal steps.
+    Two loops become one where every access walks through both in equal steps. Unit loops are
+    left where they are.
     """
-    facts = walk(sch, block)
     axes: list[Axis] = []
-    for k, loop in enumerate(sch.get_loops(block)):
-        if k < skip:
-            continue
-        axis = Axis(loop, facts.kinds[k], facts.extents[k],
-                    [access.strides[k] for access in facts.accesses], k in facts.guarded)
-        if axes and _continues(axes[-1], axis):
+    # The bindings of a split loop with a tail stay affine only as they are.
+    whole = isinstance(get_sblockrealize(sch, block).predicate, tirx.IntImm)
+    for axis in _axes(sch, block, skip):
+        if whole and axes and _continues(axes[-1], axis):
             extent = _int(axes[-1].extent * axis.extent)
             loop = sch.fuse(axes[-1].loop, axis.loop)
             axes[-1] = Axis(loop, axis.kind, extent, axis.strides, False)
         else:
             axes.append(axis)
     return axes
+
+
+def _axes(sch: Schedule, block: SBlockRV, skip: int) -> list[Axis]:
+    loops = sch.get_loops(block)
+    stmts = [sch.get(loop) for loop in loops]
+    values = get_sblockrealize(sch, block).iter_values
+    facts = Walk(sch.get(block), [stmt.loop_var for stmt in stmts], values)
+    reduced = {k for kind, value in zip(facts.kinds, values, strict=True) if kind == "R"
+               for k in facts.used(value)}
+    return [
+        Axis(loops[k], "R" if k in reduced else "S", _int(stmts[k].extent),
+             [access.strides[k] for access in facts.accesses], k in facts.guarded)
+        for k in range(skip, len(loops)) if not _equal(stmts[k].extent, 1)
+    ]
 
 
 def _continues(outer: Axis, inner: Axis) -> bool:
@@ -128,8 +146,11 @@ def _int(extent: ir.Expr | int) -> ir.Expr | int:
 
 
 def _equal(a: ir.Expr | int, b: ir.Expr | int) -> bool:
-    difference = _ANALYZER.simplify(a - b) if not isinstance(a - b, int) else a - b
-    return isinstance(difference, int | tirx.IntImm) and int(difference) == 0
+    a, b = _int(a), _int(b)
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    difference = _ANALYZER.simplify(a - b)
+    return isinstance(difference, tirx.IntImm) and int(difference) == 0
 
 
 def vectorize(sch: Schedule, loop: LoopRV, lanes: int) -> LoopRV | None:
@@ -138,11 +159,11 @@ def vectorize(sch: Schedule, loop: LoopRV, lanes: int) -> LoopRV | None:
     Returns the loop around the vectors, None where the whole loop is one vector.
     """
     extent = _int(sch.get(loop).extent)
+    lanes = fit(extent, lanes)
     if lanes == 1:
         return loop
-    if isinstance(extent, int) and extent <= lanes:
-        if extent > 1:
-            sch.vectorize(loop)
+    if extent == lanes:
+        sch.vectorize(loop)
         return None
     outer, lane = sch.split(loop, [None, lanes])
     sch.vectorize(lane)
@@ -150,27 +171,50 @@ def vectorize(sch: Schedule, loop: LoopRV, lanes: int) -> LoopRV | None:
     return outer
 
 
+def fit(extent: ir.Expr | int, lanes: int) -> int:
+    """The vector width, ``lanes`` or a smaller power of two, with the least vectors and tail."""
+    if not isinstance(extent, int):
+        return lanes
+    widths = [lanes >> shift for shift in range(lanes.bit_length())]
+    return min(widths, key=lambda width: extent // width + extent % width)
+
+
 def partition(sch: Schedule, outer: LoopRV, extent: ir.Expr | int, step: int) -> None:
     """Let the compiler cut the loop around steps that do not divide ``extent``."""
     if not isinstance(extent, int) or extent % step:
-        sch.annotate(outer, "pragma_loop_partition_hint", tvm.tirx.const(1, "int32"))
+        hint_partition(sch, outer)
+
+
+def hint_partition(sch: Schedule, loop: LoopRV) -> None:
+    """Let the compiler cut ``loop`` where the predicate of its block changes."""
+    sch.annotate(loop, "pragma_loop_partition_hint", tirx.const(1, "int32"))
+
+
+def uses(expr: ir.Expr, var: ir.Var) -> bool:
+    """Whether ``var`` occurs in ``expr``."""
+    found: list[ir.Var] = []
+    tvm_ffi.structural_walk(expr, (ir.Var, found.append))
+    return any(var.same_as(other) for other in found)
 
 
 def parallelise(sch: Schedule, loops: list[LoopRV], sizes: list[int], work: int,
-                machine: Machine) -> bool:
+                machine: Machine, *, uneven: bool = False) -> LoopRV | None:
     """Run the fewest leading ``loops`` in parallel that can be shared evenly among the cores.
 
-    False where they cannot, or where the work does not pay for a parallel region.
+    With ``uneven``, all of them where there are no such.
+
+    Returns the parallel loop; None where they cannot, or where the work does not pay for a parallel region.
     """
     if work < PARALLEL_WORK or machine.cores == 1:
-        return False
+        return None
     count = 1
     for used, size in enumerate(sizes, 1):
         count *= size
-        if _even(count, machine.cores):
-            sch.parallel(sch.fuse(*loops[:used]))
-            return True
-    return False
+        if _even(count, machine.cores) or uneven and used == len(sizes) and count > 1:
+            task = loops[0] if used == 1 else sch.fuse(*loops[:used])
+            sch.parallel(task)
+            return task
+    return None
 
 
 def share(sch: Schedule, outer: list[Axis], inner: Axis, lanes: int, work: int,
@@ -182,24 +226,29 @@ def share(sch: Schedule, outer: list[Axis], inner: Axis, lanes: int, work: int,
     loops = [axis.loop for axis in outer]
     # A guard that differs between lanes would be run lane by lane; LLVM masks the plain loop.
     lanes = 1 if inner.guarded else lanes
-    if parallelise(sch, loops, [axis.size for axis in outer], work, machine) or not _worth_cutting(
-            inner, lanes, work, machine):
+    task = parallelise(sch, loops, [axis.size for axis in outer], work, machine)
+    if task is not None or not _worth_cutting(inner, lanes, work, machine):
         vectorize(sch, inner.loop, lanes)
         return
     extent = _int(inner.extent)
-    chunks = machine.cores if isinstance(extent, int) else None
-    vectors = None if chunks else max(PARALLEL_WORK // 2 // lanes, 1)
-    chunk, middle, lane = sch.split(inner.loop, [chunks, vectors, lanes])
+    static = isinstance(extent, int)
+    factors = [machine.cores, None, lanes] if static else [None, SYMBOLIC_CHUNK // lanes, lanes]
+    chunk, middle, lane = sch.split(inner.loop, factors)
     sch.reorder(chunk, *loops, middle, lane)
     sch.parallel(chunk)
     if lanes > 1:
         sch.vectorize(lane)
-        partition(sch, middle, extent, lanes * (chunks or vectors))
+        partition(sch, middle if static else chunk, extent, lanes * machine.cores)
 
 
 def _worth_cutting(inner: Axis, lanes: int, work: int, machine: Machine) -> bool:
     return (work >= PARALLEL_WORK and machine.cores > 1
             and inner.size >= 4 * lanes * machine.cores)
+
+
+def shares_evenly(sizes: list[int], machine: Machine) -> bool:
+    """Whether some leading loops of these ``sizes`` give every core about as much."""
+    return any(_even(count, machine.cores) for count in accumulate(sizes, mul))
 
 
 def _even(count: int, cores: int) -> bool:
