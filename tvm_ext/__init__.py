@@ -8,7 +8,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import backend, compare, errors, relay
     from .build import convert_and_build
-    from .model import CompiledModel
+    from .model import CompiledModel, load
     from .session import InferenceSession
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "compare",
     "convert_and_build",
     "errors",
+    "load",
     "relay",
 ]
 
@@ -26,6 +27,7 @@ _HOMES = {
     "CompiledModel": "model",
     "InferenceSession": "session",
     "convert_and_build": "build",
+    "load": "model",
 }
 _MODULES = ("backend", "compare", "errors", "relay")
 

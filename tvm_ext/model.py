@@ -1,14 +1,17 @@
 """A compiled model: call it, run it, ask it."""
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import tvm
 
 from .errors import InputError
+from .executors import artifact
+from .executors.plan import MemoryPlan
 
-__all__ = ["CompiledModel", "TensorInfo"]
+__all__ = ["CompiledModel", "TensorInfo", "load"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,21 @@ class CompiledModel:
     def device(self) -> tvm.runtime.Device:
         """Where the model runs."""
         return self._executor.device
+
+    @property
+    def memory(self) -> MemoryPlan | None:
+        """What was planned at compile time; None where memory is allocated at run time."""
+        return self._executor.memory
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the model to one file, for :func:`tvm_ext.load`.
+
+        Raises:
+            OutputPathError: the file cannot be written; nothing is left half-written.
+        """
+        ports = {"inputs": self.inputs, "outputs": self.outputs}
+        interface = {key: [asdict(info) for info in infos] for key, infos in ports.items()}
+        artifact.write(path, self._executor, interface)
 
     def __call__(self, *args: object, **kwargs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         names = [info.name for info in self.inputs]
@@ -80,6 +98,20 @@ class CompiledModel:
             raise InputError(f"inputs missing: {missing}, unknown: {unknown}; the model has {known}")
         sizes: dict[str, int] = {}
         return [_checked(info, feeds[info.name], sizes) for info in self.inputs]
+
+
+def load(path: str | os.PathLike) -> CompiledModel:
+    """Read a model that :meth:`CompiledModel.save` wrote. It holds native code: trust it first.
+
+    Raises:
+        OutputPathError: the file cannot be read, is not ours, or is damaged.
+    """
+    executor, interface = artifact.read(path)
+    inputs, outputs = (
+        [TensorInfo(row["name"], tuple(row["shape"]), row["dtype"]) for row in interface[key]]
+        for key in ("inputs", "outputs")
+    )
+    return CompiledModel(executor, inputs, outputs)
 
 
 def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:

@@ -12,7 +12,7 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import GlobalVar
 from tvm.ir.expr import GenericConst
 
-__all__ = ["ALIGNMENT", "Kernel", "NotStatic", "Plan", "Slot", "plan"]
+__all__ = ["ALIGNMENT", "Kernel", "MemoryPlan", "NotStatic", "Plan", "Slot", "plan"]
 
 # TVM's kernels assume this alignment of every buffer; it is a cache line and an AVX-512 register.
 ALIGNMENT = 64
@@ -55,6 +55,14 @@ class Kernel:
     reads: tuple[Slot, ...]
     writes: tuple[Slot, ...]
     variable: str
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes that a compiled model is known to need: per running thread, and once."""
+
+    arena_bytes: int
+    weight_bytes: int
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tvm.runtime import Tensor
 from tvm.target import Target
 
 from .lowering import TIR_PIPELINE
-from .plan import ALIGNMENT, Plan, Slot, plan
+from .plan import ALIGNMENT, MemoryPlan, Plan, Slot, plan
 
 __all__ = ["StaticExecutor"]
 
@@ -36,8 +36,13 @@ class StaticExecutor:
     def __init__(self, library: tvm.runtime.Module, plan: Plan):
         self.library = library
         self.plan = plan
-        self._weights = [tvm.runtime.tensor(array) for array in plan.weights]
+        self._weights = [_shared(array) for array in plan.weights]
         self._local = threading.local()
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """What was planned for every thread, and what all threads share."""
+        return MemoryPlan(self.plan.arena_bytes, self.plan.weight_bytes)
 
     @classmethod
     def build(cls, module: IRModule, target: Target) -> StaticExecutor:
@@ -101,6 +106,15 @@ class StaticExecutor:
             for kernel in self.plan.kernels
         ]
         return _Context(inputs, [tensor(slot) for slot in self.plan.outputs], calls)
+
+
+def _shared(array: np.ndarray) -> Tensor:
+    """The bytes of ``array`` themselves where kernels can read them there, else a copy."""
+    if array.size == 0 or array.ctypes.data % ALIGNMENT or not array.flags.writeable:
+        return tvm.runtime.tensor(array)
+    # By way of bytes: numpy has no DLPack for bfloat16 and float8.
+    flat = tvm.runtime.from_dlpack(array.reshape(-1).view(np.uint8))
+    return flat._create_view(array.shape, array.dtype.name)
 
 
 def lower_views(module: IRModule) -> IRModule:

@@ -35,6 +35,8 @@ def _lowering() -> tvm.ir.transform.Pass:
 class VMExecutor:
     """Runs ``main`` of a module in the Relax VM; safe to call from several threads."""
 
+    memory = None  # allocated as it runs
+
     def __init__(self, executable: relax.VMExecutable, device: tvm.runtime.Device):
         self.executable = executable
         self.device = device
