@@ -1,0 +1,109 @@
+"""Converters for attention and rotary embedding.
+
+Attention becomes two batched matrix products around a softmax, the form that fusion recognises.
+Query heads that share a key head are rows of one product: keys are never repeated.
+"""
+
+from math import sqrt
+
+import onnx_ir as ir
+from tvm import relax
+
+from tvm_ext.ops import attention as ops
+
+from ..precision import cast
+from ..table import converter
+from .matmul import product
+from .normalization import aligned
+
+
+@converter("Attention", 23, 24, 25)
+def attention(bb, q, k, v, attn_mask=None, past_key=None, past_value=None, nonpad_kv_seqlen=None,
+              *, is_causal=0, kv_num_heads=None, left_window_size=-1, q_num_heads=None,
+              qk_matmul_output_mode=0, right_window_size=-1, scale=None, softcap=0.0,
+              softmax_precision=None):  # fmt: skip
+    dtype, flat = bb.dtype(q), bb.rank(q) == 3
+    if flat:
+        q = _heads(bb, q, q_num_heads)
+        k, v = _heads(bb, k, kv_num_heads), _heads(bb, v, kv_num_heads)
+    past = None
+    if past_key is not None:
+        past = bb.shape(past_key)[2]
+        k = bb.emit(relax.op.concat([past_key, k], 2))
+        v = bb.emit(relax.op.concat([past_value, v], 2))
+
+    scale = 1 / sqrt(_static(bb.shape(q)[3])) if scale is None else scale
+    scores = _grouped(bb, q, bb.emit(relax.op.permute_dims(k, [0, 1, 3, 2])))
+    raw = scores = _times(bb, scores, scale)
+    if softcap:
+        capped = relax.op.tanh(_times(bb, scores, 1 / softcap))
+        scores = _times(bb, bb.emit(capped), softcap)
+    soft = scores
+    masked = (attn_mask is not None or nonpad_kv_seqlen is not None or is_causal
+              or left_window_size >= 0 or right_window_size >= 0)  # fmt: skip
+    if masked:
+        mask = None if attn_mask is None else aligned(bb, attn_mask, 4)
+        scores = bb.emit_te(ops.masked_scores, scores, mask, nonpad_kv_seqlen, past,
+                            bool(is_causal), left_window_size, right_window_size)  # fmt: skip
+    wide = scores
+    if softmax_precision == ir.DataType.DOUBLE:
+        wide = cast(bb, scores, "float64")
+    if masked:
+        weights = bb.emit_te(ops.masked_softmax, wide)
+    else:
+        weights = bb.emit(relax.op.nn.softmax(wide, -1))
+    weights = cast(bb, weights, dtype)
+    y = cast(bb, _grouped(bb, weights, v), dtype)
+    if flat:
+        y = bb.emit(relax.op.permute_dims(y, [0, 2, 1, 3]))
+        batch, length, heads, size = bb.shape(y)
+        y = bb.emit(relax.op.reshape(y, [batch, length, heads * size]))
+    if qk_matmul_output_mode not in range(4):
+        raise NotImplementedError(f"qk_matmul_output_mode {qk_matmul_output_mode}")
+    shown = (raw, soft, scores, weights)[qk_matmul_output_mode]
+    return y, k, v, cast(bb, shown, dtype)
+
+
+@converter("RotaryEmbedding", 23)
+def rotary_embedding(bb, x, cos_cache, sin_cache, position_ids=None, *, interleaved=0,
+                     num_heads=None, rotary_embedding_dim=0):  # fmt: skip
+    heads = _heads(bb, x, num_heads) if bb.rank(x) == 3 else x
+    rotated = rotary_embedding_dim or _static(bb.shape(heads)[3])
+    y = bb.emit_te(ops.rotary_embedding, heads, cos_cache, sin_cache, position_ids, rotated,
+                   bool(interleaved))  # fmt: skip
+    if bb.rank(x) == 4:
+        return y
+    return bb.emit(
+        relax.op.reshape(bb.emit(relax.op.permute_dims(y, [0, 2, 1, 3])), bb.shape(x))
+    )
+
+
+def _heads(bb, x, heads):
+    """``x[B, S, H * D]`` as ``[B, H, S, D]``."""
+    if not heads:
+        raise NotImplementedError("inputs of rank 3 need the number of heads")
+    batch, length, width = bb.shape(x)
+    split = bb.emit(relax.op.reshape(x, [batch, length, heads, width // heads]))
+    return bb.emit(relax.op.permute_dims(split, [0, 2, 1, 3]))
+
+
+def _grouped(bb, a, b):
+    """``a[B, H, S, K] @ b[B, G, K, N]``: heads in G groups share one ``b``."""
+    batch, heads, length, inner = bb.shape(a)
+    groups = bb.shape(b)[1]
+    if bb.equal(heads, groups):
+        return product(bb, a, b)
+    rows = heads // groups * length
+    stacked = bb.emit(relax.op.reshape(a, [batch, groups, rows, inner]))
+    y = product(bb, stacked, b)
+    return bb.emit(relax.op.reshape(y, [batch, heads, length, bb.shape(b)[3]]))
+
+
+def _times(bb, x, factor):
+    return x if factor == 1 else bb.emit(relax.op.multiply(x, relax.const(factor, bb.dtype(x))))
+
+
+def _static(dim):
+    if not isinstance(dim, int):
+        raise NotImplementedError("the head size is known only at run time")
+    return dim
