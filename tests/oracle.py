@@ -39,7 +39,12 @@ def node_model(op_type, inputs, attributes=None, *, opset=None, domain="", outpu
         imports.append(helper.make_opsetid("", onnx.defs.onnx_opset_version()))
     graph = helper.make_graph([node], "graph", graph_inputs, graph_outputs, initializers)
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
-    return onnx.shape_inference.infer_shapes(model)
+    model = onnx.shape_inference.infer_shapes(model)
+    for info in model.graph.output:
+        # Deprecated operators have no shape inference; their results have the type of the input.
+        if not info.type.tensor_type.elem_type:
+            info.type.tensor_type.elem_type = graph_inputs[0].type.tensor_type.elem_type
+    return model
 
 
 def reference(model, feeds):

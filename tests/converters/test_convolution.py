@@ -1,0 +1,105 @@
+"""Conv, ConvTranspose and DeformConv; oracles: onnx.reference in float64, and torch."""
+
+import numpy as np
+import pytest
+import torch
+from tests.oracle import check_node
+
+RNG = np.random.default_rng(0)
+
+
+def data(*shape, dtype="float32"):
+    return RNG.normal(size=shape).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    "x, w, attributes",
+    [
+        pytest.param((2, 3, 11), (5, 3, 3), {"pads": [2, 1]}, id="1d, asymmetric pads"),
+        pytest.param((1, 6, 7, 5), (4, 3, 3, 2), {"group": 2, "strides": [2, 1]}, id="groups"),
+        pytest.param((1, 4, 9, 8), (4, 1, 3, 3), {"group": 4, "dilations": [2, 3]}, id="depthwise"),
+        pytest.param((2, 2, 5, 4, 6), (3, 2, 2, 3, 1), {"pads": [1, 0, 0, 0, 1, 2]}, id="3d"),
+        pytest.param((1, 1, 1, 1), (1, 1, 1, 1), {}, id="one of everything"),
+    ],
+)
+def test_conv(x, w, attributes):
+    check_node("Conv", [data(*x), data(*w), data(w[0])], attributes, constants=(1, 2))
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_conv_auto_pad(auto_pad):
+    attributes = {"auto_pad": auto_pad, "strides": [2, 3], "dilations": [1, 2]}
+    check_node("Conv", [data(1, 2, 7, 8), data(3, 2, 4, 2)], attributes)
+
+
+def test_conv_auto_pad_over_symbolic_dims():
+    x, w = data(2, 3, 7, 10), data(4, 3, 3, 3)
+    check_node("Conv", [x, w], {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, constants=(1,),
+               symbolic=True)  # fmt: skip
+
+
+def test_conv_sums_narrow_floats_in_float32():
+    """2048 products of 1 and 1, then as many of -1: float16 alone would stick at 2048."""
+    x = np.ones((1, 4096, 1, 1), "float16")
+    w = np.concatenate([np.ones(3072), -np.ones(1024)]).astype("float16").reshape(1, 4096, 1, 1)
+    check_node("Conv", [x, w], rtol=0, atol=0, expected=[np.full((1, 1, 1, 1), 2048, "float16")])
+
+
+def test_negative_pads_crop():
+    x, w = data(1, 1, 6, 6), data(1, 1, 3, 3)
+    expected = torch.conv2d(torch.from_numpy(x[:, :, 1:, :-1]), torch.from_numpy(w)).numpy()
+    check_node("Conv", [x, w], {"pads": [-1, 0, 0, -1]}, expected=[expected])
+
+
+@pytest.mark.parametrize(
+    "spatial, kernel, attributes",
+    [
+        pytest.param((5,), (4,), {"strides": [3], "pads": [1, 2]}, id="1d"),
+        pytest.param((3, 4), (3, 2), {"strides": [2, 3], "output_padding": [1, 2]}, id="2d"),
+        pytest.param((3, 3), (3, 3), {"dilations": [2, 3], "strides": [2, 2]}, id="dilated"),
+        pytest.param((2, 3, 2), (2, 1, 3), {"strides": [2, 1, 3]}, id="3d"),
+    ],
+)
+@pytest.mark.parametrize("group", [1, 2])
+def test_conv_transpose(spatial, kernel, attributes, group):
+    x, w, b = data(2, 4, *spatial), data(4, 3, *kernel), data(3 * group)
+    rank = len(spatial)
+    pads = attributes.get("pads", [0] * 2 * rank)
+    function = [torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d][rank - 1]
+    full = function(
+        *map(torch.from_numpy, (x, w, b)), attributes.get("strides", 1), 0,
+        attributes.get("output_padding", 0), group, attributes.get("dilations", 1),
+    ).numpy()  # fmt: skip
+    crop = tuple(slice(pads[k], full.shape[2 + k] - pads[rank + k]) for k in range(rank))
+    expected = full[(slice(None), slice(None), *crop)]
+    check_node("ConvTranspose", [x, w, b], attributes | {"group": group}, expected=[expected],
+               atol=1e-5)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"output_shape": [10, 8], "strides": [3, 2]},
+        {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+        {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
+    ],
+)
+def test_conv_transpose_output_shape(attributes):
+    check_node("ConvTranspose", [data(1, 1, 3, 3), data(1, 2, 3, 3)], attributes)
+
+
+def test_deform_conv_without_offsets_is_conv():
+    x, w = data(1, 4, 6, 5), data(6, 2, 3, 3)
+    expected = torch.conv2d(
+        torch.from_numpy(x), torch.from_numpy(w), stride=2, padding=1, groups=2
+    ).numpy()
+    offset = np.zeros((1, 2 * 9 * 2, *expected.shape[2:]), "float32")
+    attributes = {"group": 2, "offset_group": 2, "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    check_node("DeformConv", [x, w, offset], attributes, expected=[expected], atol=1e-5)
+
+
+def test_deform_conv_samples_between_and_beyond_pixels():
+    x, w, b = data(1, 2, 4, 5), data(3, 2, 2, 2), data(3)
+    offset = (2 * data(1, 8, 3, 4)).astype("float32")
+    mask = RNG.random((1, 4, 3, 4)).astype("float32")
+    check_node("DeformConv", [x, w, offset, b, mask], {"kernel_shape": [2, 2]}, atol=1e-5)

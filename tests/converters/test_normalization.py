@@ -1,0 +1,126 @@
+"""Normalisation; oracles: onnx.reference in float64, and numpy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.oracle import check_node
+
+RNG = np.random.default_rng(0)
+
+
+def data(*shape, mean=0.0, dtype="float32"):
+    return RNG.normal(mean, size=shape).astype(dtype)
+
+
+def normalised(x, axes, epsilon=1e-5):
+    x = x.astype("float64")
+    centred = x - x.mean(axes, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(axes, keepdims=True) + epsilon)
+
+
+# The error of a float32 mean near 1000 is about 6e-5 of the standard deviation.
+LARGE_MEAN = {"atol": 1e-3}
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 37), (1, 1, 5, 7), (2, 2, 3, 1, 5)])
+def test_instance_norm_keeps_the_variance_of_a_large_mean(shape):
+    x, scale, bias = data(*shape, mean=1000), data(shape[1]), data(shape[1])
+    check_node("InstanceNormalization", [x, scale, bias], **LARGE_MEAN)
+
+
+@pytest.mark.parametrize("dtype, atol", [("float16", 5e-3), ("bfloat16", 4e-2), ("float64", 1e-9)])
+def test_instance_norm_types(dtype, atol):
+    dtype = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    x = data(2, 3, 6, 5, mean=10).astype(dtype)
+    one = np.ones(3, dtype)
+    expected = normalised(x, (2, 3)) + 1
+    check_node("InstanceNormalization", [x, one, one], expected=[expected], atol=atol, rtol=atol)
+
+
+@pytest.mark.parametrize("axis", [-1, 1, 0])
+def test_layer_norm_with_statistics(axis):
+    x = data(3, 4, 5, mean=1000)
+    scale, bias = data(*x.shape[axis:]), data(5)
+    check_node("LayerNormalization", [x, scale, bias], {"axis": axis, "epsilon": 1e-3}, outputs=3,
+               **LARGE_MEAN)  # fmt: skip
+
+
+def test_layer_norm_without_bias_over_symbolic_dims():
+    check_node("LayerNormalization", [data(3, 5, 7), data(7)], constants=(1,), symbolic=True)
+
+
+@pytest.mark.parametrize("opset, width", [(18, 2), (21, 6)])
+def test_group_norm_scales_groups_then_channels(opset, width):
+    x, scale, bias = data(2, 6, 5, 3, mean=100), data(width), data(width)
+    check_node("GroupNormalization", [x, scale, bias], {"num_groups": 2}, opset=opset,
+               constants=(1, 2), atol=1e-4)  # fmt: skip
+
+
+def test_rms_norm():
+    check_node("RMSNormalization", [data(2, 3, 8), data(3, 8)], {"axis": -2})
+
+
+@pytest.mark.parametrize("axes", [[0, 2, 3], [1], [0, 1, 2, 3]])
+def test_mean_variance_normalization(axes):
+    x = data(2, 3, 4, 5, mean=1000)
+    expected = normalised(x, tuple(axes), epsilon=0)
+    check_node("MeanVarianceNormalization", [x], {"axes": axes}, expected=[expected], **LARGE_MEAN)
+
+
+@pytest.mark.parametrize("p, axis", [(1, 0), (2, -1)])
+def test_lp_normalization_leaves_zeros(p, axis):
+    x = data(3, 4)
+    x[1] = x[:, 2] = 0
+    norm = np.linalg.norm(x.astype("float64"), p, axis, keepdims=True)
+    check_node("LpNormalization", [x], {"p": p, "axis": axis},
+               expected=[x / np.where(norm == 0, 1, norm)])  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 4, 5])
+def test_lrn(size):
+    """An even size has one channel more after than before."""
+    x = data(2, 7, 3, 2)
+    square = np.zeros(x.shape)
+    for c in range(7):
+        low, high = max(0, c - (size - 1) // 2), min(7, c + size // 2 + 1)
+        square[:, c] = (x[:, low:high].astype("float64") ** 2).sum(1)
+    expected = x / (1.5 + 0.3 / size * square) ** 0.6
+    check_node("LRN", [x], {"size": size, "alpha": 0.3, "beta": 0.6, "bias": 1.5},
+               expected=[expected])  # fmt: skip
+
+
+def batch_norm_inputs(shape=(4, 3, 5)):
+    c = shape[1]
+    return [data(*shape), data(c), data(c), data(c), RNG.random(c).astype("float32") + 0.1]
+
+
+@pytest.mark.parametrize("constants", [(), (1, 2, 3, 4)])
+@pytest.mark.parametrize("opset", [9, 15])
+def test_batch_norm(opset, constants):
+    check_node("BatchNormalization", batch_norm_inputs(), opset=opset, constants=constants)
+
+
+def test_batch_norm_of_a_matrix():
+    check_node("BatchNormalization", batch_norm_inputs((4, 3)), constants=(1, 2, 3, 4))
+
+
+def test_batch_norm_training():
+    check_node("BatchNormalization", batch_norm_inputs(), {"training_mode": 1, "momentum": 0.7},
+               outputs=3)  # fmt: skip
+
+
+def test_old_batch_norm_trains_where_statistics_are_asked_for():
+    x, scale, bias, mean, variance = inputs = batch_norm_inputs()
+    batch = x.mean((0, 2)), x.var((0, 2))
+    running = [old * 0.9 + new * 0.1 for old, new in zip((mean, variance), batch, strict=True)]
+    y = normalised(x, (0, 2)) * scale[:, None] + bias[:, None]
+    check_node("BatchNormalization", inputs, opset=7, outputs=5, expected=[y, *running, *batch])
+
+
+def test_old_batch_norm_per_element():
+    x, parameters = data(4, 3, 2), [data(3, 2) for _ in range(3)]
+    variance = RNG.random((3, 2)).astype("float32") + 0.1
+    scale, bias, mean = parameters
+    expected = (x - mean) / np.sqrt(variance + 1e-5) * scale + bias
+    check_node("BatchNormalization", [x, *parameters, variance], {"spatial": 0}, opset=7,
+               expected=[expected])  # fmt: skip
