@@ -12,6 +12,9 @@ from .executors.plan import NotStatic
 from .executors.static import StaticExecutor
 from .executors.vm import VMExecutor
 from .model import CompiledModel, TensorInfo
+from .profile import kernel_facts
+from .progress import Advance, progress, silent
+from .provenance import Provenance
 
 __all__ = ["convert_and_build", "import_model"]
 
@@ -44,19 +47,41 @@ def convert_and_build(
     """
     resolved = targets.resolve(target)
     steps = pipeline.default(resolved, opt_level)
-    conversion = import_model(model, steps, shapes, limits)
-    module = conversion.module
-    disabled = set(PassContext.current().disabled_pass)  # TVM asks this in a Sequential only
-    with resolved:
-        for phase in pipeline.PHASES[1:]:
-            for step in steps.phase(phase):
-                module = module if step.name in disabled else step.run(module)
-    executor = _executor(module, resolved)
+    with progress(len(steps.steps) + 1) as advance:
+        conversion = import_model(model, steps, shapes, limits, advance)
+        module, provenance = conversion.module, Provenance(conversion.origin)
+        sources, facts = {"import": module.script()}, {}
+        with resolved:
+            for phase in pipeline.PHASES[1:]:
+                module = _run_phase(steps, phase, module, provenance, advance)
+                sources[phase] = module.script()
+                if phase == "fuse":
+                    facts = kernel_facts(module, provenance)
+        advance("compile")
+        executor = _executor(module, resolved)
     return CompiledModel(
         executor,
         [_info(name, ty) for name, ty in conversion.inputs.items()],
         [_info(name, ty) for name, ty in conversion.outputs.items()],
+        facts,
+        sources,
     )
+
+
+def _run_phase(
+    steps: pipeline.Pipeline,
+    phase: str,
+    module: IRModule,
+    provenance: Provenance,
+    advance: Advance,
+) -> IRModule:
+    disabled = set(PassContext.current().disabled_pass)  # TVM asks this in a Sequential only
+    for step in steps.phase(phase):
+        advance(step.name)
+        if step.name not in disabled:
+            before, module = module, step.run(module)
+            provenance.observe(step.name, before, module)
+    return module
 
 
 def import_model(
@@ -64,11 +89,13 @@ def import_model(
     steps: pipeline.Pipeline,
     shapes: Mapping[str, int | Sequence[int | None]] | None = None,
     limits: frontend.Limits | None = None,
+    advance: Advance = silent,
 ) -> frontend.Conversion:
     """The import phase of ``steps``: load, rewrite, convert to Relax. Compiles nothing."""
     source = frontend.load(model, limits)
     frontend.specialise(source, shapes)
     for step in steps.phase("import"):
+        advance(step.name)
         source = step.run(source)
     return frontend.convert(source)
 

@@ -7,7 +7,7 @@ import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by th
 import numpy as np
 
 from .errors import InputError
-from .model import TensorInfo
+from .interface import TensorInfo
 
 __all__ = ["random_inputs", "read_array"]
 

@@ -1,26 +1,46 @@
 """A compiled model: call it, run it, ask it."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 
 import numpy as np
 import tvm
 
+from . import peak
 from .errors import InputError
-from .executors import artifact
+from .executors import artifact, threads
 from .executors.plan import MemoryPlan
+from .executors.static import StaticExecutor
+from .executors.vm import VMExecutor
+from .inputs import random_inputs
+from .interface import TensorInfo
+from .profile import KernelFacts, Profile, summarise
 
-__all__ = ["CompiledModel", "TensorInfo", "load"]
+__all__ = ["CompiledModel", "Latency", "TensorInfo", "load"]
 
 
 @dataclass(frozen=True)
-class TensorInfo:
-    """Name, shape (ints and names of symbolic dims) and dtype of an input or output."""
+class Latency:
+    """Seconds of each of several runs."""
 
-    name: str
-    shape: tuple[int | str, ...]
-    dtype: str
+    seconds: tuple[float, ...]
+    threads: int
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.seconds))
+
+    def percentile(self, q: float) -> float:
+        """Seconds that ``q`` percent of the runs did not exceed."""
+        return float(np.percentile(self.seconds, q))
+
+    def __str__(self) -> str:
+        p10, p90 = self.percentile(10), self.percentile(90)
+        return (f"{self.median * 1e3:.3f} ms median, {p10 * 1e3:.3f} p10, {p90 * 1e3:.3f} p90 "
+                f"({len(self.seconds)} runs, {self.threads} threads)")
 
 
 class CompiledModel:
@@ -30,8 +50,17 @@ class CompiledModel:
     array, or a tuple of them where the model has several outputs.
     """
 
-    def __init__(self, executor, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]):
+    def __init__(
+        self,
+        executor: StaticExecutor | VMExecutor,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        facts: Mapping[str, KernelFacts] | None = None,
+        sources: Mapping[str, str] | None = None,
+    ):
         self._executor = executor
+        self._facts = dict(facts or {})
+        self._sources = dict(sources or {})
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
 
@@ -53,7 +82,63 @@ class CompiledModel:
         """
         ports = {"inputs": self.inputs, "outputs": self.outputs}
         interface = {key: [asdict(info) for info in infos] for key, infos in ports.items()}
+        interface["facts"] = {name: asdict(fact) for name, fact in self._facts.items()}
         artifact.write(path, self._executor, interface)
+
+    def sources(self) -> dict[str, str]:
+        """The program as text: Relax and TIR after each phase, then what the compiler emitted.
+
+        A model that was loaded from a file has only the latter.
+        """
+        return self._sources | self._executor.sources()
+
+    def profile(self, feeds: Mapping[str, object] | None = None, repeat: int = 20) -> Profile:
+        """Time every kernel in ``repeat`` whole runs on ``feeds`` (seeded random by default).
+
+        Raises:
+            InputError: ``feeds`` do not fit, or a symbolic dim needs them.
+        """
+        arrays = self._arrays(self._or_random(feeds))
+        self._executor(arrays)
+        calls, seconds = self._executor.time_kernels(arrays, repeat)
+        on_cpu = self.device == tvm.cpu()
+        return summarise(calls, self._facts, seconds, peak.measure() if on_cpu else None)
+
+    def benchmark(
+        self, feeds: Mapping[str, object] | None = None, *, warmup: int = 3, repeat: int = 30
+    ) -> Latency:
+        """Time ``repeat`` whole runs on ``feeds`` (seeded random by default), copies included."""
+        feeds = self._or_random(feeds)
+        for _ in range(warmup):
+            self.run(None, feeds)
+        seconds = []
+        for _ in range(repeat):
+            start = time.perf_counter()
+            self.run(None, feeds)
+            seconds.append(time.perf_counter() - start)
+        return Latency(tuple(seconds), threads.threads())
+
+    def _or_random(self, feeds: Mapping[str, object] | None) -> Mapping[str, object]:
+        return random_inputs(self.inputs) if feeds is None else feeds
+
+    def __repr__(self) -> str:
+        def signature(infos: Sequence[TensorInfo]) -> str:
+            return ", ".join(map(str, infos))
+
+        return f"CompiledModel({signature(self.inputs)} -> {signature(self.outputs)})"
+
+    def _repr_html_(self) -> str:
+        rows = [(side, info) for side, infos in (("input", self.inputs), ("output", self.outputs))
+                for info in infos]
+        cells = "".join(
+            f"<tr><td>{side}</td><td>{escape(info.name)}</td>"
+            f"<td>{escape(str(list(info.shape)))}</td><td>{info.dtype}</td></tr>"
+            for side, info in rows
+        )
+        plan = self.memory
+        memory = "" if plan is None else (
+            f"<p>arena {plan.arena_bytes / 1e6:.1f} MB, weights {plan.weight_bytes / 1e6:.1f} MB</p>")
+        return f"<table><tr><th></th><th>name</th><th>shape</th><th>dtype</th></tr>{cells}</table>{memory}"
 
     def __call__(self, *args: object, **kwargs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         names = [info.name for info in self.inputs]
@@ -111,7 +196,11 @@ def load(path: str | os.PathLike) -> CompiledModel:
         [TensorInfo(row["name"], tuple(row["shape"]), row["dtype"]) for row in interface[key]]
         for key in ("inputs", "outputs")
     )
-    return CompiledModel(executor, inputs, outputs)
+    facts = {
+        name: KernelFacts(tuple(row["nodes"]), row["flops"], row["bytes"])
+        for name, row in interface["facts"].items()
+    }
+    return CompiledModel(executor, inputs, outputs, facts)
 
 
 def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:

@@ -1,24 +1,18 @@
 """Targets: from what a user writes to a ``tvm.target.Target`` with exact features."""
 
-import os
-
 import tvm
 from tvm.target import Target
 
 from .errors import TargetError
+from .executors.threads import threads
 
-__all__ = ["host_target", "resolve", "usable_cores"]
-
-
-def usable_cores() -> int:
-    """The CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+__all__ = ["host_target", "resolve"]
 
 
 def host_target(cores: int | None = None) -> Target:
-    """This CPU, with its exact features."""
+    """This CPU, with its exact features; ``cores`` are by default those that TVM's pool uses."""
     cpu = tvm.get_global_func("target.llvm_get_system_cpu", allow_missing=True)
-    spec = {"kind": "llvm", "num-cores": cores or usable_cores()}
+    spec = {"kind": "llvm", "num-cores": cores or threads()}
     if cpu is not None:
         spec["mcpu"] = str(cpu())
     return Target(spec)

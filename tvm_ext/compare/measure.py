@@ -66,6 +66,7 @@ def compare(
         TvmExtError: whatever ``convert_and_build`` raises.
     """
     from .. import frontend, targets
+    from ..executors import threads as cores
     from ..build import convert_and_build
 
     _check(against, rounds, threads)
@@ -74,7 +75,7 @@ def compare(
     if not source.graph.outputs:
         raise ComparisonError("the model has no outputs: nothing to compare")
     feeds = feeds_for(source, inputs, batch)
-    threads = threads or targets.usable_cores()
+    threads = threads or cores.threads()
     resolved = targets.resolve(target, threads)
     static = {v.name: feeds[v.name].shape for v in declared(source)}
     frontend.specialise(source, static)

@@ -68,8 +68,14 @@ class StaticExecutor:
             function(*arguments)
         return [buffer.numpy() for buffer in context.outputs]
 
-    def time_kernels(self, inputs: Sequence[np.ndarray], repeat: int) -> np.ndarray:
-        """Seconds per kernel, ``[repeat, kernels]``, measured in a whole run."""
+    def sources(self) -> dict[str, str]:
+        """The kernels as LLVM IR and as assembly."""
+        return {"llvm": self.library.inspect_source("ll"), "asm": self.library.inspect_source("asm")}
+
+    def time_kernels(
+        self, inputs: Sequence[np.ndarray], repeat: int
+    ) -> tuple[list[tuple[str, str]], np.ndarray]:
+        """Each call's symbol and variable; its seconds in whole runs, ``[repeat, calls]``."""
         context = self._context()
         for buffer, array in zip(context.inputs, inputs, strict=True):
             buffer.copyfrom(array)
@@ -80,7 +86,7 @@ class StaticExecutor:
                 start = clock()
                 function(*arguments)
                 row[k] = clock() - start
-        return seconds
+        return [(kernel.symbol, kernel.variable) for kernel in self.plan.kernels], seconds
 
     def _context(self) -> _Context:
         if not hasattr(self._local, "context"):

@@ -1,7 +1,8 @@
 """The Relax virtual machine: dynamic shapes, control flow, and cuda."""
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tvm
@@ -9,6 +10,7 @@ from tvm import IRModule, relax
 from tvm.target import Target
 
 from . import cuda
+from . import loops  # noqa: F401  registers the driver that compiled loops call
 from .lowering import TIR_PIPELINE
 
 __all__ = ["VMExecutor"]
@@ -51,10 +53,66 @@ class VMExecutor:
         return cls(executable, tvm.device("cuda" if target.kind.name == "cuda" else "cpu"))
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        tensors = [tvm.runtime.tensor(array, self.device) for array in inputs]
+        return [result.numpy() for result in self._vm()["main"](*tensors)]
+
+    def sources(self) -> dict[str, str]:
+        """The VM's instructions and the kernels, as CUDA C or as LLVM IR."""
+        text = {"vm": self.executable.as_text()}
+        if self.device != tvm.cpu():
+            return text | {"cuda": cuda.cuda_sources(self.executable)}
+        kernels = [m for m in _modules(self.executable.mod) if m.kind == "llvm"]
+        return text | {"llvm": "\n".join(m.inspect_source("ll") for m in kernels)}
+
+    def time_kernels(
+        self, inputs: Sequence[np.ndarray], repeat: int
+    ) -> tuple[list[tuple[str, str]], np.ndarray]:
+        """Each call's symbol (and no variable); its seconds in whole runs, ``[repeat, calls]``.
+
+        Only calls made in every run are listed: control flow may differ from run to run.
+        """
+        stopwatch = _Stopwatch(self.device)
+        vm = self._vm()
+        vm.set_instrument(stopwatch)
+        try:
+            tensors = [tvm.runtime.tensor(array, self.device) for array in inputs]
+            for _ in range(repeat):
+                stopwatch.runs.append([])
+                vm["main"](*tensors)
+        finally:
+            vm.set_instrument(lambda *_: 0)
+        count = min(map(len, stopwatch.runs))
+        symbols = [(symbol, "") for symbol, _ in stopwatch.runs[0][:count]]
+        return symbols, np.array([[s for _, s in run[:count]] for run in stopwatch.runs])
+
+    def _vm(self) -> relax.VirtualMachine:
         if not hasattr(self._local, "vm"):
             if self.device != tvm.cpu():
                 cuda.prepare(self.device)
             # The pooled allocator keeps a bucket per size and would grow with dynamic shapes.
             self._local.vm = relax.VirtualMachine(self.executable, self.device, memory_cfg="naive")
-        tensors = [tvm.runtime.tensor(array, self.device) for array in inputs]
-        return [result.numpy() for result in self._local.vm["main"](*tensors)]
+        return self._local.vm
+
+
+class _Stopwatch:
+    """A VM instrument: seconds of each kernel call, per run; the VM's own builtins are left out."""
+
+    def __init__(self, device: tvm.runtime.Device):
+        self.device = device
+        self.runs: list[list[tuple[str, float]]] = []
+        self._start = 0.0
+
+    def __call__(self, _function, name: str, before_run: bool, _result, *_arguments) -> int:
+        if not name.startswith("vm."):
+            self.device.sync()
+            if before_run:
+                self._start = time.perf_counter()
+            else:
+                self.runs[-1].append((name, time.perf_counter() - self._start))
+        return 0
+
+
+def _modules(root: tvm.runtime.Module) -> Iterator[tvm.runtime.Module]:
+    yield root
+    for module in root.imports:
+        yield from _modules(module)

@@ -1,0 +1,31 @@
+"""The driver of loops in the VM: one call of the body per trip, in constant memory."""
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+__all__ = ["loop"]
+
+
+@tvm_ffi.register_global_func("tvm_ext.loop", override=True)
+def loop(context, body, trips, condition, state, empty, constant):
+    """Run ``body(iteration, condition, *state, *constant)`` up to ``trips`` times.
+
+    The body returns (condition, *state, *results). Returns the final state, then each result
+    stacked over the trips; ``empty`` holds what a result is after no trip.
+    """
+    invoke = tvm.get_global_func("vm.builtin.invoke_closure")
+    device = condition.device
+    state, constant, empty = list(state), list(constant), list(empty)
+    gathered: list[list[np.ndarray]] = [[] for _ in empty]
+    going, limit, iteration = condition, int(trips.numpy()), 0
+    while iteration < limit and bool(going.numpy()):
+        position = tvm.runtime.tensor(np.array(iteration, "int64"), device)
+        going, *values = invoke(context, body, position, going, *state, *constant)
+        state = values[: len(state)]
+        for parts, value in zip(gathered, values[len(state):], strict=True):
+            parts.append(value.numpy())
+        iteration += 1
+    stacked = [tvm.runtime.tensor(np.stack(parts), device) if parts else none
+               for parts, none in zip(gathered, empty, strict=True)]
+    return [*state, *stacked]

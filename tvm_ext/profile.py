@@ -1,0 +1,191 @@
+"""Time per kernel, traced back to ONNX nodes and held against the machine's peak."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+
+import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
+import numpy as np
+import tvm_ffi
+from tvm import IRModule, relax, s_tir, tirx
+from tvm.ir import Op
+from tvm.tirx import IntImm, PrimFunc
+
+from .peak import Peak
+from .provenance import Provenance
+
+__all__ = ["KernelFacts", "KernelTime", "Profile", "kernel_facts", "summarise"]
+
+_CALL_TIR = Op.get("relax.call_tir")
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What a kernel does: the ONNX nodes that it computes, its arithmetic, bytes in and out."""
+
+    nodes: tuple[str, ...]
+    flops: int | None
+    bytes: int | None
+
+
+def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFacts]:
+    """The facts of each kernel call in ``main``, by the variable that it defines."""
+    flops = {gv: _flops(f) for gv, f in module.functions_items() if isinstance(f, PrimFunc)}
+    facts = {}
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            if isinstance(call, relax.Call) and call.op == _CALL_TIR:
+                name = binding.var.name
+                operands = [arg.ty for arg in call.args[1]]
+                facts[name] = KernelFacts(
+                    tuple(provenance.nodes(name)), flops.get(call.args[0]),
+                    _bytes([*operands, *call.ty_args]),
+                )
+    return facts
+
+
+def _flops(func: PrimFunc) -> int | None:
+    """Arithmetic on floats of one call, before scheduling; None where an extent is symbolic."""
+    sch = s_tir.Schedule(func)
+    total = 0
+    for block in map(sch.get, sch.get_child_blocks(sch.get_sblock("root"))):
+        extents = [axis.dom.extent for axis in block.iter_vars]
+        if not all(isinstance(extent, IntImm) for extent in extents):
+            return None
+        total += prod(int(extent) for extent in extents) * _operations(block.body)
+    return total
+
+
+def _operations(body: tirx.Stmt) -> int:
+    count = 0
+
+    def visit(node: tirx.Expr) -> None:
+        nonlocal count
+        count += "float" in str(node.ty.dtype)
+
+    tvm_ffi.structural_walk(body, (_ARITHMETIC, visit))
+    return count
+
+
+def _bytes(types: list[relax.Type]) -> int | None:
+    """Bytes of all tensors, each counted once; None where a shape is symbolic."""
+    total = 0
+    for ty in types:
+        if isinstance(ty, relax.TupleType):
+            size = _bytes(list(ty.fields))
+        elif isinstance(ty, relax.TensorType) and ty.shape is not None:
+            dims = ty.shape.values
+            static = all(isinstance(dim, IntImm) for dim in dims)
+            width = np.dtype(str(ty.dtype.dtype)).itemsize
+            size = width * prod(int(d) for d in dims) if static else None
+        else:
+            size = None
+        if size is None:
+            return None
+        total += size
+    return total
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel call of a run: seconds (median), operations, bytes read and written once."""
+
+    kernel: str
+    nodes: tuple[str, ...]
+    seconds: float
+    flops: int | None
+    bytes: int | None
+
+    @property
+    def gflops(self) -> float | None:
+        return None if self.flops is None else self.flops / self.seconds / 1e9
+
+    @property
+    def gbytes(self) -> float | None:
+        return None if self.bytes is None else self.bytes / self.seconds / 1e9
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The kernels of a run in order; prints as a table, slowest first."""
+
+    kernels: tuple[KernelTime, ...]
+    repeat: int
+    peak: Peak | None
+
+    @property
+    def seconds(self) -> float:
+        return sum(kernel.seconds for kernel in self.kernels)
+
+    def to_json(self) -> str:
+        """All of it as JSON; seconds, bytes and operations as numbers."""
+        return json.dumps(asdict(self) | {"seconds": self.seconds}, indent=2)
+
+    def _table(self):
+        from rich.table import Table
+
+        title = f"{len(self.kernels)} kernels, {self.seconds * 1e3:.3f} ms, median of {self.repeat}"
+        caption = None
+        if self.peak is not None:
+            caption = (f"peak of this machine, {self.peak.threads} threads, measured: "
+                       f"{self.peak.gflops:.0f} GFLOP/s, {self.peak.gbytes:.0f} GB/s")
+        table = Table(title=title, caption=caption)
+        for column in ("us", "%", "GFLOP/s", "of peak", "GB/s"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("kernel", overflow="fold")
+        table.add_column("ONNX nodes", overflow="fold")
+        for kernel in sorted(self.kernels, key=lambda k: -k.seconds):
+            table.add_row(*self._row(kernel), kernel.kernel, ", ".join(kernel.nodes))
+        return table
+
+    def _row(self, kernel: KernelTime) -> list[str]:
+        of_peak = ""
+        if kernel.gflops is not None and self.peak is not None:
+            of_peak = f"{kernel.gflops / self.peak.gflops:.0%}"
+        return [
+            f"{kernel.seconds * 1e6:.1f}",
+            f"{kernel.seconds / self.seconds:.1%}",
+            _number(kernel.gflops),
+            of_peak,
+            _number(kernel.gbytes),
+        ]
+
+    def __str__(self) -> str:
+        return _rendered(self._table(), "export_text")
+
+    def _repr_html_(self) -> str:
+        return _rendered(self._table(), "export_html")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _rendered(table, how: str) -> str:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), record=True, width=140)
+    console.print(table)
+    return getattr(console, how)()
+
+
+def summarise(
+    calls: Sequence[tuple[str, str]],
+    facts: Mapping[str, KernelFacts],
+    seconds: np.ndarray,
+    peak: Peak | None,
+) -> Profile:
+    """The profile of ``calls`` (symbol, variable) timed as ``seconds[repeat, call]``."""
+    unknown = KernelFacts((), None, None)
+    rows = (
+        KernelTime(symbol, (fact := facts.get(variable, unknown)).nodes, float(median),
+                   fact.flops, fact.bytes)
+        for (symbol, variable), median in zip(calls, np.median(seconds, axis=0), strict=True)
+    )
+    return Profile(tuple(rows), len(seconds), peak)
