@@ -104,6 +104,26 @@ GRAPHS = {
           compared = Less (x, y)
           chosen = Where (compared, x, y)
         }""",
+    "symbolic": """
+        g (float[n, 33] x, float[33, 9] w, float[n, 33] y)
+          => (float[n, 33] softmax, float[n, 9] product, float[n, 33] sum, float[33, n] turned) {
+          softmax = Softmax (x)
+          product = MatMul (x, w)
+          sum = Add (x, y)
+          turned = Transpose (x)
+        }""",
+    "serial": """
+        g (float[4, 9] x, float[5, 2, 3] t, float[1, 16, 3] w, float[1, 16, 4] r,
+           float[6, 3] data, int64[2, 1] index, float[2, 3] updates)
+          => (float[4, 9] summed, float[4, 3] top, int64[4, 3] where_top, float[5, 1, 2, 4] lstm,
+              float[6, 3] scattered) {
+          axis = Constant <value_ints = [1]> ()
+          summed = CumSum (x, axis)
+          three = Constant <value_ints = [3]> ()
+          top, where_top = TopK (x, three)
+          lstm = LSTM <hidden_size = 4> (t, w, r)
+          scattered = ScatterND (data, index, updates)
+        }""",
 }
 
 #: Whole networks: every opt level.
@@ -144,12 +164,12 @@ def parse(text):
 
 
 def feeds_of(model, seed=0):
-    """Seeded inputs: normal floats, positive variances (v), small row numbers."""
+    """Seeded inputs: normal floats, positive variances (v), small row numbers, symbolic dims 7."""
     random = np.random.default_rng(seed)
     feeds = {}
     for info in model.graph.input:
         tensor = info.type.tensor_type
-        shape = [dim.dim_value for dim in tensor.shape.dim]
+        shape = [dim.dim_value if dim.HasField("dim_value") else 7 for dim in tensor.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         if dtype.kind == "i":
             feeds[info.name] = random.integers(0, 3, shape, dtype)

@@ -67,7 +67,9 @@ def flaw(func: tirx.PrimFunc, target: Target) -> str | None:
     try:
         with target:
             lowered = lower(tirx.transform.BindTarget(target)(module))
-            _, devices = split_host_device_mods(lowered)
+            host, devices = split_host_device_mods(lowered)
+            if any(_computes(function) for function in host.functions.values()):
+                return "a block runs outside of all threads"
             for kind, device in devices.items():
                 device = finalize_device()(device)
                 tvm.get_global_func("target.build.cuda")(device, kind)
@@ -75,9 +77,16 @@ def flaw(func: tirx.PrimFunc, target: Target) -> str | None:
                     reason = _over_limits(kernel, target)
                     if reason:
                         return reason
-    except (InternalError, RuntimeError, ValueError, TypeError) as error:
+    except (InternalError, RuntimeError, ValueError) as error:
         return _summary(error)
     return None
+
+
+def _computes(host: tirx.PrimFunc) -> bool:
+    """Does host code write tensors? It may only launch; TVM's VerifyMemory misses some."""
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(host.body, (tirx.BufferStore, stores.append), order="post")
+    return bool(stores)
 
 
 def _over_limits(kernel: tirx.PrimFunc, target: Target) -> str | None:

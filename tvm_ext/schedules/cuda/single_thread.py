@@ -1,6 +1,7 @@
 """The last resort: whatever runs outside of GPU threads runs in one thread."""
 
 import logging
+from collections.abc import Callable
 
 import tvm_ffi
 from tvm import s_tir, tirx
@@ -30,8 +31,9 @@ class SingleThread(GPUScheduleRule):
         if not isinstance(root, s_tir.SBlockRealize):
             return s_tir.Schedule(func.with_body(_bind(root)))
         buffers, body = _hoist(root.block)
-        touches = [_one_thread(_touch(buffer)) for buffer in buffers]
-        return s_tir.Schedule(func.with_body(_root(root, [*touches, _bind(body)], buffers)))
+        launches = [*(_one_thread(_touch(buffer)) for buffer in buffers), _bind(body)]
+        body = launches[0] if len(launches) == 1 else tirx.SeqStmt(launches)
+        return s_tir.Schedule(func.with_body(_with_block(root, body, buffers)))
 
 
 class OwnThreads(GPUScheduleRule):
@@ -51,30 +53,55 @@ class OwnThreads(GPUScheduleRule):
 def _bind(stmt: tirx.Stmt) -> tirx.Stmt:
     """``stmt`` with a single thread around each largest part that has no threads."""
     if isinstance(stmt, tirx.SeqStmt):
-        return tirx.SeqStmt([_bind(child) for child in stmt.seq])
+        return _map_children(stmt, _bind)
     if not _has_threads(stmt):
         return _one_thread(stmt)
+    return stmt if _launches(stmt) else _map_children(stmt, _bind)
+
+
+def _hoist(root: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Stmt]:
+    """All buffers allocated in ``root``, and its body without allocations."""
+    buffers = list(root.alloc_buffers)
+
+    def strip(stmt: tirx.Stmt) -> tirx.Stmt:
+        stmt = _map_children(stmt, strip)
+        if isinstance(stmt, s_tir.SBlockRealize):
+            buffers.extend(stmt.block.alloc_buffers)
+            return _with_block(stmt, stmt.block.body, [])
+        return stmt
+
+    return buffers, strip(root.body)
+
+
+def _map_children(stmt: tirx.Stmt, function: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.Stmt:
+    """``stmt`` with ``function`` applied to the statements directly inside of it."""
+    if isinstance(stmt, tirx.SeqStmt):
+        return tirx.SeqStmt([function(child) for child in stmt.seq])
     if isinstance(stmt, s_tir.SBlockRealize):
-        return _root(stmt, [_bind(stmt.block.body)], stmt.block.alloc_buffers)
-    if isinstance(stmt, tirx.For) and stmt.kind != tirx.ForKind.THREAD_BINDING:
+        return _with_block(stmt, function(stmt.block.body), stmt.block.alloc_buffers)
+    if isinstance(stmt, tirx.For):
         return tirx.For(
             stmt.loop_var,
             stmt.min,
             stmt.extent,
             stmt.kind,
-            _bind(stmt.body),
+            function(stmt.body),
             stmt.thread_binding,
             stmt.annotations,
             stmt.step,
         )
+    if isinstance(stmt, tirx.While):
+        return tirx.While(stmt.condition, function(stmt.body))
+    if isinstance(stmt, tirx.AttrStmt):
+        return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, function(stmt.body))
     if isinstance(stmt, tirx.IfThenElse):
-        other = None if stmt.else_case is None else _bind(stmt.else_case)
-        return tirx.IfThenElse(stmt.condition, _bind(stmt.then_case), other)
+        other = None if stmt.else_case is None else function(stmt.else_case)
+        return tirx.IfThenElse(stmt.condition, function(stmt.then_case), other)
     return stmt
 
 
-def _root(
-    realize: s_tir.SBlockRealize, body: list[tirx.Stmt], buffers: list[tirx.Var]
+def _with_block(
+    realize: s_tir.SBlockRealize, body: tirx.Stmt, buffers: list[tirx.Var]
 ) -> s_tir.SBlockRealize:
     """``realize`` with another body and other buffers in its block."""
     block = realize.block
@@ -83,24 +110,13 @@ def _root(
         block.reads,
         block.writes,
         block.name_hint,
-        body[0] if len(body) == 1 else tirx.SeqStmt(body),
+        body,
         block.init,
         buffers,
         block.match_buffers,
         block.annotations,
     )
     return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
-
-
-def _hoist(root: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Stmt]:
-    """All buffers allocated in ``root``, and its body without allocations."""
-    buffers = list(root.alloc_buffers)
-
-    def strip(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
-        buffers.extend(realize.block.alloc_buffers)
-        return _root(realize, [realize.block.body], [])
-
-    return buffers, tvm_ffi.structural_map(root.body, (s_tir.SBlockRealize, strip))
 
 
 def _touch(buffer: tirx.Var) -> s_tir.SBlockRealize:
@@ -123,14 +139,18 @@ def _one_thread(stmt: tirx.Stmt) -> tirx.For:
     return stmt
 
 
+def _launches(stmt: tirx.Stmt) -> bool:
+    """Does ``stmt`` itself bind threads?"""
+    if isinstance(stmt, tirx.AttrStmt):
+        return stmt.attr_key in ("thread_extent", "virtual_thread")
+    return isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.THREAD_BINDING
+
+
 def _has_threads(stmt: tirx.Stmt) -> bool:
-    found = []
+    found: list[bool] = []
 
-    def attribute(node: tirx.AttrStmt) -> None:
-        found.append(node.attr_key in ("thread_extent", "virtual_thread"))
+    def visit(node: tirx.Stmt) -> None:
+        found.append(_launches(node))
 
-    def loop(node: tirx.For) -> None:
-        found.append(node.kind == tirx.ForKind.THREAD_BINDING)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.AttrStmt, attribute), (tirx.For, loop)], order="post")
+    tvm_ffi.structural_walk(stmt, ((tirx.AttrStmt, tirx.For), visit), order="post")
     return any(found)

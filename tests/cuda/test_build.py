@@ -1,0 +1,79 @@
+"""Builds for cuda on a machine without a GPU."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import tvm
+
+from tvm_ext import convert_and_build
+from tvm_ext.errors import TargetError
+from tvm_ext.executors import cuda
+
+from .networks import GRAPHS, NETWORKS, feeds_of, parse
+
+NO_GPU = pytest.mark.skipif(tvm.cuda(0).exist, reason="this machine has a GPU")
+
+
+def sources(text, **options):
+    """The CUDA C that ``text`` builds to."""
+    return cuda.cuda_sources(convert_and_build(parse(text), "cuda", **options)._executor.executable)
+
+
+@pytest.mark.parametrize("opt_level", [0, 1, 2, 3])
+def test_a_network_builds_to_cuda_text(opt_level):
+    text = sources(NETWORKS["classifier"], opt_level=opt_level)
+    assert "__global__" in text
+    assert "threadIdx.x" in text
+
+
+def test_the_seed_failure_matmul_relu_without_threads():
+    # At opt_level 3 the two linear layers without bias fuse with relu and sigmoid; TVM left the
+    # kernel unbound: "Memory verification failed ... Did you forget to bind?".
+    text = sources(NETWORKS["se_block"], opt_level=3)
+    assert "relu" in text and "blockIdx.x" in text
+
+
+@NO_GPU
+def test_running_without_a_gpu_is_one_clear_error():
+    model = parse(NETWORKS["se_block"])
+    compiled = convert_and_build(model, "cuda")
+    for _ in range(2):
+        with pytest.raises(TargetError, match="no CUDA device"):
+            compiled.run(None, feeds_of(model))
+
+
+def test_text_of_a_cpu_build_is_empty():
+    compiled = convert_and_build(parse(GRAPHS["symbolic"]), "llvm")
+    assert cuda.cuda_sources(compiled._executor.executable) == ""
+
+
+def test_kernels_are_compiled_without_fast_math(monkeypatch):
+    class Gpu:
+        exist, index = True, 0
+
+    monkeypatch.delenv("TVM_CUDA_NVCC_NO_FAST_MATH", raising=False)
+    monkeypatch.setenv("TVM_CUDA_NVRTC_EXTRA_OPTS", "--mine")
+    cuda.prepare(Gpu)
+    assert np.all(
+        [
+            cuda.os.environ["TVM_CUDA_NVCC_NO_FAST_MATH"] == "1",
+            cuda.os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"] == "--mine",
+        ]
+    )
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_nvcc_accepts_the_text(arch, tmp_path):
+    target = {"kind": "cuda", "arch": arch}
+    for name, text in {**GRAPHS, **NETWORKS}.items():
+        model = parse(text)
+        compiled = convert_and_build(model, target)
+        (tmp_path / f"{name}.cu").write_text(cuda.cuda_sources(compiled._executor.executable))
+    files = sorted(tmp_path.glob("*.cu"))
+    command = ["nvcc", "--cubin", f"-arch={arch}", *map(str, files)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    assert len(list(tmp_path.glob("*.cubin"))) == len(files) > 0
