@@ -271,7 +271,9 @@ def _check_values(model: ir.Model, source: str, limits: Limits) -> None:
             if isinstance(dim, int) and dim < 0:
                 raise ModelError(f"{source}: value {value.name!r} is declared {value.shape}")
             elements *= dim if isinstance(dim, int) else 1
-        if elements * (value.dtype.itemsize if value.dtype else 1) > limits.bytes:
+        # Strings have no fixed size: at least one byte each.
+        sized = value.dtype is not None and value.dtype != ir.DataType.STRING
+        if elements * (value.dtype.itemsize if sized else 1) > limits.bytes:
             raise ModelLimitError(
                 f"{source}: value {value.name!r} is declared {value.shape}, "
                 f"over the limit of {limits.bytes} bytes"

@@ -161,3 +161,15 @@ def test_every_class_is_one_of_ours_and_one_of_pythons():
         ):
             assert issubclass(error, errors.TvmExtError)
             assert issubclass(error, ValueError | OSError | RuntimeError | ImportError), name
+
+
+def test_strings_are_refused_by_name():
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["words"], ["y"])],
+        "graph",
+        [VALUE("words", onnx.TensorProto.STRING, [2])],
+        [VALUE("y", onnx.TensorProto.STRING, [2])],
+    )
+    strings = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+    with pytest.raises(errors.ModelError, match="'words' holds strings"):
+        convert_and_build(strings, "llvm")
