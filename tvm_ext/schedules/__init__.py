@@ -1,20 +1,41 @@
 """Schedule rules by target, most specific first: the first rule that applies wins."""
 
+import logging
+
 import tvm
+from tvm import tirx
+from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from .cuda import CUDA, SAFE
-from .llvm import LLVM_CONTRACTIONS
+from .llvm import LLVM_CONTRACTIONS, LLVM_GENERIC, LLVM_SIMPLE
 
 __all__ = ["apply", "rules"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def rules(target: Target, opt_level: int) -> tuple[dl.base.ScheduleRule, ...]:
     """The ordered rules of ``target`` at ``opt_level``."""
     if target.kind.name == "cuda":
         return CUDA if opt_level >= 2 else SAFE
-    return LLVM_CONTRACTIONS
+    return (*LLVM_CONTRACTIONS, *LLVM_GENERIC) if opt_level else LLVM_SIMPLE
+
+
+class _OrNext(dl.base.ScheduleRule):
+    """A rule that leaves a kernel to the next one where a primitive refuses it."""
+
+    def __init__(self, rule: dl.base.ScheduleRule):
+        self.rule = rule
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
+        try:
+            return self.rule.apply(func, target, tunable)
+        except ScheduleError as error:
+            reason = str(error).strip().splitlines()[0]
+            _LOG.debug("%s failed: %s", type(self.rule).__name__, reason)
+            return None
 
 
 def apply(target: Target, opt_level: int) -> tvm.ir.transform.Pass:
@@ -23,6 +44,6 @@ def apply(target: Target, opt_level: int) -> tvm.ir.transform.Pass:
     @tvm.transform.module_pass(opt_level=0, name="ScheduleKernels")
     def schedule_kernels(module, _context):
         with target:
-            return dl.ApplyDefaultSchedule(*rules(target, opt_level))(module)
+            return dl.ApplyDefaultSchedule(*map(_OrNext, rules(target, opt_level)))(module)
 
     return schedule_kernels

@@ -1,9 +1,18 @@
-"""Schedule rules for llvm, one per file."""
+"""Schedule rules for llvm, one pattern per file, most specific first."""
 
 from .conv2d import Conv2dBlocked, DepthwiseBlocked
+from .elementwise import Elementwise
+from .fallback import BlockByBlock, OuterParallel
 from .matmul import MatmulTiled
+from .row_norm import RowNorm
 
-__all__ = ["LLVM_CONTRACTIONS"]
+__all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 
 #: Convolutions and matrix products in the forms that our passes give them.
 LLVM_CONTRACTIONS = (Conv2dBlocked(), DepthwiseBlocked(), MatmulTiled())
+
+#: Every other kernel.
+LLVM_GENERIC = (Elementwise(), RowNorm(), BlockByBlock(), OuterParallel())
+
+#: Each block by itself: opt_level 0.
+LLVM_SIMPLE = (Elementwise(), BlockByBlock(), OuterParallel())

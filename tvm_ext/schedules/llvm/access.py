@@ -49,6 +49,7 @@ class Access:
     """
 
     buffer: tirx.Var
+    indices: tuple[ir.Expr, ...]
     strides: tuple[ir.Expr | None, ...]
     is_store: bool
 
@@ -171,12 +172,12 @@ class Walk:
             steps, parts = [1], [sym.detect_linear_equation(offset, self.variables)]
         strides: list[ir.Expr | int | None]
         if all(parts):
-            strides = [_simplify(sum(part[k] * step for part, step in zip(parts, steps, strict=True)))
+            strides = [_simplify(sum(map(mul, (part[k] for part in parts), steps)))
                        for k in range(len(self.variables))]
         else:
             irregular = {k for index in bound for k in self.used(index)}
             strides = [None if k in irregular else 0 for k in range(len(self.variables))]
-        return Access(buffer, tuple(strides), is_store)
+        return Access(buffer, tuple(bound), tuple(strides), is_store)
 
 
 _KINDS = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}

@@ -8,7 +8,7 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ..machine import Machine
-from .loops import Axis, collapse, normal_form, parallelise, partition, share, vectorize, walk
+from .loops import Axis, axes, collapse, normal_form, parallelise, partition, share, vectorize, walk
 
 __all__ = ["Elementwise", "schedule_spatial"]
 
@@ -42,22 +42,23 @@ class Elementwise(CPUScheduleRule):
 def schedule_spatial(sch: Schedule, block: SBlockRV, machine: Machine) -> None:
     """Vectorise a spatial block in normal form and share it among the cores."""
     facts = walk(sch, block)
-    axes = collapse(sch, block)
-    if not axes:
+    collapse(sch, block)
+    found = axes(sch, block)
+    if not found:
         return
     lanes = machine.lanes(*facts.dtypes)
-    column = _transposed(axes)
+    column = _transposed(found)
     if column is None:
-        *outer, inner = axes
+        *outer, inner = found
         share(sch, outer, inner, lanes, facts.work, machine)
     else:
-        _tile(sch, axes, column, facts.work, machine)
+        _tile(sch, found, column, facts.work, machine)
 
 
-def _transposed(axes: list[Axis]) -> int | None:
+def _transposed(found: list[Axis]) -> int | None:
     """The axis along which some access is contiguous that jumps along the last axis."""
-    last = axes[-1]
-    for k, axis in enumerate(axes[:-1]):
+    last = found[-1]
+    for k, axis in enumerate(found[:-1]):
         for step, last_step in zip(axis.strides, last.strides, strict=True):
             jumps = not isinstance(last_step, int) or last_step > 1
             if step == 1 and jumps and axis.size > 1 and not (axis.guarded or last.guarded):
@@ -65,19 +66,19 @@ def _transposed(axes: list[Axis]) -> int | None:
     return None
 
 
-def _tile(sch: Schedule, axes: list[Axis], column: int, work: int, machine: Machine) -> None:
+def _tile(sch: Schedule, found: list[Axis], column: int, work: int, machine: Machine) -> None:
     """Walk the two contiguous axes in square tiles, so that both sides stay in L1."""
-    outer = [axis for k, axis in enumerate(axes[:-1]) if k != column]
-    sizes = [min(TILE, axis.size) for axis in (axes[column], axes[-1])]
+    outer = [axis for k, axis in enumerate(found[:-1]) if k != column]
+    sizes = [min(TILE, axis.size) for axis in (found[column], found[-1])]
     (row_tiles, row), (column_tiles, col) = (
         sch.split(axis.loop, [None, size])
-        for axis, size in zip((axes[column], axes[-1]), sizes, strict=True)
+        for axis, size in zip((found[column], found[-1]), sizes, strict=True)
     )
     loops = [*(axis.loop for axis in outer), row_tiles, column_tiles]
     sch.reorder(*loops, row, col)
     vectorize(sch, col, TILE)
-    tiles = [-(-axes[k].size // TILE) for k in (column, -1)]
+    tiles = [-(-found[k].size // TILE) for k in (column, -1)]
     sizes = [*(axis.size for axis in outer), tiles[0]]
     if parallelise(sch, loops[:-1], sizes, work, machine) is None:
         parallelise(sch, loops[-1:], tiles[1:], work, machine)
-    partition(sch, column_tiles, axes[-1].extent, TILE)
+    partition(sch, column_tiles, found[-1].extent, TILE)

@@ -1,6 +1,6 @@
 """What every llvm rule does to loops: normal form, collapse, vectorise, share among cores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -11,12 +11,14 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir.dlight.analysis import normalize_prim_func
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.tirx import IndexMap
 
 from ..machine import Machine
 from .access import Walk, nominal, volume
 
-__all__ = ["Axis", "attempt", "collapse", "fit", "hint_partition", "normal_form", "parallelise", "partition",
-           "share", "uses", "vectorize", "walk"]
+__all__ = ["Axis", "attempt", "axes", "collapse", "equal", "fit", "hint_partition", "normal_form",
+           "parallelise", "partition", "share", "shared", "shares_evenly", "uses", "vectorize",
+           "walk"]
 
 # A parallel region costs 1-3 us; below about 5 us of vectorised work it does not pay.
 PARALLEL_WORK = 1 << 16
@@ -96,26 +98,42 @@ class Axis:
         return nominal(self.extent)
 
 
-def collapse(sch: Schedule, block: SBlockRV, skip: int = 0) -> list[Axis]:
-    """The axes of a block after its first ``skip`` loops, with neighbours fused.
+def collapse(sch: Schedule, block: SBlockRV, rows: int = 0) -> int:
+    """Fuse neighbouring iteration variables of a block in normal form.
 
-    Two loops become one where every access walks through both in equal steps. Unit loops are
-    left where they are.
+    Two become one where every access walks through both in equal steps; the first ``rows``
+    become one in any case. Returns how many loops the rows are now: more than one where they
+    have symbolic extents.
     """
-    axes: list[Axis] = []
-    # The bindings of a split loop with a tail stay affine only as they are.
-    whole = isinstance(get_sblockrealize(sch, block).predicate, tirx.IntImm)
-    for axis in _axes(sch, block, skip):
-        if whole and axes and _continues(axes[-1], axis):
-            extent = _int(axes[-1].extent * axis.extent)
-            loop = sch.fuse(axes[-1].loop, axis.loop)
-            axes[-1] = Axis(loop, axis.kind, extent, axis.strides, False)
+    found = axes(sch, block, drop_units=False)
+    static = all(isinstance(axis.extent, int) for axis in found[1:rows])
+    groups = [list(range(rows))] if static and rows else [[k] for k in range(rows)]
+    depth = len(groups)
+    for k in range(rows, len(found)):
+        if k > rows and _continues(found[k - 1], found[k]):
+            groups[-1].append(k)
         else:
-            axes.append(axis)
-    return axes
+            groups.append([k])
+
+    def fused(*variables: ir.Var) -> list[ir.Expr]:
+        return [_flat([(variables[k], found[k].extent) for k in group]) for group in groups]
+
+    if len(groups) < len(found):
+        dtype = str(sch.get(found[0].loop).loop_var.ty.dtype)
+        sch.transform_block_layout(
+            block, IndexMap.from_func(fused, ndim=len(found), index_dtype=dtype))
+    return depth
 
 
-def _axes(sch: Schedule, block: SBlockRV, skip: int) -> list[Axis]:
+def _flat(digits: list[tuple[ir.Expr, ir.Expr | int]]) -> ir.Expr:
+    (value, _), *rest = digits
+    for variable, extent in rest:
+        value = value * extent + variable
+    return value
+
+
+def axes(sch: Schedule, block: SBlockRV, skip: int = 0, *, drop_units: bool = True) -> list[Axis]:
+    """The loops of a block after the first ``skip``, without unit loops."""
     loops = sch.get_loops(block)
     stmts = [sch.get(loop) for loop in loops]
     values = get_sblockrealize(sch, block).iter_values
@@ -125,7 +143,7 @@ def _axes(sch: Schedule, block: SBlockRV, skip: int) -> list[Axis]:
     return [
         Axis(loops[k], "R" if k in reduced else "S", _int(stmts[k].extent),
              [access.strides[k] for access in facts.accesses], k in facts.guarded)
-        for k in range(skip, len(loops)) if not _equal(stmts[k].extent, 1)
+        for k in range(skip, len(loops)) if not (drop_units and equal(stmts[k].extent, 1))
     ]
 
 
@@ -136,7 +154,7 @@ def _continues(outer: Axis, inner: Axis) -> bool:
     if not isinstance(_int(inner.extent), int):
         return False
     return all(
-        o is not None and i is not None and _equal(o, i * inner.extent)
+        o is not None and i is not None and equal(o, i * inner.extent)
         for o, i in zip(outer.strides, inner.strides, strict=True)
     )
 
@@ -145,7 +163,8 @@ def _int(extent: ir.Expr | int) -> ir.Expr | int:
     return int(extent) if isinstance(extent, int | tirx.IntImm) else extent
 
 
-def _equal(a: ir.Expr | int, b: ir.Expr | int) -> bool:
+def equal(a: ir.Expr | int, b: ir.Expr | int) -> bool:
+    """Whether two extents or strides are known to be equal."""
     a, b = _int(a), _int(b)
     if isinstance(a, int) and isinstance(b, int):
         return a == b
@@ -198,23 +217,26 @@ def uses(expr: ir.Expr, var: ir.Var) -> bool:
 
 
 def parallelise(sch: Schedule, loops: list[LoopRV], sizes: list[int], work: int,
-                machine: Machine, *, uneven: bool = False) -> LoopRV | None:
+                machine: Machine) -> LoopRV | None:
     """Run the fewest leading ``loops`` in parallel that can be shared evenly among the cores.
 
-    With ``uneven``, all of them where there are no such.
-
-    Returns the parallel loop; None where they cannot, or where the work does not pay for a parallel region.
+    Returns the parallel loop; None where they cannot, or where the work does not pay for it.
     """
     if work < PARALLEL_WORK or machine.cores == 1:
         return None
     count = 1
     for used, size in enumerate(sizes, 1):
         count *= size
-        if _even(count, machine.cores) or uneven and used == len(sizes) and count > 1:
+        if _even(count, machine.cores):
             task = loops[0] if used == 1 else sch.fuse(*loops[:used])
             sch.parallel(task)
             return task
     return None
+
+
+def shared(rows: int, work: int, machine: Machine) -> bool:
+    """Whether ``work`` on so many rows is worth a parallel loop, even an uneven one."""
+    return work >= PARALLEL_WORK and machine.cores > 1 and rows > 1
 
 
 def share(sch: Schedule, outer: list[Axis], inner: Axis, lanes: int, work: int,

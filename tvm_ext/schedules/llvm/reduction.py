@@ -4,66 +4,104 @@ LLVM does not reorder floating-point sums, so one chain of additions stays one. 
 makes independent chains: a contiguous reduction axis becomes vector lanes.
 """
 
-from tvm import ir
+from dataclasses import dataclass
+from math import prod
+
+from tvm import DataType, ir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..machine import Machine
-from .access import Walk
+from .access import Walk, volume
 from .loops import (
     PARALLEL_WORK,
     Axis,
     attempt,
+    axes,
     collapse,
     fit,
     hint_partition,
-    parallelise,
+    shared,
     shares_evenly,
     uses,
     vectorize,
     walk,
 )
 
-__all__ = ["factor", "finish", "schedule_reduction"]
+__all__ = ["schedule_reduction", "schedule_rows"]
 
 # Independent accumulators that hide the latency of an addition.
 ACCUMULATORS = 4
 
+# What a temporary of one row needs to stay on the stack: scope "local" and at most STACK_BYTES;
+# the compiler puts the smallest there in any scope but "local".
+MIN_LOCAL_BYTES, STACK_BYTES = 1 << 10, 16 << 10
 
-def schedule_reduction(sch: Schedule, block: SBlockRV, machine: Machine) -> LoopRV | None:
-    """Schedule a reduction in normal form by itself; returns the loop over its rows, if any."""
+
+def schedule_reduction(sch: Schedule, block: SBlockRV, machine: Machine) -> None:
+    """Schedule a reduction in normal form by itself."""
     work = walk(sch, block).work
+    collapse(sch, block)
     part = _cut_among_cores(sch, block, work, machine)
     if part is not None:
-        finish(sch, block, 0, machine)
+        conclude(sch, block, arrange(sch, block, 0, machine))
         block = part
-    axes = collapse(sch, block)
-    lane = lane_axis(axes, walk(sch, block), machine)
-    rows = [axis for axis in axes if axis.kind == "S" and axis is not lane]
-    if not rows:
-        return _without_rows(sch, block, lane, work, machine)
-    fuse_first(sch, block, [axis.loop for axis in rows])
-    blocks = [*factor(sch, block, 1, machine), block]
-    row = merge_rows(sch, blocks)
-    parallelise(sch, [row], [size_of(rows)], work, machine, uneven=True)
-    for each in blocks:
-        finish(sch, each, 1, machine)
-    return row
-
-
-def _without_rows(sch: Schedule, block: SBlockRV, lane: Axis | None, work: int,
-                  machine: Machine) -> LoopRV | None:
-    if lane is not None and lane.kind == "S" and work >= PARALLEL_WORK and machine.cores > 1 and (
-            lane.size >= 64 * machine.cores):
+    found = axes(sch, block)
+    lane = lane_axis(found, walk(sch, block), machine)
+    rows = [axis for axis in found if axis.kind == "S" and axis is not lane]
+    if rows:
+        rows.sort(key=lambda axis: not shares_evenly([axis.size], machine))
+        put_first(sch, block, [axis.loop for axis in rows])
+        schedule_rows(sch, [block], [axis.size for axis in rows], work, machine)
+    elif lane is not None and lane.kind == "S" and work >= PARALLEL_WORK and (
+            lane.size >= 64 * machine.cores > 64):
         share = -(-lane.extent // machine.cores) if isinstance(lane.extent, int) else 64
         chunk, _ = sch.split(lane.loop, [None, -(-share // 16) * 16])
+        arranged = arrange(sch, block, 1, machine)
         sch.parallel(chunk)
-        finish(sch, block, 1, machine)
-        return chunk
-    for each in [*factor(sch, block, 0, machine), block]:
-        finish(sch, each, 0, machine)
-    return None
+        conclude(sch, block, arranged)
+    else:
+        for each in [*factor(sch, block, 0, machine), block]:
+            conclude(sch, each, arrange(sch, each, 0, machine))
+
+
+def put_first(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> None:
+    """Move ``loops`` before the others of a block."""
+    moved = [sch.get(loop) for loop in loops]
+    others = [loop for loop in sch.get_loops(block)
+              if not any(sch.get(loop).same_as(stmt) for stmt in moved)]
+    sch.reorder(*loops, *others)
+
+
+def schedule_rows(sch: Schedule, blocks: list[SBlockRV], rows: list[int], work: int,
+                  machine: Machine) -> None:
+    """Run ``blocks``, whose first loops are the same rows (of these sizes), row by row."""
+    depth = len(rows)
+    chain: list[SBlockRV] = []
+    for block in blocks:
+        reduces = "R" in walk(sch, block).kinds
+        chain += [*(factor(sch, block, depth, machine) if reduces else []), block]
+    keep_on_stack(sch, chain, prod(rows))
+    arranged = [arrange(sch, block, depth, machine) for block in chain]
+    # Not compute_at: it forgets the predicate of a block, and the tails of rows depend on it.
+    if len(chain) > 1:
+        sch.merge(*(sch.get_loops(block)[depth - 1] for block in chain))
+    if shared(rows[0], work, machine):
+        sch.parallel(sch.get_loops(chain[0])[0])
+    for block, each in zip(chain, arranged, strict=True):
+        conclude(sch, block, each)
+
+
+def keep_on_stack(sch: Schedule, blocks: list[SBlockRV], rows: int) -> None:
+    """Make temporaries local whose part of one row is small."""
+    outputs = [param for param in sch.mod["main"].params if tirx.is_buffer_var(param)]
+    for block in blocks:
+        for k, buffer in enumerate(walk(sch, block).written):
+            size = volume(buffer.ty.shape) * DataType(str(buffer.ty.dtype.dtype)).itemsize // rows
+            inside = not any(buffer.same_as(output) for output in outputs)
+            if inside and MIN_LOCAL_BYTES < size <= STACK_BYTES:
+                sch.set_scope(block, k, "local")
 
 
 def fuse_first(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> LoopRV:
@@ -79,16 +117,7 @@ def fuse_first(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> LoopRV:
     return row
 
 
-def merge_rows(sch: Schedule, blocks: list[SBlockRV]) -> LoopRV:
-    """One loop over rows from the first loop of each block.
-
-    Not compute_at: it forgets the predicate of a block, and the tails of rows depend on it.
-    """
-    loops = [sch.get_loops(block)[0] for block in blocks]
-    return sch.merge(*loops) if len(loops) > 1 else loops[0]
-
-
-def lane_axis(axes: list[Axis], facts: Walk, machine: Machine) -> Axis | None:
+def lane_axis(found: list[Axis], facts: Walk, machine: Machine) -> Axis | None:
     """The axis to walk in vectors: contiguous in the loads, and in the store if it is spatial.
 
     A reduction axis must fill a vector; a spatial one may jump in the loads if nothing else is
@@ -103,10 +132,11 @@ def lane_axis(axes: list[Axis], facts: Walk, machine: Machine) -> Axis | None:
     def rank(axis: Axis) -> tuple[bool, int, bool, int]:
         loads = steps(axis, False)
         smooth = all(isinstance(s, int) and s in (0, 1) for s in loads)
-        return smooth, sum(isinstance(s, int) and s == 1 for s in loads), axis.kind == "S", axis.size
+        contiguous = sum(isinstance(s, int) and s == 1 for s in loads)
+        return smooth, contiguous, axis.kind == "S", axis.size
 
     candidates = [
-        axis for axis in axes if not axis.guarded and (
+        axis for axis in found if not axis.guarded and (
             axis.size >= lanes and any(isinstance(s, int) and s == 1 for s in steps(axis, False))
             if axis.kind == "R" else
             axis.size >= 4 and all(isinstance(s, int) and s == 1 for s in steps(axis, True)))
@@ -121,9 +151,9 @@ def factor(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> list[
     the lanes are spatial and wide enough, or where the operation may not be reordered.
     """
     facts = walk(sch, block)
-    axes = collapse(sch, block, skip)
-    lane = lane_axis(axes, facts, machine)
-    inner = next((axis for axis in reversed(axes) if axis.kind == "R"), None)
+    found = axes(sch, block, skip)
+    lane = lane_axis(found, facts, machine)
+    inner = next((axis for axis in reversed(found) if axis.kind == "R"), None)
     if lane is None or inner is None or not _reorderable(facts):
         return []
     lanes = machine.lanes(*facts.dtypes)
@@ -157,12 +187,12 @@ def _cut_among_cores(sch: Schedule, block: SBlockRV, work: int,
                      machine: Machine) -> SBlockRV | None:
     """Where the kept axes are too few to share: partial results of equal parts; their block."""
     facts = walk(sch, block)
-    axes = collapse(sch, block)
-    kept = size_of([axis for axis in axes if axis.kind == "S"])
-    longest = max((axis for axis in axes if axis.kind == "R"), key=lambda axis: axis.size)
+    found = axes(sch, block)
+    kept = prod(axis.size for axis in found if axis.kind == "S")
+    longest = max((axis for axis in found if axis.kind == "R"), key=lambda axis: axis.size)
     enough = 2 * machine.lanes(*facts.dtypes) * machine.cores
     if (machine.cores == 1 or work < 2 * PARALLEL_WORK or not _reorderable(facts)
-            or kept >= enough or kept > 1 and kept % machine.cores == 0
+            or kept >= enough or (kept > 1 and kept % machine.cores == 0)
             or not isinstance(longest.extent, int)):
         return None
     # Parts of unequal length would need a predicate that outlives the split.
@@ -176,45 +206,70 @@ def _cut_among_cores(sch: Schedule, block: SBlockRV, work: int,
     return made[0] if made else None
 
 
-def finish(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> None:
-    """Order the loops after the first ``skip`` and vectorise them, accumulators unrolled."""
+@dataclass
+class Arranged:
+    """What is left to do to a block whose loops are in order, as positions of its loops.
+
+    ``init`` is where its init goes, ``tails`` may have a tail, ``vector`` says that the last
+    loop is one.
+    """
+
+    init: int | None = None
+    tails: tuple[int, ...] = ()
+    vector: bool = False
+
+
+def arrange(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> Arranged:
+    """Order the loops after the first ``skip`` and vectorise them, accumulators unrolled.
+
+    Before loops are merged: a tail makes the bindings under a merged loop too hard to analyse.
+    """
     facts = walk(sch, block)
-    axes = collapse(sch, block, skip)
-    lane = lane_axis(axes, facts, machine)
+    found = axes(sch, block, skip)
+    lane = lane_axis(found, facts, machine)
     lanes = machine.lanes(*facts.dtypes)
-    reduced = [axis.loop for axis in axes if axis.kind == "R"]
+    reduced = [axis.loop for axis in found if axis.kind == "R"]
     if not reduced:
-        if axes and not axes[-1].guarded:
-            vectorize(sch, axes[-1].loop, lanes)
-        return
+        if found and not found[-1].guarded:
+            vectorize(sch, found[-1].loop, lanes)
+        return Arranged()
     if lane is None or lane.kind == "R":
-        sch.decompose_reduction(block, reduced[0])
-        _cut_tails(sch, block, reduced)
-        return
-    others = [axis.loop for axis in axes if axis.kind == "S" and axis is not lane]
+        first, *_ = tails = _positions(sch, block, reduced)
+        return Arranged(first, tails)
+    others = [axis.loop for axis in found if axis.kind == "S" and axis is not lane]
     lanes = fit(lane.extent, lanes)
     count = next(n for n in (ACCUMULATORS, 2, 1) if n == 1 or lane.size % (n * lanes) == 0)
     outer, unrolled, inner = sch.split(lane.loop, [None, count, lanes])
     sch.reorder(*others, outer, *reduced, unrolled, inner)
     sch.unroll(unrolled)
     sch.vectorize(inner)
-    start = sch.decompose_reduction(block, reduced[0])
-    *_, unrolled, inner = sch.get_loops(start)
-    sch.unroll(unrolled)
-    sch.vectorize(inner)
-    _cut_tails(sch, block, [outer, *reduced])
+    _, first, *_ = tails = _positions(sch, block, [outer, *reduced])
+    return Arranged(first, tails, vector=True)
 
 
-def _cut_tails(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> None:
+def _positions(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> tuple[int, ...]:
+    stmts = [sch.get(loop) for loop in sch.get_loops(block)]
+    return tuple(next(k for k, stmt in enumerate(stmts) if stmt.same_as(sch.get(loop)))
+                 for loop in loops)
+
+
+def conclude(sch: Schedule, block: SBlockRV, arranged: Arranged) -> None:
+    """Part the init from the updates, and cut the loops where a tail begins.
+
+    After the loops around are parallel: they cannot become so once the init stands apart.
+    """
+    if arranged.init is None:
+        return
     predicate = get_sblockrealize(sch, block).predicate
-    for loop in loops:
+    loops = sch.get_loops(block)
+    for loop in (loops[k] for k in arranged.tails):
         if uses(predicate, sch.get(loop).loop_var):
             hint_partition(sch, loop)
-
-
-def size_of(axes: list[Axis]) -> int:
-    """The nominal number of points of some axes."""
-    size = 1
-    for axis in axes:
-        size *= axis.size
-    return size
+    if not isinstance(predicate, tirx.IntImm):
+        # No primitive takes the bindings of this block for affine any more.
+        return
+    start = sch.decompose_reduction(block, loops[arranged.init])
+    if arranged.vector:
+        *_, unrolled, inner = sch.get_loops(start)
+        sch.unroll(unrolled)
+        sch.vectorize(inner)

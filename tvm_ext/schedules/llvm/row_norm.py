@@ -1,0 +1,70 @@
+"""Chains of blocks over common rows: normalisations, softmax, pooling of a padded input."""
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.dlight.cpu.base import CPUScheduleRule
+from tvm.target import Target
+
+from ..machine import Machine
+from .access import Walk, nominal, volume
+from .loops import PARALLEL_WORK, collapse, equal, normal_form, shares_evenly, walk
+from .reduction import schedule_rows
+
+__all__ = ["RowNorm"]
+
+
+class RowNorm(CPUScheduleRule):
+    """Row reductions and the writes that depend on them: one task per row, all in its cache.
+
+    instance_norm, layer_norm, group norm, rms norm, softmax and log_softmax with what is fused
+    to them, and windows over a padded plane. Declines where the rows cannot be shared evenly:
+    then each block by itself uses all cores.
+    """
+
+    def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> Schedule | None:
+        if not self.is_target_available(target):
+            return None
+        form = normal_form(func)
+        if form is None:
+            return None
+        sch, blocks = form
+        facts = [walk(sch, block) for block in blocks]
+        depth = common_rows(facts)
+        if len(blocks) < 2 or not depth or all("R" not in f.kinds for f in facts):
+            return None
+        machine = Machine.of(target)
+        work = sum(f.work for f in facts)
+        rows = volume(facts[-1].extents[:depth])
+        if work >= 4 * PARALLEL_WORK and not shares_evenly([rows], machine):
+            return None
+        for block in blocks:
+            loops = collapse(sch, block, depth)
+        sizes = [rows] if loops == 1 else [nominal(e) for e in facts[-1].extents[:depth]]
+        schedule_rows(sch, blocks, sizes, work, machine)
+        return sch
+
+
+def common_rows(blocks: list[Walk]) -> int:
+    """How many leading loops all blocks share, such that no row reads what another row wrote."""
+    depth = min(len(facts.kinds) - len(facts.kinds.lstrip("S")) for facts in blocks)
+    first = blocks[0].extents
+    depth = next((k for k in range(depth)
+                  if not all(equal(first[k], facts.extents[k]) for facts in blocks)), depth)
+    for writer in blocks:
+        for store in writer.stores:
+            for reader in blocks:
+                for load in reader.accesses:
+                    if load.buffer.same_as(store.buffer):
+                        depth = min(depth, _aligned(writer, store.indices, reader, load.indices))
+    return depth
+
+
+def _aligned(writer: Walk, stored: tuple, reader: Walk, loaded: tuple) -> int:
+    """The number of leading variables that index the same dimension of a buffer in both blocks."""
+    count = 0
+    for own, other in zip(writer.variables, reader.variables, strict=False):
+        if not any(own.same_as(s) and other.same_as(t)
+                   for s, t in zip(stored, loaded, strict=True)):
+            break
+        count += 1
+    return count
