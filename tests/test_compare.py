@@ -160,6 +160,7 @@ def test_compare_measures_both_sides(report):
 def test_compare_renders_as_table_json_and_plot(report, tmp_path):
     assert f"onnxruntime {onnxruntime.__version__}" in str(report)
     assert "tolerance that passes" in str(report)
+    assert "tolerance that passes" in report._repr_html_()
     fields = json.loads(report.to_json())
     assert fields["threads"] == 1
     assert fields["theirs"]["latency"]["median"] == report.theirs.latency.median

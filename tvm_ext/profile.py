@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir import Op
 from tvm.tirx import IntImm, PrimFunc
 
+from .display import as_html, as_text
 from .peak import Peak
 from .provenance import Provenance
 
@@ -157,22 +157,14 @@ class Profile:
         ]
 
     def __str__(self) -> str:
-        return _rendered(self._table(), "export_text")
+        return as_text(self._table(), width=140)
 
     def _repr_html_(self) -> str:
-        return _rendered(self._table(), "export_html")
+        return as_html(self._table())
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _rendered(table, how: str) -> str:
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), record=True, width=140)
-    console.print(table)
-    return getattr(console, how)()
 
 
 def summarise(

@@ -66,8 +66,8 @@ def compare(
         TvmExtError: whatever ``convert_and_build`` raises.
     """
     from .. import frontend, targets
-    from ..executors import threads as cores
     from ..build import convert_and_build
+    from ..executors import threads as cores
 
     _check(against, rounds, threads)
     source = frontend.load(model)

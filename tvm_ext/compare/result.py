@@ -6,6 +6,7 @@ import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..display import as_html, as_text
 from .render import plot, table
 from .statistics import Accuracy, Latency
 
@@ -103,9 +104,7 @@ class Comparison:
         return table(self)
 
     def __str__(self) -> str:
-        from rich.console import Console
+        return as_text(table(self))
 
-        console = Console(width=100, color_system=None)
-        with console.capture() as text:
-            console.print(table(self))
-        return text.get().rstrip()
+    def _repr_html_(self) -> str:
+        return as_html(table(self))
