@@ -30,6 +30,7 @@ class Builder:
         self.bb = relax.BlockBuilder()
         self.opsets = opsets
         self.node: ir.Node | None = None
+        self.walk: object = None  # the graph walk, which converts subgraphs
         self.origin: dict[str, ir.Node] = {}  # variable name -> the node that emitted it
         self._known: dict[relax.Var, Known] = {}
         self._analyzer = Analyzer()
@@ -65,6 +66,17 @@ class Builder:
         dim = tirx.Var(re.sub(r"\W", "_", hint) or "d", "int64")
         self._analyzer.update(dim, ConstIntBound(0, _LARGEST_DIM))
         return dim
+
+    def branch(self, emit: Callable[[], list[relax.Expr]]) -> relax.SeqExpr:
+        """What ``emit`` emits, in a block of its own, ending in the tuple of its results."""
+        self.bb.begin_scope()
+        self.bb._begin_binding_block()
+        try:
+            results = emit()
+        finally:
+            block = self.bb._end_block()
+            self.bb.end_scope()
+        return relax.SeqExpr([block], relax.Tuple(results))
 
     # --- questions ------------------------------------------------------------------------
 

@@ -1,14 +1,15 @@
 """Walk an ONNX graph and emit Relax. No operator is named here."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 from tvm import IRModule, relax, tirx
-from tvm.ir import Type
 from tvm.error import InternalError
+from tvm.ir import GlobalVar, Type
 
 from tvm_ext.errors import ConversionError, ModelError, UnsupportedNode
 
@@ -68,24 +69,38 @@ def convert(model: ir.Model) -> Conversion:
     walk = _Walk(builder)
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
     params = [walk.parameter(value) for value in inputs]
-    with builder.bb.function("main", params):
-        with builder.bb.dataflow():
+    # Control flow cannot stand in a dataflow block; the pure stretches become blocks afterwards.
+    straight = not any(_subgraphs(node) for node in graph)
+    with builder.bb.function("main", params, pure=straight):
+        with builder.bb.dataflow() if straight else nullcontext():
             walk.graph(graph)
-            if walk.failures:
-                # The block is incomplete; leave the builder before reporting.
-                results = builder.bb.emit_output(relax.Tuple([]))
-            else:
-                outputs = [walk.tensor(value) for value in graph.outputs]
-                results = builder.bb.emit_output(relax.Tuple(outputs))
+            # After a failure the block is incomplete; leave the builder before reporting.
+            outputs = [] if walk.failures else [walk.output(value) for value in graph.outputs]
+            results = relax.Tuple(outputs)
+            if straight:
+                results = builder.bb.emit_output(results)
         builder.bb.emit_func_output(results)
     if walk.failures:
         raise ConversionError(walk.failures) from walk.cause
+    module = builder.bb.get()
+    for function in walk.discarded:
+        del module[function]
     return Conversion(
-        builder.bb.get(),
+        module if straight else relax.transform.ConvertToDataflow(min_size=1)(module),
         builder.origin,
         {value.name: param.ty for value, param in zip(inputs, params, strict=True)},
         {value.name: out.ty for value, out in zip(graph.outputs, outputs, strict=True)},
     )
+
+
+@dataclass(frozen=True)
+class BodyFunction:
+    """The function made of a subgraph; ``captured`` are its last arguments."""
+
+    function: GlobalVar
+    captured: list[relax.Expr]
+    parameters: list[Type]
+    results: list[Type]
 
 
 class _Walk:
@@ -93,10 +108,13 @@ class _Walk:
 
     def __init__(self, builder: Builder):
         self.builder = builder
+        builder.walk = self
         self.values: dict[ir.Value, relax.Expr] = {}
         self.dims: dict[str, tirx.Var] = {}  # symbolic dims of the model by name
         self.failures: list[UnsupportedNode] = []
         self.cause: Exception | None = None  # of the first failure
+        self.functions = 0  # made of subgraphs
+        self.discarded: list[GlobalVar] = []
 
     def parameter(self, value: ir.Value) -> relax.Var:
         """The Relax parameter of a graph input."""
@@ -131,6 +149,80 @@ class _Walk:
             array = value.const_value.numpy()
             self.values[value] = self.builder.const(array)
         return self.values.get(value)
+
+    def output(self, value: ir.Value) -> relax.Expr:
+        """The Relax expression of a graph output."""
+        result = self.tensor(value)
+        if not isinstance(result.ty, relax.TensorType):
+            raise ModelError(f"output {value.name!r} is {value.type}; only tensors leave a model")
+        return result
+
+    # --- subgraphs, for the converters of control flow ------------------------------------
+
+    def inline(self, graph: ir.Graph, arguments: Sequence[relax.Expr]) -> list[relax.Expr]:
+        """Convert a subgraph where the builder stands; its results.
+
+        Raises:
+            NotImplementedError: it has nodes that cannot be converted.
+        """
+        node, failures = self.builder.node, len(self.failures)
+        self.values.update(zip(graph.inputs, arguments, strict=True))
+        self.graph(graph)
+        self.builder.node = node
+        if len(self.failures) > failures:
+            raise NotImplementedError(f"subgraph {graph.name!r} cannot be converted")
+        return [self.tensor(value) for value in graph.outputs]
+
+    def captured(self, graph: ir.Graph) -> list[ir.Value]:
+        """The run-time values that ``graph`` takes from around it."""
+        used = [value for node in ir.traversal.RecursiveGraphIterator(graph)
+                for value in node.inputs if value is not None] + list(graph.outputs)
+        return [value for value in dict.fromkeys(used)
+                if isinstance(self.values.get(value), relax.Var)]
+
+    def function(self, name: str, graph: ir.Graph, types: Sequence[Type],
+                 body: Callable[[list[relax.Var]], list[relax.Expr]]) -> BodyFunction:
+        """A function with parameters of ``types``, then what ``graph`` captures.
+
+        ``body`` maps the parameters of ``types`` to the results. Dims are the function's own:
+        equal dims outside are equal inside.
+        """
+        captured = self.captured(graph)
+        outer = [self.values[value] for value in captured]
+        own: dict[str, tirx.Var] = {}
+        params = [relax.Var(f"p{k}", self._own(ty, own))
+                  for k, ty in enumerate([*types, *(value.ty for value in outer)])]
+        outside, self.values = self.values, dict(self.values)
+        self.values.update(zip(captured, params[len(types):], strict=True))
+        bb = self.builder.bb
+        try:
+            # Public: TVM takes unused parameters away from private functions.
+            self.functions += 1
+            with bb.function(f"{name}_{self.functions}", params, pure=False):
+                results = None
+                try:
+                    results = body(params[: len(types)])
+                finally:
+                    gvar = bb.emit_func_output(relax.Tuple(results or []))
+        finally:
+            self.values = outside
+        return BodyFunction(gvar, outer, [p.ty for p in params], [r.ty for r in results])
+
+    def discard(self, function: GlobalVar) -> None:
+        """Take back a function that nothing calls."""
+        self.discarded.append(function)
+
+    def _own(self, ty: Type, own: dict[str, tirx.Var]) -> Type:
+        if not isinstance(ty, relax.TensorType) or ty.shape is None:
+            raise NotImplementedError(f"a loop cannot carry a value of type {ty}")
+        shape = []
+        for dim in ty.shape.values:
+            if not isinstance(dim, tirx.IntImm):
+                if str(dim) not in own:
+                    own[str(dim)] = self.builder.fresh_dim(f"d{len(own)}")
+                dim = own[str(dim)]
+            shape.append(dim)
+        return relax.TensorType(shape, ty.dtype)
 
     def node(self, node: ir.Node, operands: list[relax.Expr | None]) -> None:
         """Convert one node: the only place where a converter's refusal is caught."""
@@ -210,6 +302,11 @@ def _call(function: Callable, builder: Builder, operands: list, node: ir.Node) -
         raise NotImplementedError(f"unknown attribute {', '.join(unknown)}")
     results = function(builder, *operands, **attributes)
     return results if isinstance(results, tuple) else (results,)
+
+
+def _subgraphs(node: ir.Node) -> bool:
+    kinds = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+    return any(attr.type in kinds for attr in node.attributes.values())
 
 
 def _refusal(node: ir.Node, opset: int, since: int, reason: str) -> UnsupportedNode:

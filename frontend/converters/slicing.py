@@ -98,20 +98,20 @@ def split_1(bb, x, split=None, *, axis=None):
 
 @converter("Split", 2, 11)
 def split_attribute(bb, x, *, axis=0, split=None):
-    return _split(bb, x, axis, split)
+    return split_along(bb, x, axis, split)
 
 
 @converter("Split", 13)
 def split_input(bb, x, split=None, *, axis=0):
-    return _split(bb, x, axis, None if split is None else bb.dims(split))
+    return split_along(bb, x, axis, None if split is None else bb.dims(split))
 
 
 @converter("Split", 18)
 def split_outputs(bb, x, split=None, *, axis=0, num_outputs=None):
-    return _split(bb, x, axis, None if split is None else bb.dims(split), num_outputs)
+    return split_along(bb, x, axis, None if split is None else bb.dims(split), num_outputs)
 
 
-def _split(bb, x, axis, sizes, parts=None):
+def split_along(bb, x, axis, sizes, parts=None):
     dims = bb.shape(x)
     axis %= len(dims)
     parts = parts or len(bb.node.outputs)
