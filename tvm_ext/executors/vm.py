@@ -53,8 +53,9 @@ class VMExecutor:
         return cls(executable, tvm.device("cuda" if target.kind.name == "cuda" else "cpu"))
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        vm = self._vm()  # before the tensors: it says what a machine without the device lacks
         tensors = [tvm.runtime.tensor(array, self.device) for array in inputs]
-        return [result.numpy() for result in self._vm()["main"](*tensors)]
+        return [result.numpy() for result in vm["main"](*tensors)]
 
     def sources(self) -> dict[str, str]:
         """The VM's instructions and the kernels, as CUDA C or as LLVM IR."""
