@@ -109,12 +109,12 @@ class ResNet(nn.Module):
 def resnet50(size: str) -> ResNet:
     """ResNet-50 with the stride in the 3x3 convolution (He et al. 2015, the "v1.5" form)."""
     if size == "small":
-        return ResNet((1, 1, 2, 1), width=8, classes=10)
+        return ResNet((1, 1, 1, 1), width=8, classes=10)
     return ResNet((3, 4, 6, 3))
 
 
 def se_resnet101_ibn_a(size: str) -> ResNet:
     """ResNet-101 with squeeze-and-excitation and IBN-a."""
     if size == "small":
-        return ResNet((1, 1, 2, 1), width=8, classes=10, ibn=True, se=True)
+        return ResNet((1, 1, 1, 1), width=8, classes=10, ibn=True, se=True)
     return ResNet((3, 4, 23, 3), ibn=True, se=True)
