@@ -11,6 +11,7 @@ After::
     y = unblock(yb)                                     # dead where all consumers are blocked
 """
 
+from collections.abc import Iterable, Iterator
 from math import gcd
 
 import numpy as np
@@ -72,10 +73,18 @@ class _BlockedLayout(PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        if not self.builder_.current_block_is_dataflow() or _lanes_of(call, self.target) is None:
+        if not self.builder_.current_block_is_dataflow():
             return call
-        result = self._conv2d(call) if call.op == _CONV2D else self._lift(call)
+        if call.op == _CONV2D:
+            result = self._conv2d(call)
+        else:
+            result = self._lift(call) if self._common_lanes(call) >= MIN_LANES else None
         return call if result is None else result
+
+    def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
+        item = self.visit_expr_post_order(item)
+        value = self.builder_.lookup_binding(item.tuple_value)
+        return value.fields[item.index] if isinstance(value, relax.Tuple) else item
 
     # --- convolution ----------------------------------------------------------------------
 
@@ -84,7 +93,7 @@ class _BlockedLayout(PyExprMutator):
         attrs = call.attrs
         if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW"):
             return None
-        if not isinstance(weight, GenericConst) or _shape(x) is None:
+        if not isinstance(weight, GenericConst) or not self._common_lanes(call):
             return None
         geometry = [[int(v) for v in field] for field in (attrs.strides, attrs.padding,
                                                           attrs.dilation)]
@@ -125,38 +134,38 @@ class _BlockedLayout(PyExprMutator):
 
     def _lift(self, call: relax.Call) -> relax.Expr | None:
         """The kernel of ``call`` on blocked operands, if one is blocked already."""
-        channels = _shape(call)[1]
-        lanes = _lanes(channels, self._vector(call))
-        operands = list(call.args[1]) if call.op == _CALL_TIR else list(call.args)
-        if lanes < MIN_LANES or not any(self._twin(x) is not None for x in operands
-                                        if isinstance(x, relax.Var)):
+        lanes = self._common_lanes(call)
+        if not any(self._twin(x) is not None for x in _variables(call.args)):
             return None
         kernel = self._legalized(call)
         if kernel is None:
             return None
-        func = self.builder_.get()[kernel.args[0]]
         operands = list(kernel.args[1])
-        lifted = lift_channels(func, lanes)
+        lifted = lift_channels(self.builder_.get()[kernel.args[0]], lanes)
         if lifted is None:
             return None
         arguments = [self._operand(x, param, lanes)
                      for x, param in zip(operands, lifted.params, strict=False)]
-        if any(argument is None for argument in arguments):
-            return None
         symbol = self.builder_.add_func(_fusable(lifted), kernel.args[0].name_hint)
-        ty = relax.TensorType([int(d) for d in lifted.params[-1].ty.shape], _dtype(call))
-        result = self.builder_.emit(relax.call_tir(symbol, arguments, ty), self.name)
-        return self._unblock(result, channels)
+        types = [relax.TensorType([int(d) for d in param.ty.shape], str(param.ty.dtype.dtype))
+                 for param in lifted.params[len(operands):]]
+        result = self.builder_.emit(
+            relax.call_tir(symbol, arguments, types if len(types) > 1 else types[0]), self.name)
+        channels = [_dims(ty)[1] for ty in _results(call)]
+        if len(types) == 1:
+            return self._unblock(result, channels[0])
+        parts = [self.builder_.emit(relax.TupleGetItem(result, k), self.name)
+                 for k in range(len(types))]
+        return relax.Tuple([self._unblock(p, c) for p, c in zip(parts, channels, strict=True)])
 
     def _legalized(self, call: relax.Call) -> relax.Call | None:
-        """``call`` as a call_tir of one kernel with one result."""
+        """``call`` as a call_tir of one kernel."""
         call = to_kernel(self.builder_, call)
         ok = (isinstance(call, relax.Call) and call.op == _CALL_TIR and len(call.args) == 2
-              and isinstance(call.args[0], GlobalVar)
-              and isinstance(call.ty_args[0], relax.TensorType))
+              and isinstance(call.args[0], GlobalVar))
         return call if ok else None
 
-    def _operand(self, x: relax.Expr, param: tirx.Var, lanes: int) -> relax.Expr | None:
+    def _operand(self, x: relax.Expr, param: tirx.Var, lanes: int) -> relax.Expr:
         """``x`` in the layout that the lifted kernel's parameter has."""
         if len(param.ty.shape) == 5 and len(_shape(x) or ()) == 4:
             if isinstance(x, GenericConst):
@@ -200,6 +209,17 @@ class _BlockedLayout(PyExprMutator):
     def _vector(self, call: relax.Call) -> int:
         return Machine.of(self.target).lanes(_dtype(call))
 
+    def _common_lanes(self, call: relax.Call) -> int:
+        """The block that serves all results of ``call``; 0 unless they are static NCHW floats."""
+        lanes = 0
+        for ty in _results(call):
+            dims = _dims(ty)
+            if dims is None or len(dims) != 4 or 0 in dims or "float" not in str(ty.dtype.dtype):
+                return 0
+            vector = Machine.of(self.target).lanes(str(ty.dtype.dtype))
+            lanes = gcd(lanes, _lanes(dims[1], vector))
+        return lanes
+
 
 _CALL_TIR = Op.get("relax.call_tir")
 _CONV2D = Op.get("relax.nn.conv2d")
@@ -218,16 +238,24 @@ def _fusable(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return annotated
 
 
-def _lanes_of(call: relax.Call, target: Target) -> int | None:
-    """The block size for the result of ``call``; None where it is no static NCHW float tensor."""
-    shape = _shape(call)
-    if shape is None or len(shape) != 4 or 0 in shape or "float" not in _dtype(call):
-        return None
-    return _lanes(shape[1], Machine.of(target).lanes(_dtype(call)))
+def _results(call: relax.Call) -> list[relax.Type]:
+    return list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+
+
+def _variables(exprs: Iterable[relax.Expr]) -> Iterator[relax.Var]:
+    """The variables among operands, tuples looked into."""
+    for expr in exprs:
+        if isinstance(expr, relax.Var):
+            yield expr
+        elif isinstance(expr, relax.Tuple):
+            yield from _variables(expr.fields)
 
 
 def _shape(expr: relax.Expr) -> list[int] | None:
-    ty = expr.ty
+    return _dims(expr.ty)
+
+
+def _dims(ty: relax.Type) -> list[int] | None:
     if not isinstance(ty, relax.TensorType) or ty.shape is None:
         return None
     dims = ty.shape.values
