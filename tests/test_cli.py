@@ -24,7 +24,9 @@ def softmax(tmp_path):
         [value("x", onnx.TensorProto.FLOAT, ["n", 5])],
         [value("a/b", onnx.TensorProto.FLOAT, ["n", 5])],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    onnx.save(
+        helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path
+    )
     return path
 
 
@@ -158,3 +160,34 @@ def test_a_broken_build_writes_nothing(softmax, tmp_path, capsys):
     fails(capsys, "build", softmax, "-o", tmp_path / "missing" / "out.tvmx")
     fails(capsys, "build", softmax, "-o", tmp_path / "out.tvmx", "--target", "nonsense")
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_built_file_runs_like_the_model(softmax, tmp_path, capsys):
+    built = tmp_path / "softmax.tvmx"
+    options = ["--shape", "n=7", "--target", "llvm"]
+    assert main(["build", str(softmax), "-o", str(built), *options]) == 0
+    assert capsys.readouterr().out.startswith(f"wrote {built} (")
+    main(["run", str(built)])
+    loaded = capsys.readouterr().out
+    main(["run", str(softmax), *options])
+    assert capsys.readouterr().out == loaded
+
+
+def test_compare_measures_against_onnxruntime(softmax, tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    plot = tmp_path / "comparison.png"
+    argv = ["compare", softmax, "--batch", 3, "--threads", 1, "--format", "json", "--plot", plot]
+    assert main([str(arg) for arg in argv]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["threads"] == 1
+    assert report["inputs"] == ["x: float32[3, 5]"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_profile_times_the_kernels(softmax, capsys):
+    options = ["--shape", "n=7", "--target", "llvm"]
+    assert main(["profile", str(softmax), *options]) == 0
+    assert "normalise" in capsys.readouterr().out
+    main(["profile", str(softmax), *options, "--format", "json"])
+    (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
+    assert kernel["seconds"] > 0

@@ -7,6 +7,7 @@ Examples:
 
 import argparse
 import re
+import sys
 from collections import defaultdict
 
 from . import CASES, EXCLUSIONS
@@ -35,7 +36,12 @@ def main() -> None:
 
     pattern = "" if args.write_exclusions else args.filter
     names = [name for name in sorted(CASES) if re.search(pattern, name)]
-    failures = {name: reason for name, reason in run(names, args.jobs) if reason}
+    failures = {}
+    for count, (name, reason) in enumerate(run(names, args.jobs), 1):
+        if reason:
+            failures[name] = reason
+        if count % 100 == 0:
+            print(f"{count} of {len(names)}, {len(failures)} failed", file=sys.stderr, flush=True)
     groups = defaultdict(list)
     for name, reason in failures.items():
         groups[reason].append(name)
