@@ -81,16 +81,25 @@ def schedule_rows(sch: Schedule, blocks: list[SBlockRV], rows: list[int], work: 
     chain: list[SBlockRV] = []
     for block in blocks:
         reduces = "R" in walk(sch, block).kinds
-        chain += [*(factor(sch, block, depth, machine) if reduces else []), block]
-    keep_on_stack(sch, chain, prod(rows))
-    arranged = [arrange(sch, block, depth, machine) for block in chain]
+        parts = [*(factor(sch, block, depth, machine) if reduces else []), block]
+        keep_on_stack(sch, parts, prod(rows))
+        # One after the other, all of it: once a neighbour has changed, the bindings of a block
+        # with a tail no longer count as affine.
+        for part in parts:
+            conclude(sch, part, arrange(sch, part, depth, machine))
+        chain += parts
     # Not compute_at: it forgets the predicate of a block, and the tails of rows depend on it.
     if len(chain) > 1:
         sch.merge(*(sch.get_loops(block)[depth - 1] for block in chain))
     if shared(rows[0], work, machine):
-        sch.parallel(sch.get_loops(chain[0])[0])
-    for block, each in zip(chain, arranged, strict=True):
-        conclude(sch, block, each)
+        _run_in_parallel(sch, sch.get_loops(chain[0])[0])
+
+
+def _run_in_parallel(sch: Schedule, loop: LoopRV) -> None:
+    """As ``Schedule.parallel``, which refuses a loop around an init that stands apart."""
+    stmt = sch.get(loop)
+    sch.state.replace(sch.get_sref(loop), tirx.For(
+        stmt.loop_var, stmt.min, stmt.extent, tirx.ForKind.PARALLEL, stmt.body))
 
 
 def keep_on_stack(sch: Schedule, blocks: list[SBlockRV], rows: int) -> None:
@@ -254,22 +263,16 @@ def _positions(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> tuple[int
 
 
 def conclude(sch: Schedule, block: SBlockRV, arranged: Arranged) -> None:
-    """Part the init from the updates, and cut the loops where a tail begins.
-
-    After the loops around are parallel: they cannot become so once the init stands apart.
-    """
+    """Part the init from the updates, and cut the loops where a tail begins."""
     if arranged.init is None:
         return
+    start = sch.decompose_reduction(block, sch.get_loops(block)[arranged.init])
+    if arranged.vector:
+        *_, unrolled, inner = sch.get_loops(start)
+        sch.unroll(unrolled)
+        sch.vectorize(inner)
     predicate = get_sblockrealize(sch, block).predicate
     loops = sch.get_loops(block)
     for loop in (loops[k] for k in arranged.tails):
         if uses(predicate, sch.get(loop).loop_var):
             hint_partition(sch, loop)
-    if not isinstance(predicate, tirx.IntImm):
-        # No primitive takes the bindings of this block for affine any more.
-        return
-    start = sch.decompose_reduction(block, loops[arranged.init])
-    if arranged.vector:
-        *_, unrolled, inner = sch.get_loops(start)
-        sch.unroll(unrolled)
-        sch.vectorize(inner)
