@@ -12,6 +12,7 @@ import numpy as np
 import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir import Op
+from tvm.s_tir.dlight.analysis import get_root_block
 from tvm.tirx import IntImm, PrimFunc
 
 from .display import as_html, as_text
@@ -51,10 +52,14 @@ def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFa
 
 
 def _flops(func: PrimFunc) -> int | None:
-    """Arithmetic on floats of one call, before scheduling; None where an extent is symbolic."""
+    """Arithmetic on floats of one call, before scheduling; None where an extent is symbolic.
+
+    None too for a kernel in one opaque block (scatter, sort), whose loops say nothing.
+    """
     sch = s_tir.Schedule(func)
-    total = 0
-    for block in map(sch.get, sch.get_child_blocks(sch.get_sblock("root"))):
+    blocks = [sch.get(block) for block in sch.get_child_blocks(get_root_block(sch))]
+    total = 0 if blocks else None
+    for block in blocks:
         extents = [axis.dom.extent for axis in block.iter_vars]
         if not all(isinstance(extent, IntImm) for extent in extents):
             return None
