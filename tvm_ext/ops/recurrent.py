@@ -44,8 +44,9 @@ def gru(gates, r, reset_bias, h0, lengths, *, reverse, activations, clip):
 
     def update(acc, candidate, h):
         def blend(b, j):
-            z = f(clip(acc[b, j]))
-            return (tirx.const(1, h.dtype) - z) * candidate(b, j) + z * h[b, j]
+            # Built once per use: an expression that binds variables must not occur twice.
+            kept = f(clip(acc[b, j])) * h[b, j]
+            return (tirx.const(1, h.dtype) - f(clip(acc[b, j]))) * candidate(b, j) + kept
 
         return blend
 

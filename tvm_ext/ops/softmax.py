@@ -16,11 +16,15 @@ def hardmax(x, axis):
     r = te.reduce_axis((0, extent), "r")
     peak = te.compute(rows, lambda *row: te.max(at(row, r), axis=r), "row_max")
     s = te.reduce_axis((0, extent), "s")
-    # Where nothing equals the maximum (NaN), no element is chosen.
+
+    # te.max starts at the least finite number: -inf counts as that.
+    def is_peak(row, k):
+        return tirx.max(at(row, k), te.min_value(x.dtype)) == peak(*row)
+
     first = te.compute(
         rows,
         lambda *row: te.min(
-            tirx.Select(at(row, s) == peak(*row), tirx.Cast("int64", s), tirx.Cast("int64", extent)),
+            tirx.Select(is_peak(row, s), tirx.Cast("int64", s), tirx.Cast("int64", extent)),
             axis=s,
         ),
         "row_argmax",

@@ -1,0 +1,59 @@
+"""Attention and RotaryEmbedding; oracle: onnx.reference in float64, torch."""
+
+import numpy as np
+import pytest
+import torch
+from tests.oracle import check_node
+
+RNG = np.random.default_rng(0)
+
+
+def data(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
+def test_attention_is_torch_attention():
+    q, k, v = data(2, 3, 5, 8), data(2, 3, 7, 8), data(2, 3, 7, 6)
+    want = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, (q, k, v)))
+    check_node("Attention", [q, k, v], expected=[want.numpy()])
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+def test_grouped_heads_with_cache_mask_and_softcap(mode):
+    q, k, v = data(2, 4, 5, 8), data(2, 2, 3, 8), data(2, 2, 3, 8)
+    past = data(2, 2, 4, 8), data(2, 2, 4, 8)
+    mask = RNG.random((2, 1, 5, 7)) < 0.7
+    check_node("Attention", [q, k, v, mask, *past],
+               {"is_causal": 1, "softcap": 2.0, "qk_matmul_output_mode": mode},
+               outputs=4)  # fmt: skip
+
+
+def test_rows_that_see_nothing_are_zero():
+    q, k, v = data(1, 1, 2, 4), data(1, 1, 3, 4), data(1, 1, 3, 4)
+    mask = np.array([[False] * 3, [True, False, True]])
+    check_node("Attention", [q, k, v, mask])
+
+
+def test_flat_heads():
+    check_node("Attention", [data(2, 5, 12), data(2, 7, 12), data(2, 7, 12)],
+               {"q_num_heads": 3, "kv_num_heads": 3, "scale": 0.5})  # fmt: skip
+
+
+def test_valid_lengths_and_window():
+    q, k, v = data(2, 2, 3, 4), data(2, 2, 6, 4), data(2, 2, 6, 4)
+    lengths = np.array([4, 6])
+    check_node("Attention", [q, k, v, None, None, None, lengths], {"is_causal": 1}, opset=24)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("rotated", [0, 4])
+def test_rotary_embedding(interleaved, rotated):
+    x, width = data(2, 3, 5, 8), (rotated or 8) // 2
+    positions = RNG.integers(0, 9, (2, 5))
+    check_node("RotaryEmbedding", [x, data(9, width), data(9, width), positions],
+               {"interleaved": interleaved, "rotary_embedding_dim": rotated})  # fmt: skip
+
+
+def test_rotary_embedding_of_flat_heads():
+    x, cache = data(2, 5, 12), (data(2, 5, 2), data(2, 5, 2))
+    check_node("RotaryEmbedding", [x, *cache], {"num_heads": 3})

@@ -1,0 +1,131 @@
+"""Pooling; oracles: torch, onnxruntime where torch has no such option, numpy for indices."""
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from tests.oracle import check_model, check_node, node_model
+from torch.nn import functional
+
+RNG = np.random.default_rng(0)
+
+
+def data(*shape, dtype="float32"):
+    return RNG.normal(size=shape).astype(dtype)
+
+
+def check_against_onnxruntime(op_type, x, attributes, opset=22, **options):
+    """onnxruntime counts what a partial window has beyond the end pad as torch does not."""
+    model = node_model(op_type, [x], attributes, opset=opset, **options)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    check_model(model, {"x0": x}, expected=session.run(None, {"x0": x}))
+
+
+MAX = [functional.max_pool1d, functional.max_pool2d, functional.max_pool3d]
+AVERAGE = [functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d]
+
+
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+@pytest.mark.parametrize(
+    "shape, kernel, stride, pad, dilation",
+    [
+        pytest.param((2, 3, 11), 3, 2, 1, 2, id="1d"),
+        pytest.param((1, 2, 8, 7), 3, 2, 1, 1, id="2d"),
+        pytest.param((1, 2, 9, 11), 2, 3, 0, 2, id="2d dilated"),
+        pytest.param((1, 1, 5, 6, 4), 2, 2, 1, 1, id="3d"),
+    ],
+)
+def test_max_pool(shape, kernel, stride, pad, dilation, ceil_mode):
+    x, rank = data(*shape), len(shape) - 2
+    want = MAX[rank - 1](torch.from_numpy(x), kernel, stride, pad, dilation, bool(ceil_mode))
+    attributes = {"kernel_shape": [kernel] * rank, "strides": [stride] * rank,
+                  "pads": [pad] * 2 * rank, "dilations": [dilation] * rank,
+                  "ceil_mode": ceil_mode}  # fmt: skip
+    check_node("MaxPool", [x], attributes, expected=[want.numpy()])
+
+
+@pytest.mark.parametrize("storage_order", [0, 1])
+def test_max_pool_indices_name_the_first_of_equals(storage_order):
+    x = RNG.integers(0, 3, (2, 2, 6, 5)).astype("float32")
+    want, places = functional.max_pool2d(torch.from_numpy(x), 3, 2, 1, return_indices=True)
+    places = places.numpy()
+    if storage_order:
+        places = places // 5 + places % 5 * 6
+    places = places + np.arange(4).reshape(2, 2, 1, 1) * 30
+    attributes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1],
+                  "storage_order": storage_order}  # fmt: skip
+    check_node("MaxPool", [x], attributes, outputs=2, expected=[want.numpy(), places])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "float64"])
+def test_max_pool_types(dtype):
+    x = RNG.integers(-100 if dtype != "uint8" else 0, 100, (1, 2, 5, 5)).astype(dtype)
+    want = functional.max_pool2d(torch.from_numpy(x.astype("float64")), 2, 1, 1).numpy()
+    check_node("MaxPool", [x], {"kernel_shape": [2, 2], "pads": [1] * 4}, expected=[want])
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+def test_auto_pad(op_type, auto_pad):
+    attributes = {"kernel_shape": [3, 2], "strides": [2, 3], "auto_pad": auto_pad}
+    check_against_onnxruntime(op_type, data(1, 2, 8, 7), attributes)
+
+
+@pytest.mark.parametrize("count_include_pad", [0, 1])
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+@pytest.mark.parametrize("shape", [(2, 3, 10), (1, 2, 8, 9), (1, 1, 5, 6, 4)])
+def test_average_pool(shape, ceil_mode, count_include_pad):
+    x, rank = data(*shape), len(shape) - 2
+    want = AVERAGE[rank - 1](
+        torch.from_numpy(x), 3, 2, 1, bool(ceil_mode), bool(count_include_pad)
+    )
+    attributes = {"kernel_shape": [3] * rank, "strides": [2] * rank, "pads": [1] * 2 * rank,
+                  "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}  # fmt: skip
+    check_node("AveragePool", [x], attributes, expected=[want.numpy()])
+
+
+@pytest.mark.parametrize("count_include_pad", [0, 1])
+def test_dilated_average_pool(count_include_pad):
+    """A constant image stays constant where pads do not count."""
+    x = np.ones((1, 1, 6, 5), "float32")
+    padded = np.pad(x, ((0, 0), (0, 0), (2, 0), (0, 2)))
+    taps = [padded[:, :, i : i + 6, j : j + 5] for i in (0, 2) for j in (0, 2)]
+    want = sum(taps) / 4 if count_include_pad else x
+    attributes = {"kernel_shape": [2, 2], "dilations": [2, 2], "pads": [2, 0, 0, 2]}
+    check_node("AveragePool", [x], attributes | {"count_include_pad": count_include_pad},
+               expected=[want])  # fmt: skip
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_lp_pool(p):
+    x = data(1, 2, 6, 7)
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype("float64"), (3, 2), (2, 3))
+    want = (np.abs(windows[:, :, ::2]) ** p).sum((-1, -2)) ** (1 / p)
+    attributes = {"kernel_shape": [3, 2], "strides": [2, 1], "p": p}
+    check_node("LpPool", [x], attributes, expected=[want])
+
+
+@pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
+def test_global_pools(op_type):
+    x = data(2, 3, 5, 4)
+    y = {"GlobalAveragePool": x.mean((2, 3), "float64", keepdims=True),
+         "GlobalMaxPool": x.max((2, 3), keepdims=True),
+         "GlobalLpPool": np.sqrt((x.astype("float64") ** 2).sum((2, 3), keepdims=True))}  # fmt: skip
+    check_node(op_type, [x], symbolic=True, expected=[y[op_type]])
+
+
+def test_pools_over_symbolic_dims():
+    x = data(2, 3, 8, 9)
+    want = functional.avg_pool2d(torch.from_numpy(x), 3, 2, 1).numpy()
+    check_node("AveragePool", [x], {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4,
+               "count_include_pad": 1}, symbolic=True, expected=[want])  # fmt: skip
+
+
+def test_max_unpool_undoes_max_pool():
+    x = torch.from_numpy(data(1, 2, 6, 4))
+    y, places = functional.max_pool2d(x, 2, return_indices=True)
+    want = functional.max_unpool2d(y, places, 2).numpy()
+    # torch numbers each channel on its own.
+    places = places.numpy() + np.arange(2).reshape(1, 2, 1, 1) * 24
+    attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    check_node("MaxUnpool", [y.numpy(), places], attributes, expected=[want])

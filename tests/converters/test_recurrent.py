@@ -1,0 +1,122 @@
+"""LSTM, GRU and RNN against onnxruntime, which reads every attribute."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from tests.oracle import check_model, node_model
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def operands(op_type, *, time=5, batch=3, features=4, hidden=6, directions=1, seed=0,
+             lengths=None, states=False, peephole=False, bias=True):  # fmt: skip
+    rng = np.random.default_rng(seed)
+
+    def data(*shape):
+        return rng.uniform(-0.7, 0.7, shape).astype("float32")
+
+    width = GATES[op_type] * hidden
+    inputs = [
+        data(time, batch, features),
+        data(directions, width, features),
+        data(directions, width, hidden),
+        data(directions, 2 * width) if bias else None,
+        None if lengths is None else np.array(lengths, "int32"),
+        data(directions, batch, hidden) if states else None,
+    ]
+    if op_type == "LSTM":
+        inputs.append(data(directions, batch, hidden) if states else None)
+        inputs.append(data(directions, 3 * hidden) if peephole else None)
+    return inputs
+
+
+def check(op_type, inputs, attributes=None, *, opset=14, constants=(1, 2, 3), symbolic=False):
+    hidden = inputs[2].shape[2]
+    model = node_model(op_type, inputs, {"hidden_size": hidden, **(attributes or {})},
+                       opset=opset, outputs=3 if op_type == "LSTM" else 2, symbolic=symbolic,
+                       constants=[k for k in constants if inputs[k] is not None])  # fmt: skip
+    feeds = {f"x{k}": a for k, a in enumerate(inputs) if a is not None and k not in constants}
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    check_model(model, feeds, expected=session.run(None, feeds), atol=1e-5)
+
+
+@pytest.mark.parametrize("op_type", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_directions_with_states_and_lengths(op_type, direction):
+    inputs = operands(op_type, directions=1 + (direction == "bidirectional"), states=True,
+                      lengths=[5, 1, 3])  # fmt: skip
+    check(op_type, inputs, {"direction": direction})
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_weights_known_at_run_time_only(op_type):
+    check(op_type, operands(op_type, directions=2), {"direction": "bidirectional"}, constants=())
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_one_of_everything_and_no_bias(op_type):
+    check(op_type, operands(op_type, time=1, batch=1, features=1, hidden=1, bias=False))
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_symbolic_time_and_batch(op_type):
+    check(op_type, operands(op_type, time=7, batch=2), symbolic=True)
+
+
+def test_lstm_peepholes_clip_and_coupled_gates():
+    inputs = operands("LSTM", peephole=True, states=True)
+    check("LSTM", inputs, {"clip": 0.3})
+    check("LSTM", inputs, {"input_forget": 1})
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.2])
+def test_gru_linear_before_reset(clip):
+    inputs = operands("GRU", directions=2, states=True)
+    attributes = {"linear_before_reset": 1, "direction": "bidirectional"}
+    check("GRU", inputs, attributes | ({"clip": clip} if clip else {}))
+    check("GRU", operands("GRU", bias=False), {"linear_before_reset": 1}, constants=())
+
+
+@pytest.mark.parametrize(
+    "activation, alpha, beta",
+    [
+        ("Affine", [0.5], [0.1]),
+        ("Elu", [0.7], []),
+        ("HardSigmoid", [0.3], [0.4]),
+        ("LeakyRelu", [0.2], []),
+        ("Relu", [], []),
+        ("ScaledTanh", [1.5], [0.5]),
+        ("Softplus", [], []),
+        ("Softsign", [], []),
+        ("ThresholdedRelu", [0.3], []),
+    ],
+)
+def test_activations(activation, alpha, beta):
+    attributes = {"activations": [activation]}
+    attributes |= {"activation_alpha": alpha} if alpha else {}
+    attributes |= {"activation_beta": beta} if beta else {}
+    check("RNN", operands("RNN"), attributes)
+
+
+def test_alpha_and_beta_go_to_the_activations_that_take_them():
+    attributes = {"activations": ["Sigmoid", "LeakyRelu", "HardSigmoid"],
+                  "activation_alpha": [0.3, 0.1], "activation_beta": [0.6]}  # fmt: skip
+    check("LSTM", operands("LSTM"), attributes)
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_batch_first_layout(op_type):
+    """onnxruntime refuses layout 1: the answers of layout 0, transposed."""
+    inputs = operands(op_type, states=True)
+    outputs = 3 if op_type == "LSTM" else 2
+    plain = node_model(op_type, inputs, {"hidden_size": 6}, opset=14, outputs=outputs)
+    feeds = {f"x{k}": a for k, a in enumerate(inputs) if a is not None}
+    y, *states = onnxruntime.InferenceSession(plain.SerializeToString()).run(None, feeds)
+    for k in (0, 5, 6):
+        if k < len(inputs) and inputs[k] is not None:
+            inputs[k] = np.ascontiguousarray(inputs[k].swapaxes(0, 1))
+    model = node_model(op_type, inputs, {"hidden_size": 6, "layout": 1}, opset=14,
+                       outputs=outputs)  # fmt: skip
+    feeds = {f"x{k}": a for k, a in enumerate(inputs) if a is not None}
+    expected = [y.transpose(2, 0, 1, 3), *[state.swapaxes(0, 1) for state in states]]
+    check_model(model, feeds, expected=expected, atol=1e-5)
