@@ -118,6 +118,21 @@ class Walk:
         return frozenset(k for condition in conditions for k in self.used(condition))
 
     @cached_property
+    def counted(self) -> frozenset[int]:
+        """Indices of the variables whose own value is used, not only what they index."""
+        values: list[ir.Expr] = []
+
+        def unread(node: ir.TensorLoad) -> ir.Expr:
+            return tirx.const(0, node.ty)
+
+        tvm_ffi.structural_walk(
+            self.block.body, (tirx.BufferStore, lambda node: values.append(node.value)))
+        return frozenset(
+            k for value in values
+            for k in self.used(
+                tvm_ffi.structural_map(value, (ir.TensorLoad, unread), order="pre")))
+
+    @cached_property
     def cost(self) -> int:
         """Operations per point, in units of one vector add."""
         total = 0

@@ -83,7 +83,8 @@ def _worth_inlining(sch: Schedule, block: SBlockRV) -> bool:
 class Axis:
     """A loop, with the facts of the iteration variables it runs over.
 
-    ``strides[k]`` is the step of access k; None where it is not constant.
+    ``strides[k]`` is the step of access k; None where it is not constant. ``guarded``: a
+    condition depends on it. ``counted``: the result does, not only what is read.
     """
 
     loop: LoopRV
@@ -91,6 +92,7 @@ class Axis:
     extent: ir.Expr | int
     strides: list[ir.Expr | int | None]
     guarded: bool
+    counted: bool
 
     @property
     def size(self) -> int:
@@ -142,14 +144,16 @@ def axes(sch: Schedule, block: SBlockRV, skip: int = 0, *, drop_units: bool = Tr
                for k in facts.used(value)}
     return [
         Axis(loops[k], "R" if k in reduced else "S", _int(stmts[k].extent),
-             [access.strides[k] for access in facts.accesses], k in facts.guarded)
+             [access.strides[k] for access in facts.accesses], k in facts.guarded,
+             k in facts.counted)
         for k in range(skip, len(loops)) if not (drop_units and equal(stmts[k].extent, 1))
     ]
 
 
 def _continues(outer: Axis, inner: Axis) -> bool:
-    # A division by a symbolic extent would stay in the inner loop.
-    if outer.kind != inner.kind or outer.guarded or inner.guarded:
+    # A division, to tell a guard or a value which was which or by a symbolic extent, would stay
+    # in the inner loop.
+    if outer.kind != inner.kind or any(a.guarded or a.counted for a in (outer, inner)):
         return False
     if not isinstance(_int(inner.extent), int):
         return False

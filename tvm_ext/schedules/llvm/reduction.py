@@ -140,9 +140,8 @@ def lane_axis(found: list[Axis], facts: Walk, machine: Machine) -> Axis | None:
 
     def rank(axis: Axis) -> tuple[bool, int, bool, int]:
         loads = steps(axis, False)
-        smooth = all(isinstance(s, int) and s in (0, 1) for s in loads)
         contiguous = sum(isinstance(s, int) and s == 1 for s in loads)
-        return smooth, contiguous, axis.kind == "S", axis.size
+        return smooth(axis, facts), contiguous, axis.kind == "S", axis.size
 
     candidates = [
         axis for axis in found if not axis.guarded and (
@@ -151,6 +150,13 @@ def lane_axis(found: list[Axis], facts: Walk, machine: Machine) -> Axis | None:
             axis.size >= 4 and all(isinstance(s, int) and s == 1 for s in steps(axis, True)))
     ]
     return max(candidates, key=rank, default=None)
+
+
+def smooth(axis: Axis, facts: Walk) -> bool:
+    """Whether all that a block reads along ``axis`` is contiguous or stays in place."""
+    return all(isinstance(step, int) and step in (0, 1)
+               for step, access in zip(axis.strides, facts.accesses, strict=True)
+               if not access.is_store)
 
 
 def factor(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> list[SBlockRV]:
@@ -242,7 +248,9 @@ def arrange(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> Arra
         if found and not found[-1].guarded:
             vectorize(sch, found[-1].loop, lanes)
         return Arranged()
-    if lane is None or lane.kind == "R":
+    if lane is None or not smooth(lane, facts):
+        _leave_to_llvm(sch, found, facts)
+    if lane is None or lane.kind == "R" or not smooth(lane, facts):
         first, *_ = tails = _positions(sch, block, reduced)
         return Arranged(first, tails)
     others = [axis.loop for axis in found if axis.kind == "S" and axis is not lane]
@@ -254,6 +262,17 @@ def arrange(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> Arra
     sch.vectorize(inner)
     _, first, *_ = tails = _positions(sch, block, [outer, *reduced])
     return Arranged(first, tails, vector=True)
+
+
+def _leave_to_llvm(sch: Schedule, found: list[Axis], facts: Walk) -> None:
+    """Put a contiguous result innermost: LLVM masks its guards and shuffles its strided loads."""
+    own = [k for k, access in enumerate(facts.accesses) if access.is_store]
+    along = [axis for axis in found if axis.kind == "S" and axis.size >= 8
+             and all(axis.strides[k] == 1 for k in own)]
+    if along and len(own) == 1:
+        (inner, *_) = along
+        sch.reorder(*(a.loop for a in found if a.kind == "S" and a is not inner),
+                    *(a.loop for a in found if a.kind == "R"), inner.loop)
 
 
 def _positions(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> tuple[int, ...]:
