@@ -32,6 +32,8 @@ class Worker:
             stderr=self._log,
             env={**os.environ, "TVM_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
         )
+        assert self._process.stdin and self._process.stdout  # both are pipes
+        self._requests, self._replies = self._process.stdin, self._process.stdout
         try:
             self._exchange(job)
         except ComparisonError:
@@ -57,15 +59,15 @@ class Worker:
         """End the process."""
         self._process.kill()
         self._process.wait()
-        self._process.stdin.close()
-        self._process.stdout.close()
+        self._requests.close()
+        self._replies.close()
         self._log.close()
 
     def _exchange(self, request: object) -> Any:
         try:
-            pickle.dump(request, self._process.stdin)
-            self._process.stdin.flush()
-            ok, value = pickle.load(self._process.stdout)
+            pickle.dump(request, self._requests)
+            self._requests.flush()
+            ok, value = pickle.load(self._replies)
         except (EOFError, OSError) as error:
             raise ComparisonError(f"{self.engine}: {self._last_words()}") from error
         if not ok:

@@ -21,14 +21,19 @@ class Engine:
     """How to start an engine in a process of its own.
 
     Attributes:
-        package: what is imported before memory is measured; its version is reported.
+        module: what is imported before memory is measured.
         open: ``(path, threads)`` to a function from feeds to all outputs.
         threading: what its threads do between runs, as measured here.
     """
 
-    package: str
+    module: str
     open: Callable[[Path, int], Run]
     threading: str
+
+    @property
+    def package(self) -> str:
+        """The package that ``module`` is of; its version is reported."""
+        return self.module.partition(".")[0]
 
 
 def _open_ours(path: Path, threads: int) -> Run:
@@ -48,7 +53,7 @@ def _open_onnxruntime(path: Path, threads: int) -> Run:
 
 
 ENGINES = {
-    OURS: Engine("tvm_ext", _open_ours, "TVM thread pool, workers spin by default"),
+    OURS: Engine("tvm_ext.model", _open_ours, "TVM thread pool, workers spin by default"),
     "onnxruntime": Engine(
         "onnxruntime", _open_onnxruntime, "intra-op pool, workers spin by default"
     ),

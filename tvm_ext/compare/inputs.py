@@ -1,23 +1,25 @@
 """Inputs for a comparison: the user's, or random ones that the model can accept."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from ..errors import ComparisonError, InputError
 from ..inputs import random_inputs
-from ..model import TensorInfo
+from ..interface import TensorInfo
 
 __all__ = ["Given", "declared", "feeds_for"]
 
 Given = Mapping[str, np.ndarray] | str | os.PathLike | None
 
 
-def declared(model: ir.Model) -> list[ir.Value]:
-    """The inputs that a caller must give: not those with an initializer."""
-    return [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+def declared(model: ir.Model) -> dict[str, ir.Value]:
+    """The inputs that a caller must give, by name: not those with an initializer."""
+    names = [str(value.name) for value in model.graph.inputs]
+    inputs = zip(names, model.graph.inputs, strict=True)
+    return {name: value for name, value in inputs if name not in model.graph.initializers}
 
 
 def feeds_for(
@@ -41,14 +43,14 @@ def feeds_for(
         if batch is None:
             batch = 1
         else:
-            _check_batch(values, batch)
-        infos = [TensorInfo(v.name, _shape(v, batch), _dtype(v)) for v in values]
-        feeds = random_inputs(infos, seed=seed, below={v.name: _bound(v) for v in values})
+            _check_batch(values.values(), batch)
+        infos = [TensorInfo(name, _shape(v, batch), _dtype(v)) for name, v in values.items()]
+        bounds = {name: _bound(v) for name, v in values.items()}
+        feeds = random_inputs(infos, seed=seed, below=bounds)
     else:
         feeds = _read(given)
-        wanted = {v.name for v in values}
-        if feeds.keys() != wanted:
-            raise InputError(f"inputs given: {sorted(feeds)}, the model has {sorted(wanted)}")
+        if feeds.keys() != values.keys():
+            raise InputError(f"inputs given: {sorted(feeds)}, the model has {sorted(values)}")
     empty = [name for name, array in feeds.items() if array.size == 0]
     if empty:
         raise ComparisonError(f"inputs {empty} have no elements: nothing to compare")
@@ -65,7 +67,7 @@ def _read(given: Mapping[str, np.ndarray] | str | os.PathLike) -> dict[str, np.n
         raise InputError(f"cannot read inputs from {os.fspath(given)}: {error}") from error
 
 
-def _check_batch(values: list[ir.Value], batch: int) -> None:
+def _check_batch(values: Iterable[ir.Value], batch: int) -> None:
     firsts = [v.shape[0] for v in values if v.shape]
     if batch not in firsts and all(isinstance(dim, int) for dim in firsts):
         raise InputError(
@@ -77,16 +79,15 @@ def _check_batch(values: list[ir.Value], batch: int) -> None:
 def _shape(value: ir.Value, batch: int) -> tuple[int, ...]:
     if value.shape is None:
         raise InputError(f"input {value.name!r} declares no shape: give inputs, or shapes")
-    sizes = list(value.shape)
-    if sizes and not isinstance(sizes[0], int):
-        sizes[0] = batch
-    unknown = [dim for dim in sizes if not isinstance(dim, int)]
+    first = [dim if isinstance(dim, int) else batch for dim in value.shape[:1]]
+    rest = [dim for dim in value.shape[1:] if isinstance(dim, int)]
+    unknown = [dim for dim in value.shape[1:] if not isinstance(dim, int)]
     if unknown:
         raise InputError(
             f"input {value.name!r} has symbolic dims {', '.join(map(str, unknown))}: "
             "give their sizes in shapes"
         )
-    return tuple(sizes)
+    return (*first, *rest)
 
 
 def _dtype(value: ir.Value) -> str:
@@ -100,7 +101,7 @@ def _bound(value: ir.Value) -> int:
     sizes = []
     for node, index in value.uses():
         data = node.inputs[0]
-        if node.op_type == "Gather" and index == 1 and data.shape is not None:
+        if node.op_type == "Gather" and index == 1 and data is not None and data.shape is not None:
             axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
             sizes.append(data.shape[axis])
     return min((size for size in sizes if isinstance(size, int)), default=2)

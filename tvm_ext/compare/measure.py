@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +21,9 @@ from .inputs import Given, declared, feeds_for
 from .result import Comparison, Side, this_machine
 from .statistics import QUIET, Accuracy, Block, accuracy, latency
 from .worker import Job
+
+if TYPE_CHECKING:
+    from ..executors.plan import MemoryPlan
 
 __all__ = ["compare"]
 
@@ -65,20 +69,22 @@ def compare(
         MissingPackageError: the other engine or psutil is not installed.
         TvmExtError: whatever ``convert_and_build`` raises.
     """
-    from .. import frontend, targets
+    # Here, because workers import this package and the other engine's should not hold TVM.
+    from .. import targets
     from ..build import convert_and_build
     from ..executors import threads as cores
+    from ..frontend import load, specialise
 
     _check(against, rounds, threads)
-    source = frontend.load(model)
-    frontend.specialise(source, shapes)
+    source = load(model)
+    specialise(source, shapes)
     if not source.graph.outputs:
         raise ComparisonError("the model has no outputs: nothing to compare")
     feeds = feeds_for(source, inputs, batch)
     threads = threads or cores.threads()
     resolved = targets.resolve(target, threads)
-    static = {v.name: feeds[v.name].shape for v in declared(source)}
-    frontend.specialise(source, static)
+    static = {name: feeds[name].shape for name in declared(source)}
+    specialise(source, static)
 
     with tempfile.TemporaryDirectory(prefix="tvm_ext_compare_") as folder:
         start = time.perf_counter()
@@ -157,8 +163,10 @@ def _alternate(workers: Sequence[Worker], rounds: int, seconds: float) -> list[l
     return blocks
 
 
-def _side(worker: Worker, blocks: Sequence[Block], build: float | None, memory: object) -> Side:
-    version, load_seconds, resident = worker.ask("facts")
+def _side(
+    worker: Worker, blocks: Sequence[Block], build: float | None, memory: MemoryPlan | None
+) -> Side:
+    version, load_seconds, resident, process = worker.ask("facts")
     return Side(
         engine=worker.engine,
         version=version,
@@ -166,6 +174,7 @@ def _side(worker: Worker, blocks: Sequence[Block], build: float | None, memory: 
         build_seconds=build,
         load_seconds=load_seconds,
         resident_bytes=resident,
+        process_bytes=process,
         arena_bytes=memory.arena_bytes if memory else None,
         weight_bytes=memory.weight_bytes if memory else None,
         latency=latency(blocks),

@@ -51,6 +51,7 @@ def _column(side: Side) -> list[tuple[str, str]]:
         ("latency, median", f"{latency.median * 1e3:.3f} ms"),
         ("latency, p10 to p90", f"{latency.p10 * 1e3:.3f} to {latency.p90 * 1e3:.3f} ms"),
         ("resident memory added", format_bytes(side.resident_bytes)),
+        ("whole process, packages too", format_bytes(side.process_bytes)),
         ("planned arena", format_bytes(side.arena_bytes)),
         ("weights", format_bytes(side.weight_bytes)),
         ("build", build),

@@ -44,6 +44,7 @@ class Side:
         build_seconds: ahead-of-time compilation; None where loading does it all.
         load_seconds: from the file to the first possible run, packages imported before.
         resident_bytes: resident memory that loading and two runs added to a fresh process.
+        process_bytes: resident memory of that process, the engine's packages included.
         arena_bytes: planned for activations; None where the engine does not say.
         weight_bytes: constants as stored for running; None likewise.
         latency: of one run, numpy arrays in, numpy arrays out.
@@ -55,6 +56,7 @@ class Side:
     build_seconds: float | None
     load_seconds: float
     resident_bytes: int
+    process_bytes: int
     arena_bytes: int | None
     weight_bytes: int | None
     latency: Latency

@@ -54,15 +54,15 @@ def accuracy(name: str, got: np.ndarray, expected: np.ndarray) -> Accuracy:
     same_elsewhere = np.array_equal(a[~finite], b[~finite], equal_nan=True)
     a, b = a[finite], b[finite]
     agreed = same_elsewhere and bool(np.isfinite(a).all())
-    error, size = np.abs(a - b), np.abs(b)
+    distance, size = np.abs(a - b), np.abs(b)
     nonzero = size > 0
     return Accuracy(
         name,
         got.shape,
         str(got.dtype),
-        max_abs=float(error.max()) if agreed else np.inf,
-        max_rel=float((error[nonzero] / size[nonzero]).max(initial=0)) if agreed else np.inf,
-        tolerance=float((error / (1 + size)).max()) if agreed else np.inf,
+        max_abs=float(distance.max()) if agreed else np.inf,
+        max_rel=float((distance[nonzero] / size[nonzero]).max(initial=0)) if agreed else np.inf,
+        tolerance=float((distance / (1 + size)).max()) if agreed else np.inf,
         non_finite=int((~finite).sum()),
     )
 

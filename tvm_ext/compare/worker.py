@@ -39,8 +39,8 @@ class Session:
     def __init__(self, job: Job):
         self._process = require("psutil").Process()
         engine = ENGINES[job.engine]
-        package = require(engine.package)
-        self._version = str(package.__version__)
+        require(engine.module)
+        self._version = str(require(engine.package).__version__)
         self._feeds = job.feeds
         before = self._process.memory_info().rss
         start = time.perf_counter()
@@ -48,11 +48,12 @@ class Session:
         self._load_seconds = time.perf_counter() - start
         self._outputs = self._run()
         self._run()
-        self._resident = self._process.memory_info().rss - before
+        self._process_bytes = self._process.memory_info().rss
+        self._resident = self._process_bytes - before
 
-    def facts(self) -> tuple[str, float, int]:
-        """Version, seconds to load, and bytes of resident memory that load and runs added."""
-        return self._version, self._load_seconds, self._resident
+    def facts(self) -> tuple[str, float, int, int]:
+        """Version, seconds to load, resident bytes that load and runs added, and of the process."""
+        return self._version, self._load_seconds, self._resident, self._process_bytes
 
     def outputs(self) -> list[np.ndarray]:
         """What the first run gave."""
@@ -71,7 +72,8 @@ class Session:
         return self._model(self._feeds)
 
     def _run_for(self, seconds: float) -> list[float]:
-        clock, runs = time.perf_counter, []
+        clock = time.perf_counter
+        runs: list[float] = []
         end = clock() + seconds
         while not runs or clock() < end:
             start = clock()

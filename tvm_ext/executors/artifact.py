@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
 import numpy as np
@@ -104,7 +104,7 @@ def _loaded(library: bytes) -> tvm.runtime.Module:
 
 
 @contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[BinaryIO]:
+def _replaced(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of ``path`` when everything is written."""
     file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)
     try:
@@ -130,7 +130,7 @@ def _start(header_bytes: int) -> int:
     return -(-(len(MAGIC) + 8 + header_bytes) // ALIGNMENT) * ALIGNMENT
 
 
-def _write(file: BinaryIO, header: dict, sections: Sequence[bytes | np.ndarray]) -> None:
+def _write(file: IO[bytes], header: dict, sections: Sequence[bytes | np.ndarray]) -> None:
     text = json.dumps(header).encode()
     file.write(MAGIC + len(text).to_bytes(8, "little") + text)
     start = _start(len(text))
