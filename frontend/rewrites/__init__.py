@@ -4,11 +4,55 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from . import batch_norm, normalization
+from .clean import lift_constants, remove_unused, share_common_subexpressions
+from .expand import expand_functions
+from .fold import fold_constants
+from .gelu import Gelu
+from .gemm_bias import AddIntoGemm
+from .gemm_transpose import TransposeIntoGemm
+from .inline import inline_functions
+from .matmul_to_gemm import MatMulToGemm
+from .pad import fold_pad
+from .rule import rewriting
+from .swish import Swish
+
 __all__ = ["steps"]
 
 Rewrite = Callable[[ir.Model], ir.Model]
 
+# What conversion needs.
+_NEEDED: list[tuple[str, Rewrite]] = [
+    ("inline-functions", inline_functions),
+    ("expand-functions", expand_functions),
+]
+# Exact: the same arithmetic on the same numbers.
+_EXACT: list[tuple[str, Rewrite]] = [
+    ("lift-constants", lift_constants),
+    ("fold-constants", fold_constants),
+    ("share-common-subexpressions", share_common_subexpressions),
+    ("matmul-to-gemm", rewriting(MatMulToGemm)),
+    ("transpose-into-gemm", rewriting(TransposeIntoGemm)),
+    ("bias-into-gemm", rewriting(AddIntoGemm)),
+]
+# Compound: arithmetic regrouped, within rounding.
+_COMPOUND: list[tuple[str, Rewrite]] = [
+    ("fold-batch-norm", rewriting(
+        batch_norm.BatchNormIntoConv, batch_norm.BatchNormIntoConvTranspose,
+        batch_norm.BatchNormIntoGemm,
+    )),
+    ("fold-pad", fold_pad),
+    ("fuse-norm", rewriting(normalization.LayerNorm, normalization.RMSNorm)),
+    ("scale-into-norm", rewriting(normalization.LayerNormScale, normalization.RMSNormScale)),
+    ("bias-into-norm", rewriting(normalization.LayerNormBias)),
+    ("fuse-gelu", rewriting(Gelu)),
+    ("fuse-swish", rewriting(Swish)),
+]  # fmt: skip
+_LAST: list[tuple[str, Rewrite]] = [("remove-unused", remove_unused)]
+
 
 def steps(opt_level: int) -> list[tuple[str, Rewrite]]:
     """The named rewrites of an opt level, in order; each maps a model to a model."""
-    return []
+    if opt_level < 1:
+        return list(_NEEDED)
+    return _NEEDED + _EXACT + (_COMPOUND if opt_level > 1 else []) + _LAST

@@ -1,0 +1,79 @@
+"""Constant folding: nodes whose inputs are known, and shapes that are static.
+
+Before::
+
+    s = Shape(x)             x is float[2, 3, 4]
+    n = Gather(s, 1)
+    t = Transpose(w)         w is an initializer
+
+After: ``n`` and ``t`` are initializers.
+
+Identity and Dropout (of inference) go, as do ``If`` with a known condition and sequences that
+are only built to be indexed. onnxscript folds; what may be folded is decided here, because it
+evaluates first and looks at the size of the result afterwards.
+"""
+
+from math import prod
+
+import onnx_ir as ir
+from onnxscript.optimizer import fold_constants_ir
+
+from tvm_ext.errors import ModelError
+
+__all__ = ["RANDOM", "fold_constants", "is_random"]
+
+RANDOM = frozenset({
+    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+    "RandomUniformLike",
+})  # fmt: skip
+# Kept so that quantisation stays visible.
+_QUANTISED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+# One pass over their operands: folded whatever their size. Others (Conv, MatMul, Resize, ...)
+# may cost far more than their operands' size suggests.
+_CHEAP = frozenset({
+    "Add", "Cast", "Concat", "Div", "Flatten", "Gather", "Mul", "Neg", "Reciprocal", "Reshape",
+    "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+})  # fmt: skip
+_SMALL = 1 << 13  # elements that any operator may read
+_LARGEST_RESULT = 1 << 20  # bytes a node may add to the model; more only if it drops as many
+_UNLIMITED = 1 << 62
+
+
+def fold_constants(model: ir.Model) -> ir.Model:
+    """Fold until nothing more is known; types and shapes are inferred on the way.
+
+    Raises:
+        ModelError: a node has fewer inputs than its operator needs.
+    """
+    try:
+        fold_constants_ir(model, onnx_shape_inference=True, input_size_limit=_UNLIMITED,
+                          output_size_limit=_UNLIMITED, should_fold=_affordable)  # fmt: skip
+    except RuntimeError as error:  # how onnxscript wraps whatever a malformed node provokes
+        raise ModelError(f"{error}: {error.__cause__}") from error
+    return model
+
+
+def is_random(node: ir.Node) -> bool:
+    """Whether two runs of ``node`` may differ."""
+    trains = node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None
+    return node.op_type in RANDOM or trains
+
+
+def _affordable(node: ir.Node) -> bool:
+    if is_random(node) or node.op_type in _QUANTISED:
+        return False
+    operands = [value.const_value for value in node.inputs if value is not None]
+    if node.op_type not in _CHEAP and sum(operand.size for operand in operands) > _SMALL:
+        return False
+    sizes = [_bytes(value) for value in node.outputs]
+    if None in sizes:
+        return False
+    dropped = sum(v.const_value.nbytes for v in node.inputs if v and len(v.uses()) == 1)
+    return sum(sizes) <= max(_LARGEST_RESULT, dropped)
+
+
+def _bytes(value: ir.Value) -> int | None:
+    """The size of a tensor of known type and static shape."""
+    if value.dtype is None or value.shape is None or not value.shape.is_static():
+        return None
+    return int(prod(value.shape) * value.dtype.itemsize)

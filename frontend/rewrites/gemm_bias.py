@@ -1,0 +1,42 @@
+"""The sum behind a product becomes its bias.
+
+Before::
+
+    p = Gemm(x, w)
+    y = Add(p, b)                          b constant: [N], [1, N] or one element
+
+After::
+
+    y = Gemm(x, w, b)
+"""
+
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext
+
+from .rule import Rule, constant, static_dim
+
+__all__ = ["AddIntoGemm"]
+
+
+class AddIntoGemm(Rule):
+    """``Add(Gemm(x, w), b) -> Gemm(x, w, b)``."""
+
+    def pattern(self, op, x, w, bias):
+        return op.Add(op.Gemm(x, w, _outputs=["product"]), bias)
+
+    def refusal(
+        self, context: MatchContext, w: ir.Value, bias: ir.Value, product: ir.Value, **_
+    ) -> str | None:
+        array = constant(bias)
+        if array is None:
+            return "the bias is not constant"
+        transposed = product.producer().attributes.get_int("transB", 0)
+        columns = static_dim(w, 0 if transposed else 1)
+        # A larger operand would make the sum larger than the product, which C cannot.
+        if array.ndim > 2 or array.shape not in {(), (1,), (1, 1), (columns,), (1, columns)}:
+            return f"a bias of shape {array.shape} for {columns} columns"
+        return None
+
+    def rewrite(self, op, x: ir.Value, w: ir.Value, bias: ir.Value, product: ir.Value):
+        attributes = {k: v for k, v in product.producer().attributes.items() if k != "beta"}
+        return op.Gemm(x, w, bias, **attributes)

@@ -1,0 +1,74 @@
+"""What the rules share: a base class whose refusals have a reason, and questions about values."""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, RewriteRuleSet
+
+__all__ = ["FLOATS", "FUSED", "Rule", "constant", "rank", "rewriting", "scalar", "static_dim"]
+
+_log = logging.getLogger(__name__)
+
+FUSED = "tvm_ext"  # the domain of operators that the model's own opset may lack
+FLOATS = frozenset({
+    ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE,
+})  # fmt: skip
+
+
+class Rule(RewriteRuleClassBase):
+    """A rewrite rule: ``pattern``, ``refusal`` (a reason or None), ``rewrite``.
+
+    ``refusal`` and ``rewrite`` are given the values that the pattern names.
+    """
+
+    def check(self, context: MatchContext, **values: ir.Value) -> MatchResult:
+        """Ask ``refusal``; its reason is logged."""
+        result = MatchResult()
+        reason = self.refusal(context, **values)
+        if reason is not None:
+            _log.debug("%s leaves %r: %s", self.name, context.root.name, reason)
+            result.fail(reason, context.root)
+        return result
+
+    def refusal(self, context: MatchContext, **values: ir.Value) -> str | None:
+        """Why the rule must not fire on what its pattern has matched; None: it may."""
+        raise NotImplementedError
+
+
+def rewriting(*rules: type[Rule], **options: object) -> Callable[[ir.Model], ir.Model]:
+    """A step that applies rules wherever they fire, subgraphs included, in one pass.
+
+    The options are given to each rule.
+    """
+
+    def step(model: ir.Model) -> ir.Model:
+        RewriteRuleSet([rule.rule(**options) for rule in rules], commute=True).apply_to_model(model)
+        return model
+
+    return step
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """The elements of a value known now; a graph input with a default counts as unknown."""
+    if value is None or value.const_value is None or value.is_graph_input():
+        return None
+    return value.const_value.numpy()
+
+
+def scalar(value: ir.Value | None) -> float | None:
+    """The only element of a constant of any rank; None for everything else."""
+    array = constant(value)
+    return float(array.item()) if array is not None and array.size == 1 else None
+
+
+def rank(value: ir.Value | None) -> int | None:
+    """The rank where it is known."""
+    return None if value is None or value.shape is None else len(value.shape)
+
+
+def static_dim(value: ir.Value, axis: int) -> int | None:
+    """The size along ``axis`` where it is static."""
+    dim = value.shape[axis] if value.shape is not None else None
+    return dim if isinstance(dim, int) else None

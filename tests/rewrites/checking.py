@@ -1,0 +1,70 @@
+"""Models as text, rewritten, and both versions run by onnxruntime."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+from onnx import helper, parser
+
+from tvm_ext.frontend.rewrites import steps
+from tvm_ext.frontend.rewrites.rule import FUSED
+
+NEWEST = 24  # an opset that has every operator of the domain tvm_ext under the same name
+
+
+def model(graph, opset=18, **initializers):
+    """Parse ``graph``; the initializers are arrays by name."""
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {graph}')
+    for name, array in initializers.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.checker.check_model(proto)
+    return proto
+
+
+def rewritten(proto, opt_level=2):
+    """The model after all rewrites of a level."""
+    result = ir.from_proto(proto)
+    for _, step in steps(opt_level):
+        result = step(result)
+    return result
+
+
+def operators(result):
+    return [node.op_type for node in result.graph]
+
+
+def feeds_for(proto, seed=0, size=3):
+    """Seeded normal inputs; every symbolic dim is ``size``."""
+    rng = np.random.default_rng(seed)
+    constants = {init.name for init in proto.graph.initializer}
+    return {
+        value.name: rng.normal(size=[d.dim_value or size for d in value.type.tensor_type.shape.dim])
+        .astype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+        for value in proto.graph.input if value.name not in constants
+    }  # fmt: skip
+
+
+def run(proto, feeds):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    return session.run(None, feeds)
+
+
+def assert_same(proto, result, feeds=None, rtol=1e-5, atol=1e-6):
+    """The rewritten model gives onnxruntime's answer on the original; returns its operators."""
+    feeds = feeds_for(proto) if feeds is None else feeds
+    after = ir.to_proto(result)
+    if FUSED in result.opset_imports:
+        for node in after.graph.node:
+            node.domain = "" if node.domain == FUSED else node.domain
+        after = onnx.ModelProto.FromString(after.SerializeToString())
+        del after.opset_import[:]
+        after.opset_import.append(helper.make_opsetid("", NEWEST))
+        after.ir_version = 10
+    expected, got = run(proto, feeds), run(after, feeds)
+    assert [o.name for o in after.graph.output] == [o.name for o in proto.graph.output]
+    for want, have in zip(expected, got, strict=True):
+        assert have.shape == want.shape
+        np.testing.assert_allclose(have, want, rtol=rtol, atol=atol)
+    return operators(result)
