@@ -1,0 +1,81 @@
+"""Conversion between element types."""
+
+import numpy as np
+import onnx_ir as ir
+from tvm import relax
+
+from tvm_ext.ops.cast import bit_cast as reinterpret
+from tvm_ext.ops.cast import cast as convert
+
+from ..table import converter
+
+# What a kernel can hold and compute with.
+_SERVED = {
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2",
+}  # fmt: skip
+
+
+@converter("Cast", 6, 9, 13)
+def cast(bb, x, *, to):
+    return _cast(bb, x, _dtype(to))
+
+
+@converter("Cast", 1)
+def cast_1(bb, x, *, to):
+    """The first version names the type: ``to="FLOAT"``."""
+    return _cast(bb, x, _dtype(ir.DataType[to]))
+
+
+@converter("Cast", 19, 21, 23)
+def cast_19(bb, x, *, to, saturate=1):
+    return _cast(bb, x, _dtype(to), saturate)
+
+
+@converter("Cast", 24, 25, 28)
+def cast_24(bb, x, *, to, round_mode="up", saturate=1):
+    # The rounding mode is for float8e8m0 only, which is refused.
+    return _cast(bb, x, _dtype(to), saturate)
+
+
+@converter("CastLike", 15)
+def cast_like(bb, x, target):
+    return _cast(bb, x, bb.dtype(target))
+
+
+@converter("CastLike", 19, 21, 23)
+def cast_like_19(bb, x, target, *, saturate=1):
+    return _cast(bb, x, bb.dtype(target), saturate)
+
+
+@converter("CastLike", 24, 25)
+def cast_like_24(bb, x, target, *, round_mode="up", saturate=1):
+    return _cast(bb, x, bb.dtype(target), saturate)
+
+
+@converter("BitCast", 26)
+def bit_cast(bb, x, *, to):
+    dtype = _dtype(to)
+    if np.dtype(dtype).itemsize != np.dtype(bb.dtype(x)).itemsize:
+        raise ValueError(f"{bb.dtype(x)} and {dtype} differ in size")
+    return bb.emit_te(reinterpret, x, dtype)
+
+
+def _dtype(to: int) -> str:
+    """The name of an ONNX element type."""
+    data_type = ir.DataType(to)
+    if data_type == ir.DataType.STRING:
+        raise NotImplementedError("casts to string are not supported")
+    return np.dtype(data_type.numpy()).name
+
+
+def _cast(bb, x: relax.Expr, dtype: str, saturate: int = 1) -> relax.Expr:
+    source = bb.dtype(x)
+    refused = sorted({source, dtype} - _SERVED)
+    if refused:
+        raise NotImplementedError(f"element type {', '.join(refused)}")
+    if source == dtype:
+        return x
+    if dtype == "bool" or "float8" in dtype:
+        return bb.emit_te(convert, x, dtype, bool(saturate))
+    return bb.emit(relax.op.astype(x, dtype))

@@ -1,0 +1,80 @@
+"""Reductions: axes as an attribute, as an input, or known at run time only."""
+
+from collections.abc import Callable
+
+from tvm import relax, tirx
+
+from tvm_ext.ops import reduction as ops
+
+from ..builder import Builder, Dim
+from ..table import converter
+
+# ONNX operator -> TE function, since_versions with axes as attribute, with axes as input
+_REDUCTIONS = {
+    "ReduceL1": (ops.reduce_l1, (1, 11, 13), (18,)),
+    "ReduceL2": (ops.reduce_l2, (1, 11, 13), (18,)),
+    "ReduceLogSum": (ops.reduce_log_sum, (1, 11, 13), (18, 28)),
+    "ReduceLogSumExp": (ops.reduce_log_sum_exp, (1, 11, 13), (18, 28)),
+    "ReduceMax": (ops.reduce_max, (1, 11, 12, 13), (18, 20)),
+    "ReduceMean": (ops.reduce_mean, (1, 11, 13), (18,)),
+    "ReduceMin": (ops.reduce_min, (1, 11, 12, 13), (18, 20)),
+    "ReduceProd": (ops.reduce_prod, (1, 11, 13), (18,)),
+    "ReduceSum": (ops.reduce_sum, (1, 11), (13,)),
+    "ReduceSumSquare": (ops.reduce_sum_square, (1, 11, 13), (18,)),
+}
+
+
+def _register(op_type, compute, with_attribute, with_input):
+    @converter(op_type, *with_attribute)
+    def reduction_attribute(bb, data, *, axes=None, keepdims=1):
+        # Absent axes mean all of them; an empty list is not distinguished by these versions.
+        return _reduce(bb, compute, data, axes or range(bb.rank(data)), keepdims)
+
+    @converter(op_type, *with_input)
+    def reduction_input(bb, data, axes=None, *, keepdims=1, noop_with_empty_axes=0):
+        if axes is None or bb.static_shape(axes) == [0]:
+            everything = () if noop_with_empty_axes else range(bb.rank(data))
+            return _reduce(bb, compute, data, everything, keepdims)
+        if bb.static(axes) is None:
+            return _reduce_run_time(bb, compute, data, axes, keepdims)
+        return _reduce(bb, compute, data, bb.ints(axes, "axes"), keepdims)
+
+
+for _op_type, _row in _REDUCTIONS.items():
+    _register(_op_type, *_row)
+
+
+def _reduce(bb: Builder, compute: Callable, data: relax.Expr, axes, keepdims) -> relax.Var:
+    rank = bb.rank(data)
+    outside = [axis for axis in axes if not -rank <= axis < rank]
+    if outside:
+        raise ValueError(f"axes {outside} of a tensor of rank {rank}")
+    chosen = {axis % rank for axis in axes}
+    return bb.emit_te(compute, data, [k in chosen for k in range(rank)], bool(keepdims))
+
+
+def _reduce_run_time(
+    bb: Builder, compute: Callable, data: relax.Expr, axes: relax.Expr, keepdims: int
+) -> relax.Var:
+    """Reduce over axes that are read at run time: whether an axis is one of them is a condition."""
+    rank, chosen = bb.rank(data), bb.dims(axes)
+    reduced = [
+        tirx.any(*[tirx.any(axis.equal(k), axis.equal(k - rank)) for axis in chosen])
+        for k in range(rank)
+    ]
+    result = bb.emit_te(compute, data, reduced)
+    if keepdims:
+        return result
+    return bb.emit(relax.op.reshape(result, _remaining(bb.shape(data), reduced, len(chosen))))
+
+
+def _remaining(shape: list[Dim], reduced: list[tirx.Expr], count: int) -> list[tirx.Expr]:
+    """The dims of ``shape`` that are not reduced, in order, where ``count`` of them are."""
+    zero, one = tirx.const(0, "int64"), tirx.const(1, "int64")
+    dims, position = [zero] * (len(shape) - count), zero
+    for dim, is_reduced in zip(shape, reduced, strict=True):
+        for k in range(len(dims)):
+            is_here = tirx.all(tirx.Not(is_reduced), position.equal(k))
+            dims[k] = dims[k] + tirx.Select(is_here, one * dim, zero)
+        position = position + tirx.Select(is_reduced, zero, one)
+    return dims

@@ -1,0 +1,53 @@
+"""Positions of extreme elements, and the largest elements themselves."""
+
+from tvm import relax
+
+from tvm_ext.ops.search import arg_extremum
+
+from ..table import converter
+
+
+def _register_arg(op_type, largest):
+    @converter(op_type, 12, 13)
+    def arg(bb, data, *, axis=0, keepdims=1, select_last_index=0):
+        axis = _checked_axis(bb, data, axis)
+        return bb.emit_te(
+            arg_extremum, data, axis, bool(keepdims), largest, bool(select_last_index)
+        )
+
+    @converter(op_type, 1, 11)
+    def arg_1(bb, data, *, axis=0, keepdims=1):
+        return arg(bb, data, axis=axis, keepdims=keepdims)
+
+
+_register_arg("ArgMax", largest=True)
+_register_arg("ArgMin", largest=False)
+
+
+@converter("TopK", 11, 24)
+def top_k(bb, x, k, *, axis=-1, largest=1, sorted=1):
+    # A sorted result serves sorted=0 too: its order is then undefined.
+    return _top_k(bb, x, bb.ints(k, "k")[0], axis, bool(largest))
+
+
+@converter("TopK", 10)
+def top_k_10(bb, x, k, *, axis=-1):
+    return _top_k(bb, x, bb.ints(k, "k")[0], axis, largest=True)
+
+
+@converter("TopK", 1)
+def top_k_1(bb, x, *, axis=-1, k):
+    return _top_k(bb, x, k, axis, largest=True)
+
+
+def _top_k(bb, x, k, axis, largest):
+    axis = _checked_axis(bb, x, axis)
+    both = bb.emit(relax.op.topk(x, k, axis, "both", largest, "int64"))
+    return tuple(bb.emit(relax.TupleGetItem(both, which)) for which in range(2))
+
+
+def _checked_axis(bb, x, axis):
+    rank = bb.rank(x)
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} of a tensor of rank {rank}")
+    return axis % rank

@@ -1,0 +1,209 @@
+"""Transcendental functions as polynomials, so that LLVM vectorises them.
+
+The stock lowering calls libm once per element, and its tanh and atanh lose all relative
+accuracy near 0. Each function here maps one scalar expression to another. float32 is computed
+by polynomials without a branch, within the stated error (in ulp, over all finite arguments,
+against float64; with fused multiply-add); NaN, infinities and subnormal results are as IEEE
+says. float64 goes to libm. The argument reductions rely on the order of operations: do not
+compile them with reassociation.
+
+The float32 polynomials are minimax fits on the reduced range of each function, in the forms that
+N. Juffa published for single precision.
+"""
+
+from collections.abc import Sequence
+
+from tvm import tirx
+
+from .formula import formula, once
+
+__all__ = ["atanh", "erf", "exp", "expm1_negative", "log", "log1p_positive", "sigmoid", "tanh"]
+
+LN2 = 0.693147182
+LN2_HIGH, LN2_LOW = 6.93145752e-1, 1.42860677e-6  # n * LN2_HIGH is exact for |n| < 2**8
+EXPM1 = (1.97350979e-4, 1.39309070e-3, 8.33343994e-3, 4.16668020e-2, 1.66666716e-1, 4.99999970e-1)
+LOG1P_ODD = (0.140869141, 0.139814854, 0.200120345)
+LOG1P_EVEN = (-0.130310059, -0.121483512, -0.166846126, -0.249996200)
+ERF_SMALL = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1,
+             1.28379166e-1)  # fmt: skip
+ERF_LARGE = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1,
+             -6.34846687e-1, -1.28717512e-1)  # fmt: skip
+
+
+@formula
+def exp(x: tirx.Expr) -> tirx.Expr:
+    """e**x, 1 ulp."""
+    if not _is_single(x):
+        return tirx.exp(x)
+    x = once(x)
+    n, p = _reduced_expm1(_clamped(x, -104.0, 89.0))
+    # Two factors: 2**n alone overflows for n = 128 and underflows for subnormal results.
+    half = once(tirx.shift_right(n, tirx.const(1, "int32")))
+    scale = once(_power_of_two(half))
+    return _nan_or(x, (scale * p + scale) * _power_of_two(n - half))
+
+
+@formula
+def expm1_negative(x: tirx.Expr) -> tirx.Expr:
+    """e**x - 1 for x <= 0, 1 ulp."""
+    if not _is_single(x):
+        return _libm("expm1", x)
+    x = once(x)
+    n, p = _reduced_expm1(_clamped(x, -40.0, 0.0))
+    scale = once(_power_of_two(n))
+    return _nan_or(x, scale * p + (scale - 1.0))
+
+
+@formula
+def log(x: tirx.Expr) -> tirx.Expr:
+    """The natural logarithm, 1 ulp; -inf at 0, NaN below."""
+    if not _is_single(x):
+        return tirx.log(x)
+    x = once(x)
+    is_subnormal = x < _f32(1.17549435e-38)
+    normal = once(tirx.Select(is_subnormal, x * _f32(2.0**23), x))
+    exponent = once(_exponent_above(normal, 2 / 3))
+    mantissa = _as_float(_as_int(normal) - exponent)
+    n = _exponent_value(exponent) + tirx.Select(is_subnormal, _f32(-23.0), _f32(0.0))
+    result = n * LN2 + _log1p_reduced(mantissa - 1.0)
+    result = tirx.Select(x < _infinity(), result, x)  # infinity and NaN
+    singular = tirx.Select(x < 0.0, _f32(float("nan")), -_infinity())
+    return tirx.Select(x <= 0.0, singular, result)
+
+
+@formula
+def log1p_positive(x: tirx.Expr) -> tirx.Expr:
+    """log(1 + x) for x >= 0, 2 ulp."""
+    if not _is_single(x):
+        return _libm("log1p", x)
+    x = once(x)
+    exponent = once(_exponent_above(x + 1.0, 2 / 3))
+    # 1 + m = (1 + x) * 2**-n, without rounding x + 1.
+    inverse = once(_as_float(_as_int(_f32(4.0)) - exponent) * 0.25)
+    m = x * inverse + (inverse - 1.0)
+    result = _exponent_value(exponent) * LN2 + _log1p_reduced(m)
+    return tirx.Select(x < _infinity(), result, x)
+
+
+@formula
+def tanh(x: tirx.Expr) -> tirx.Expr:
+    """Hyperbolic tangent, 3 ulp."""
+    if not _is_single(x):
+        return _libm("tanh", x)
+    x = once(x)
+    t = once(expm1_negative(_magnitude(x) * -2.0))
+    return _with_sign(-t / (t + 2.0), x)
+
+
+@formula
+def atanh(x: tirx.Expr) -> tirx.Expr:
+    """Inverse hyperbolic tangent, 3 ulp; NaN outside [-1, 1]."""
+    if not _is_single(x):
+        return _libm("atanh", x)
+    x = once(x)
+    magnitude = once(_magnitude(x))
+    inside = _with_sign(log1p_positive(magnitude * 2.0 / (1.0 - magnitude)) * 0.5, x)
+    return tirx.Select(magnitude <= 1.0, inside, _f32(float("nan")))
+
+
+@formula
+def sigmoid(x: tirx.Expr) -> tirx.Expr:
+    """1 / (1 + e**-x), 3 ulp; the smaller tail keeps its relative accuracy."""
+    zero, one = tirx.const(0.0, x.ty), tirx.const(1.0, x.ty)
+    x = once(x)
+    e = once(exp(tirx.Select(x < zero, x, zero - x)))
+    return tirx.Select(x < zero, e, one) / (e + one)
+
+
+@formula
+def erf(x: tirx.Expr) -> tirx.Expr:
+    """The error function, 1 ulp."""
+    if not _is_single(x):
+        return tirx.erf(x)
+    x = once(x)
+    magnitude, square = once(_magnitude(x)), once(x * x)
+    small = _horner(ERF_SMALL, square) * x + x
+    tail = 1.0 - exp(_horner(ERF_LARGE, magnitude) * magnitude - magnitude)
+    # Beyond 4 the polynomial is no fit, and erf is 1 to the last bit.
+    tail = _with_sign(tirx.Select(magnitude < 4.0, tail, _f32(1.0)), x)
+    return _nan_or(x, tirx.Select(magnitude > 0.927734375, tail, small))
+
+
+def _reduced_expm1(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+    """n (int32) and e**r - 1, where x = n ln 2 + r and |r| <= (ln 2) / 2."""
+    x = once(x)
+    n = once(tirx.floor(x * 1.442695041 + 0.5))
+    r = once(x - n * LN2_HIGH - n * LN2_LOW)
+    return once(n.astype("int32")), once(_horner(EXPM1, r) * (r * r) + r)
+
+
+def _log1p_reduced(m: tirx.Expr) -> tirx.Expr:
+    """log(1 + m) for m in [-1/3, 1/3]."""
+    m = once(m)
+    square = once(m * m)
+    r = _horner(LOG1P_ODD, square) * m + _horner(LOG1P_EVEN, square)
+    return ((r * m + 0.333331972) * m - 0.5) * square + m
+
+
+def _exponent_above(x: tirx.Expr, low: float) -> tirx.Expr:
+    """The exponent bits to take from ``x`` so that it falls into [low, 2 low)."""
+    mask = tirx.const(-(1 << 23), "int32")
+    return tirx.bitwise_and(_as_int(x) - _as_int(_f32(low)), mask)
+
+
+def _exponent_value(bits: tirx.Expr) -> tirx.Expr:
+    return bits.astype("float32") * 2.0**-23
+
+
+def _power_of_two(n: tirx.Expr) -> tirx.Expr:
+    return _as_float(tirx.shift_left(n + 127, tirx.const(23, "int32")))
+
+
+def _horner(coefficients: Sequence[float], x: tirx.Expr) -> tirx.Expr:
+    result = _f32(coefficients[0])
+    for coefficient in coefficients[1:]:
+        result = result * x + coefficient
+    return result
+
+
+def _clamped(x: tirx.Expr, low: float, high: float) -> tirx.Expr:
+    """``x`` in [low, high]; NaN becomes ``low``, so that it may be converted to an integer."""
+    return tirx.Select(x > low, tirx.Select(x < high, x, _f32(high)), _f32(low))
+
+
+def _magnitude(x: tirx.Expr) -> tirx.Expr:
+    return _as_float(tirx.bitwise_and(_as_int(x), tirx.const(0x7FFFFFFF, "int32")))
+
+
+def _with_sign(magnitude: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
+    """A non-negative ``magnitude`` (or NaN) with the sign of ``x``."""
+    sign = tirx.bitwise_and(_as_int(x), tirx.const(-(1 << 31), "int32"))
+    return _as_float(tirx.bitwise_or(_as_int(magnitude), sign))
+
+
+def _nan_or(x: tirx.Expr, result: tirx.Expr) -> tirx.Expr:
+    return tirx.Select(tirx.isnan(x), x, result)
+
+
+def _is_single(x: tirx.Expr) -> bool:
+    return str(x.ty.dtype) == "float32"
+
+
+def _libm(name: str, x: tirx.Expr) -> tirx.Expr:
+    return tirx.call_pure_extern(str(x.ty.dtype), name, x)
+
+
+def _f32(value: float) -> tirx.Expr:
+    return tirx.const(value, "float32")
+
+
+def _infinity() -> tirx.Expr:
+    return _f32(float("inf"))
+
+
+def _as_int(x: tirx.Expr) -> tirx.Expr:
+    return tirx.reinterpret("int32", x)
+
+
+def _as_float(bits: tirx.Expr) -> tirx.Expr:
+    return tirx.reinterpret("float32", bits)

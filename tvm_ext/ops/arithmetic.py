@@ -1,0 +1,151 @@
+"""Arithmetic of two or more broadcasting tensors.
+
+Why not TVM's own: maximum and minimum drop NaN, and an integer division by zero or of the least
+integer by -1 kills the process.
+"""
+
+from functools import reduce
+
+from tvm import tirx
+
+from .elementwise import dtype_of, elementwise
+from .formula import once
+
+__all__ = ["add", "div", "fmod", "integer_power", "maximum", "mean", "minimum", "mod", "mul",
+           "power", "sub"]  # fmt: skip
+
+
+@elementwise
+def add(a, b):
+    """``a[...] + b[...]``; integers wrap."""
+    return a + b
+
+
+@elementwise
+def sub(a, b):
+    """``a[...] - b[...]``; integers wrap."""
+    return a - b
+
+
+@elementwise
+def mul(a, b):
+    """``a[...] * b[...]``; integers wrap."""
+    return a * b
+
+
+@elementwise
+def div(a, b):
+    """``a[...] / b[...]``; integers truncate toward zero, and give 0 for a zero divisor."""
+    if _is_float(a):
+        return a / b
+    quotient = tirx.truncdiv(a, _safe_divisor(b))
+    return _where_unsafe(b, zero_divisor=_zero(a), minus_one=_zero(a) - a, otherwise=quotient)
+
+
+@elementwise
+def mod(a, b):
+    """The remainder with the sign of ``b[...]``; of integers 0 for a zero divisor."""
+    if _is_float(a):
+        remainder = once(tirx.fmod(a, b))
+        differs = tirx.any(tirx.all(remainder < 0.0, b > 0.0), tirx.all(remainder > 0.0, b < 0.0))
+        shifted = tirx.Select(differs, remainder + b, remainder)
+        is_zero = tirx.all(remainder <= 0.0, remainder >= 0.0)
+        return tirx.Select(is_zero, tirx.copysign(remainder, b), shifted)
+    remainder = tirx.floormod(a, _safe_divisor(b))
+    return _where_unsafe(b, zero_divisor=_zero(a), minus_one=_zero(a), otherwise=remainder)
+
+
+@elementwise
+def fmod(a, b):
+    """The remainder with the sign of ``a[...]``; of integers 0 for a zero divisor."""
+    if _is_float(a):
+        return tirx.fmod(a, b)
+    remainder = tirx.truncmod(a, _safe_divisor(b))
+    return _where_unsafe(b, zero_divisor=_zero(a), minus_one=_zero(a), otherwise=remainder)
+
+
+@elementwise
+def maximum(a, b):
+    """The larger of ``a[...]`` and ``b[...]``; NaN if either is."""
+    return tirx.Select(_or_nan(a > b, a), a, b)
+
+
+@elementwise
+def minimum(a, b):
+    """The smaller of ``a[...]`` and ``b[...]``; NaN if either is."""
+    return tirx.Select(_or_nan(a < b, a), a, b)
+
+
+@elementwise
+def mean(*operands):
+    """The mean of all ``operands[...]``."""
+    return reduce(lambda a, b: a + b, operands) / tirx.const(len(operands), operands[0].ty)
+
+
+@elementwise
+def power(a, b, *, exponent=None):
+    """``a[...] ** b[...]`` in floating point; the result has the type of ``a``.
+
+    ``exponent`` is the value of ``b`` where it is one number known at compile time; small whole
+    ones become multiplications.
+    """
+    if exponent in (1, 2, 3) and _is_float(a):
+        return reduce(lambda x, y: x * y, [a] * int(exponent))
+    compute = "float32" if dtype_of(a) == "float32" else "float64"
+    return tirx.pow(a.astype(compute), b.astype(compute)).astype(dtype_of(a))
+
+
+@elementwise
+def integer_power(a, b):
+    """``a[...] ** b[...]`` of integers, exact modulo 2**bits; a negative power truncates to 0."""
+    dtype = dtype_of(a)
+    b = once(b.astype("int64"))
+    one = tirx.const(1, dtype)
+    is_unit = tirx.all(a <= one, a * a >= one)  # 1 or -1: any power is its parity's
+    parity = tirx.bitwise_and(b, tirx.const(1, "int64"))
+    # Beyond 63 only 0, 1 and -1 have a power that does not overflow, and it repeats.
+    e = once(tirx.Select(b > 63, parity + 62, tirx.Select(b < 0, parity, b)))
+    result = _power_by_squaring(a, e, bits=6)
+    return tirx.Select(tirx.all(b < 0, tirx.Not(is_unit)), _zero(a), result)
+
+
+def _power_by_squaring(base, exponent, bits):
+    """base ** exponent for 0 <= exponent < 2**bits."""
+    result = tirx.const(1, dtype_of(base))
+    for bit in range(bits):
+        is_set = tirx.bitwise_and(exponent, tirx.const(1 << bit, "int64")) > 0
+        result = once(tirx.Select(is_set, result * base, result))
+        base = once(base * base)
+    return result
+
+
+def _safe_divisor(b):
+    """``b``, or 1 where the machine's division would trap (0, and -1 under the least integer)."""
+    trapping = b <= _zero(b) if _is_unsigned(b) else tirx.all(b <= _zero(b), b >= _minus_one(b))
+    return tirx.Select(trapping, tirx.const(1, b.ty), b)
+
+
+def _where_unsafe(b, zero_divisor, minus_one, otherwise):
+    if not _is_unsigned(b):
+        otherwise = tirx.Select(b.equal(_minus_one(b)), minus_one, otherwise)
+    return tirx.Select(b.equal(_zero(b)), zero_divisor, otherwise)
+
+
+def _or_nan(condition, x):
+    return tirx.any(condition, tirx.isnan(x)) if _is_float(x) else condition
+
+
+def _is_float(x):
+    return "float" in dtype_of(x)
+
+
+def _is_unsigned(x):
+    return dtype_of(x).startswith("uint")
+
+
+def _zero(x):
+    return tirx.const(0, x.ty)
+
+
+def _minus_one(x):
+    return tirx.const(-1, x.ty)

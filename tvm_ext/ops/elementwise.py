@@ -1,0 +1,113 @@
+"""From a scalar formula to a TE kernel that broadcasts.
+
+An element-wise operator is written once, on one element. ``elementwise`` gives it tensors: it
+broadcasts as ONNX (and numpy) do, also along dims known only at run time, and computes float16
+and bfloat16 in float32, rounding once at the end.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+
+from tvm import te, tirx
+from tvm.sym import Analyzer
+
+from .formula import formula, once
+
+__all__ = ["broadcast_dim", "broadcast_shape", "dtype_of", "elementwise", "float_compute"]
+
+NARROW_FLOATS = ("float16", "bfloat16")
+
+
+def dtype_of(value: te.Tensor | tirx.Expr) -> str:
+    """The element type of a tensor or the type of a scalar, by name."""
+    return str((value.dtype if isinstance(value, te.Tensor) else value.ty).dtype)
+
+
+def float_compute(dtype: str) -> str:
+    """The type in which arithmetic on ``dtype`` is done: float32 for narrower floats."""
+    return "float32" if dtype in NARROW_FLOATS else dtype
+
+
+def elementwise(
+    scalar: Callable[..., tirx.Expr], name: str | None = None
+) -> Callable[..., te.Tensor]:
+    """A TE function of broadcasting tensors from a function of one element of each.
+
+    Operands that are no tensors, and keyword arguments, pass through to ``scalar``. A float result has the type of the first
+    float tensor; other results (bool, integers) keep the type that ``scalar`` gives.
+    """
+
+    @wraps(scalar)
+    def compute(*tensors: te.Tensor, **attributes: object) -> te.Tensor:
+        shape = broadcast_shape(*(x.shape for x in tensors if isinstance(x, te.Tensor)))
+        dtype = next((dtype_of(x) for x in tensors if "float" in dtype_of(x)), "")
+
+        def evaluate(*operands):
+            return scalar(*map(once, operands), **attributes)
+
+        def element(*index):
+            operands = [
+                _widened(_broadcast_element(x, index, shape)) if isinstance(x, te.Tensor) else x
+                for x in tensors
+            ]
+            result = formula(evaluate)(*operands)
+            is_narrowed = dtype in NARROW_FLOATS and dtype_of(result) == "float32"
+            return result.astype(dtype) if is_narrowed else result
+
+        return te.compute(shape, element, name=compute.__name__)
+
+    compute.__name__ = name or scalar.__name__
+    return compute
+
+
+def broadcast_shape(*shapes: Sequence) -> list:
+    """The common shape; ``[a, 1, n] [3, n] -> [a, 3, n]``. Incompatible dims are not detected."""
+    rank = max(len(shape) for shape in shapes)
+    padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
+    result = padded[0]
+    for other in padded[1:]:
+        result = [broadcast_dim(a, b) for a, b in zip(result, other, strict=True)]
+    return result
+
+
+def broadcast_dim(a: int | tirx.Expr, b: int | tirx.Expr) -> int | tirx.Expr:
+    """What dims ``a`` and ``b`` broadcast to; an expression where that is known at run time."""
+    if _is_one(a):
+        return b
+    if _is_one(b) or _equal(a, b) or _is_static(a):
+        return a
+    if _is_static(b):
+        return b
+    return tirx.Select(a == 1, b, a)
+
+
+def _broadcast_element(x: te.Tensor, index: Sequence, shape: Sequence) -> tirx.Expr:
+    offset = len(shape) - len(x.shape)
+    own = []
+    for dim, i, extent in zip(x.shape, index[offset:], shape[offset:], strict=True):
+        if _equal(dim, extent):
+            own.append(i)
+        elif _is_one(dim):
+            own.append(0)
+        else:  # known at run time only
+            own.append(tirx.Select(dim == 1, tirx.const(0, "int64"), i.astype("int64")))
+    return x(*own)
+
+
+def _widened(x: tirx.Expr) -> tirx.Expr:
+    dtype = dtype_of(x)
+    return x if float_compute(dtype) == dtype else x.astype(float_compute(dtype))
+
+
+def _is_static(dim: int | tirx.Expr) -> bool:
+    return isinstance(dim, int | tirx.IntImm)
+
+
+def _is_one(dim: int | tirx.Expr) -> bool:
+    return _is_static(dim) and int(dim) == 1
+
+
+def _equal(a: int | tirx.Expr, b: int | tirx.Expr) -> bool:
+    if _is_static(a) and _is_static(b):
+        return int(a) == int(b)
+    return bool(Analyzer().can_prove_equal(a, b))
