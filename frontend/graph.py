@@ -297,6 +297,8 @@ class _Walk:
 def _call(function: Callable, builder: Builder, operands: list, node: ir.Node) -> tuple:
     attributes = {name: attr.value for name, attr in node.attributes.items()}
     accepted = inspect.signature(function).parameters
+    if "consumed_inputs" not in accepted:  # opset 1's hint on reusing memory: no meaning
+        attributes.pop("consumed_inputs", None)
     unknown = sorted(name for name in attributes if name not in accepted)
     if unknown:
         raise NotImplementedError(f"unknown attribute {', '.join(unknown)}")
