@@ -31,6 +31,7 @@ _C_TYPES = {
     "int": ctypes.c_int,
     "int64_t": ctypes.c_int64,
     "float": ctypes.c_float,
+    "double": ctypes.c_double,
     "bool": ctypes.c_bool,
 }
 
