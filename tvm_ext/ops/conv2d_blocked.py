@@ -77,13 +77,14 @@ def _padded(x: te.Tensor, pads: Sequence[int]) -> te.Tensor:
 
 
 def _extent(size: int, kernel: int, stride: int, dilation: int) -> int:
-    return (size - (kernel - 1) * dilation - 1) // stride + 1
+    return (int(size) - (kernel - 1) * dilation - 1) // stride + 1
 
 
 def conv2d_blocked(
     x: te.Tensor,
     weight: te.Tensor,
     out_lanes: int,
+    columns: int,
     groups: int,
     strides: Sequence[int],
     pads: Sequence[int],
@@ -91,48 +92,67 @@ def conv2d_blocked(
 ) -> te.Tensor:
     """Convolve ``x[N, IC/b, H, W, b]`` with a packed ``weight`` into ``[N, OC/out_lanes, ...]``.
 
-    With ``groups`` > 1 each group holds whole blocks of input and output channels.
+    ``columns`` neighbouring pixels share a register tile. With ``groups`` > 1 each group holds
+    whole blocks of input and output channels.
     """
     tiles, ic_blocks, kh, kw, in_lanes, tile = weight.shape
     vectors = tile // out_lanes
     oc_blocks = tiles * vectors
-    padded = _padded(x, pads)
-    n, _, h, w, _ = padded.shape
-    (sh, sw), (dh, dw) = strides, dilations
     blocks_per_group = oc_blocks // groups
-    ro = te.reduce_axis((0, ic_blocks), "ro")
-    rh, rw = te.reduce_axis((0, kh), "rh"), te.reduce_axis((0, kw), "rw")
-    ri = te.reduce_axis((0, in_lanes), "ri")
+    ro, ri = te.reduce_axis((0, ic_blocks), "ro"), te.reduce_axis((0, in_lanes), "ri")
 
-    def product(n, o, i, j, lane):
+    def term(pixel, o, lane, rh, rw):
         group = (o // blocks_per_group) * ic_blocks if groups > 1 else 0
-        pixel = padded[n, group + ro, i * sh + rh * dh, j * sw + rw * dw, ri]
-        return te.sum(
-            pixel * weight[o // vectors, ro, rh, rw, ri, (o % vectors) * out_lanes + lane],
-            axis=[ro, rh, rw, ri],
-        )
+        part = weight[o // vectors, ro, rh, rw, ri, (o % vectors) * out_lanes + lane]
+        return pixel(group + ro, ri) * part
 
-    shape = (n, oc_blocks, _extent(h, kh, sh, dh), _extent(w, kw, sw, dw), out_lanes)
-    return te.compute(shape, product, "conv2d")
+    return _convolution(x, (kh, kw), oc_blocks, out_lanes, columns, strides, pads, dilations,
+                        term, (ro,), (ri,))
 
 
 def depthwise_conv2d_blocked(
     x: te.Tensor,
     weight: te.Tensor,
+    columns: int,
     strides: Sequence[int],
     pads: Sequence[int],
     dilations: Sequence[int],
 ) -> te.Tensor:
     """Convolve each channel of ``x[N, C/b, H, W, b]`` with its own ``weight[C/b, KH, KW, b]``."""
-    _, kh, kw, _ = weight.shape
+    blocks, kh, kw, lanes = weight.shape
+
+    def term(pixel, o, lane, rh, rw):
+        return pixel(o, lane) * weight[o, rh, rw, lane]
+
+    return _convolution(x, (kh, kw), blocks, lanes, columns, strides, pads, dilations, term)
+
+
+def _convolution(x, kernel, oc_blocks, lanes, columns, strides, pads, dilations, term,
+                 outer=(), inner=()):
+    """Sum ``term`` over the window and the axes given, in tiles of ``columns``, then untile.
+
+    Columns past the end repeat the last one and are never written: no tile needs a tail.
+    """
     padded = _padded(x, pads)
-    n, o, h, w, lanes = padded.shape
-    (sh, sw), (dh, dw) = strides, dilations
+    n, _, h, w, _ = padded.shape
+    (sh, sw), (dh, dw), (kh, kw) = strides, dilations, kernel
+    height, width = _extent(h, kh, sh, dh), _extent(w, kw, sw, dw)
     rh, rw = te.reduce_axis((0, kh), "rh"), te.reduce_axis((0, kw), "rw")
 
-    def product(n, o, i, j, lane):
-        pixel = padded[n, o, i * sh + rh * dh, j * sw + rw * dw, lane]
-        return te.sum(pixel * weight[o, rh, rw, lane], axis=[rh, rw])
+    def product(n, o, i, jo, ji, lane):
+        column = jo * columns + ji
+        if width % columns:
+            column = tirx.min(column, width - 1)
 
-    shape = (n, o, _extent(h, kh, sh, dh), _extent(w, kw, sw, dw), lanes)
-    return te.compute(shape, product, "depthwise_conv2d")
+        def pixel(channel_block, channel_lane):
+            return padded[n, channel_block, i * sh + rh * dh, column * sw + rw * dw, channel_lane]
+
+        return te.sum(term(pixel, o, lane, rh, rw), axis=[*outer, rh, rw, *inner])
+
+    tiles = (n, oc_blocks, height, -(-width // columns), columns, lanes)
+    tiled = te.compute(tiles, product, "convolution")
+    return te.compute(
+        (n, oc_blocks, height, width, lanes),
+        lambda n, o, i, j, lane: tiled[n, o, i, j // columns, j % columns, lane],
+        "untiled",
+    )

@@ -109,7 +109,8 @@ class _BlockedLayout(PyExprMutator):
             return None
         packed = _const(ops.pack_depthwise_weight(weight, lanes))
         x = self._block(call.args[0], lanes)
-        result = self._emit_te(ops.depthwise_conv2d_blocked, x, packed, *geometry)
+        tile = choose_tile(self.target, 1, _shape(call)[3])
+        result = self._emit_te(ops.depthwise_conv2d_blocked, x, packed, tile.columns, *geometry)
         return self._unblock(result, weight.shape[0])
 
     def _dense(self, call, weight: np.ndarray, groups: int, geometry: list) -> relax.Expr | None:
@@ -123,11 +124,11 @@ class _BlockedLayout(PyExprMutator):
             in_lanes = ic * groups if ic * groups <= vector else gcd(ic, vector)
         if groups > 1 and (ic % in_lanes or (oc // groups) % lanes):
             return None
-        height, width = _shape(call)[2:]
-        tile = choose_tile(self.target, -(-oc // groups // lanes), height, width, lanes)
+        tile = choose_tile(self.target, -(-oc // groups // lanes), _shape(call)[3])
         packed = _const(ops.pack_weight(weight, in_lanes, lanes, tile.vectors))
         x = self._block(call.args[0], in_lanes)
-        result = self._emit_te(ops.conv2d_blocked, x, packed, lanes, groups, *geometry)
+        result = self._emit_te(ops.conv2d_blocked, x, packed, lanes, tile.columns, groups,
+                               *geometry)
         return self._unblock(result, oc)
 
     # --- everything else --------------------------------------------------------------------

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from math import prod
 
 from tvm import s_tir, tirx
+from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from ..machine import Machine
-from .conv2d import _divisors, _kind, _static
+from .contraction import axis_kinds, divisors, is_static
 
 __all__ = ["MatmulTiled", "MatmulTile", "choose_matmul_tile"]
 
@@ -59,11 +60,11 @@ class MatmulTiled(dl.base.ScheduleRule):
     """[pack,] accumulate ``[.., rows, columns]`` tiles over one reduction axis, epilogue."""
 
     def apply(self, func, target, _tunable):
-        if not isinstance(func, tirx.PrimFunc) or not _static(func):
+        if not isinstance(func, tirx.PrimFunc) or not is_static(func):
             return None
         sch = s_tir.Schedule(func)
         blocks = sch.get_child_blocks(sch.get_sblock("root"))
-        kinds = [_kind(sch.get(block)) for block in blocks]
+        kinds = [axis_kinds(sch.get(block)) for block in blocks]
         at = next((k for k, kind in enumerate(kinds) if "R" in kind), None)
         if at is None or at > 1 or kinds[at] not in ("SSSSR", "SSSSSR") or len(kinds) < at + 2:
             return None
@@ -96,7 +97,7 @@ class MatmulTiled(dl.base.ScheduleRule):
         jo, ji = sch.split(column, [None, columns])
         jv, lane = sch.split(ji, [None, lanes])
         row_tiles, column_tiles = -(-height // rows), -(-width // columns)
-        block = max(_divisors(row_tiles, max(1, machine.l2_bytes // 2 // (rows * depth * 4))))
+        block = divisors(row_tiles, max(1, machine.l2_bytes // 2 // (rows * depth * 4)))[-1]
         ib, io = sch.split(io, [None, block])
         sch.reorder(*([batch] if batch is not None else []), ib, jo, io, ii, jv, lane)
         outer = self._split_work(sch, machine, batch, ib, jo, row_tiles // block, column_tiles)
@@ -153,7 +154,7 @@ class MatmulTiled(dl.base.ScheduleRule):
             sch.parallel(loops[0])
 
 
-def _is_tiled(product: tirx.SBlock, consumer: tirx.SBlock) -> bool:
+def _is_tiled(product: SBlock, consumer: SBlock) -> bool:
     """Whether the consumer untiles an accumulator ``[.., row tiles, column tiles, rows, columns]``."""
     (written,) = product.writes
     sources = [region.source for region in consumer.reads]
