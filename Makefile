@@ -17,6 +17,8 @@ EXTRAS := compare,examples,notebooks,test
 demo: $(INSTALLED)
 	$(BIN)/python -m benchmarks.compare_all se_resnet101_ibn_a --batch $(BATCH)
 
+# Idle threads of one pytest process must not spin on the cores of another.
+test: export TVM_THREAD_POOL_SPIN_COUNT = 0
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 
