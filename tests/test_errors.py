@@ -7,6 +7,8 @@ import tvm
 from onnx import helper
 
 import tvm_ext
+import tvm_ext.pipeline
+import tvm_ext.targets
 from tvm_ext import convert_and_build, errors, frontend
 
 VALUE = helper.make_tensor_value_info
@@ -173,3 +175,15 @@ def test_strings_are_refused_by_name():
     strings = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
     with pytest.raises(errors.ModelError, match="'words' holds strings"):
         convert_and_build(strings, "llvm")
+
+
+def test_a_step_that_fails_is_named():
+    def broken(_module):
+        raise RuntimeError("nothing works")
+
+    host = tvm_ext.targets.host_target()
+    steps = tvm_ext.pipeline.default(host).insert("broken", broken, before="ScheduleKernels")
+    with pytest.raises(
+        errors.BuildError, match="'broken' of phase 'schedule' failed.*nothing works"
+    ):
+        convert_and_build(model(), steps=steps)

@@ -1,13 +1,15 @@
 """From an ONNX model to a compiled one."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from . import frontend, pipeline, targets
+from .errors import BuildError, TvmExtError
 from .executors.plan import NotStatic
 from .executors.static import StaticExecutor
 from .executors.vm import VMExecutor
@@ -28,6 +30,7 @@ def convert_and_build(
     opt_level: int = 3,
     shapes: Mapping[str, int | Sequence[int | None]] | None = None,
     limits: frontend.Limits | None = None,
+    steps: pipeline.Pipeline | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model for ``target``.
 
@@ -38,6 +41,7 @@ def convert_and_build(
         opt_level: 0 (straight conversion) to 3 (everything within the stated error bounds).
         shapes: values for symbolic dims, by dim name or by input name.
         limits: what a model may ask before it is refused.
+        steps: instead of ``pipeline.default(target, opt_level)``; brings its own target.
 
     Raises:
         ModelError: the model cannot be read or contradicts itself.
@@ -45,8 +49,8 @@ def convert_and_build(
         TargetError: the target is unknown.
         BuildError: the compiler failed.
     """
-    resolved = targets.resolve(target)
-    steps = pipeline.default(resolved, opt_level)
+    steps = steps or pipeline.default(targets.resolve(target), opt_level)
+    resolved = steps.target
     with progress(len(steps.steps) + 1) as advance:
         conversion = import_model(model, steps, shapes, limits, advance)
         module, provenance = conversion.module, Provenance(conversion.origin)
@@ -58,7 +62,8 @@ def convert_and_build(
                 if phase == "fuse":
                     facts = kernel_facts(module, provenance)
         advance("compile")
-        executor = _executor(module, resolved)
+        with _compiling("compilation of the kernels"):
+            executor = _executor(module, resolved)
     return CompiledModel(
         executor,
         [_info(name, ty) for name, ty in conversion.inputs.items()],
@@ -66,6 +71,19 @@ def convert_and_build(
         facts,
         sources,
     )
+
+
+@contextmanager
+def _compiling(what: str) -> Iterator[None]:
+    """What TVM raises inside becomes a BuildError that names the place."""
+    try:
+        yield
+    except TvmExtError:
+        raise
+    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = lines[0] if lines else repr(error)
+        raise BuildError(f"{what} failed: {type(error).__name__}: {reason}") from error
 
 
 def _run_phase(
@@ -79,7 +97,9 @@ def _run_phase(
     for step in steps.phase(phase):
         advance(step.name)
         if step.name not in disabled:
-            before, module = module, step.run(module)
+            before = module
+            with _compiling(f"step {step.name!r} of phase {phase!r}"):
+                module = step.run(module)
             provenance.observe(step.name, before, module)
     return module
 
