@@ -42,11 +42,15 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
         batch_norm.BatchNormIntoGemm,
     )),
     ("fold-pad", fold_pad),
-    ("fuse-norm", rewriting(normalization.LayerNorm, normalization.RMSNorm)),
+    ("fuse-norm", rewriting(
+        normalization.LayerNorm, normalization.LayerNormByDivision, normalization.RMSNorm,
+        normalization.RMSNormByDivision,
+    )),
     ("scale-into-norm", rewriting(normalization.LayerNormScale, normalization.RMSNormScale)),
     ("bias-into-norm", rewriting(normalization.LayerNormBias)),
     ("fuse-gelu", rewriting(Gelu)),
     ("fuse-swish", rewriting(Swish)),
+    ("lift-folded-constants", lift_constants),
 ]  # fmt: skip
 _LAST: list[tuple[str, Rewrite]] = [("remove-unused", remove_unused)]
 

@@ -25,23 +25,26 @@ from onnxscript.rewriter.pattern import OrValue
 
 from .rule import FLOATS, FUSED, Rule, constant, rank, scalar
 
-__all__ = ["LayerNorm", "LayerNormBias", "LayerNormScale", "RMSNorm", "RMSNormScale"]
-
-
-def _reciprocal_root(op, x, epsilon):
-    """``x / sqrt(mean(x**2) + epsilon)`` in the ways that exporters write it."""
-    square = OrValue([op.Mul(x, x), op.Pow(x, 2)])
-    variance = op.ReduceMean(square, _allow_other_inputs=True, _outputs=["variance"])
-    root = op.Sqrt(op.Add(variance, epsilon))
-    return OrValue([
-        op.Div(x, root), op.Mul(x, op.Reciprocal(root)), op.Mul(x, op.Div(1, root)),
-    ])  # fmt: skip
+__all__ = [
+    "LayerNorm", "LayerNormBias", "LayerNormByDivision", "LayerNormScale", "RMSNorm",
+    "RMSNormByDivision", "RMSNormScale",
+]  # fmt: skip
 
 
 class _Core(Rule):
     """A normalisation over the trailing axes, so far without scale."""
 
     fused: str
+    divides = False  # the quotient is a Div; else a Mul by a reciprocal
+
+    def _over_root(self, op, x, epsilon):
+        """``x / sqrt(mean(x**2) + epsilon)`` in the ways that exporters write it."""
+        square = OrValue([op.Mul(x, x), op.Pow(x, 2)])
+        variance = op.ReduceMean(square, _allow_other_inputs=True, _outputs=["variance"])
+        root = op.Sqrt(op.Add(variance, epsilon))
+        if self.divides:
+            return op.Div(x, root)
+        return op.Mul(x, OrValue([op.Reciprocal(root), op.Div(1, root)]))
 
     def refusal(
         self, context: MatchContext, x: ir.Value, epsilon: ir.Value, variance: ir.Value, **means
@@ -74,7 +77,11 @@ class LayerNorm(_Core):
 
     def pattern(self, op, x, epsilon):
         mean = op.ReduceMean(x, _allow_other_inputs=True, _outputs=["mean"])
-        return _reciprocal_root(op, op.Sub(x, mean), epsilon)
+        return self._over_root(op, op.Sub(x, mean), epsilon)
+
+
+class LayerNormByDivision(LayerNorm):
+    divides = True
 
 
 class RMSNorm(_Core):
@@ -83,7 +90,11 @@ class RMSNorm(_Core):
     fused = "RMSNormalization"
 
     def pattern(self, op, x, epsilon):
-        return _reciprocal_root(op, x, epsilon)
+        return self._over_root(op, x, epsilon)
+
+
+class RMSNormByDivision(RMSNorm):
+    divides = True
 
 
 class _Scale(Rule):
