@@ -34,6 +34,9 @@ __all__ = ["schedule_reduction", "schedule_rows"]
 # Independent accumulators that hide the latency of an addition.
 ACCUMULATORS = 4
 
+# A window of at most so many elements is unrolled.
+UNROLLED = 16
+
 # What a temporary of one row needs to stay on the stack: scope "local" and at most STACK_BYTES;
 # the compiler puts the smallest there in any scope but "local".
 MIN_LOCAL_BYTES, STACK_BYTES = 1 << 10, 16 << 10
@@ -248,8 +251,8 @@ def arrange(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> Arra
         if found and not found[-1].guarded:
             vectorize(sch, found[-1].loop, lanes)
         return Arranged()
-    if lane is None or not smooth(lane, facts):
-        _leave_to_llvm(sch, found, facts)
+    if (lane is None or not smooth(lane, facts)) and _leave_to_llvm(sch, found, facts):
+        return Arranged()
     if lane is None or lane.kind == "R" or not smooth(lane, facts):
         first, *_ = tails = _positions(sch, block, reduced)
         return Arranged(first, tails)
@@ -264,15 +267,25 @@ def arrange(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> Arra
     return Arranged(first, tails, vector=True)
 
 
-def _leave_to_llvm(sch: Schedule, found: list[Axis], facts: Walk) -> None:
-    """Put a contiguous result innermost: LLVM masks its guards and shuffles its strided loads."""
-    own = [k for k, access in enumerate(facts.accesses) if access.is_store]
+def _leave_to_llvm(sch: Schedule, found: list[Axis], facts: Walk) -> bool:
+    """Make a contiguous result LLVM's inner loop: it masks guards and shuffles strided loads.
+
+    Whether the whole reduction has been unrolled for that, its init included.
+    """
+    stores = [k for k, access in enumerate(facts.accesses) if access.is_store]
     along = [axis for axis in found if axis.kind == "S" and axis.size >= 8
-             and all(axis.strides[k] == 1 for k in own)]
-    if along and len(own) == 1:
-        (inner, *_) = along
-        sch.reorder(*(a.loop for a in found if a.kind == "S" and a is not inner),
-                    *(a.loop for a in found if a.kind == "R"), inner.loop)
+             and all(axis.strides[k] == 1 for k in stores)]
+    if not along or len(stores) > 1:
+        return False
+    reduced = [axis for axis in found if axis.kind == "R"]
+    others = [axis.loop for axis in found if axis.kind == "S" and axis is not along[0]]
+    if prod(axis.size for axis in reduced) <= UNROLLED:
+        sch.reorder(*others, along[0].loop, *(axis.loop for axis in reduced))
+        for axis in reduced:
+            sch.unroll(axis.loop)
+        return True
+    sch.reorder(*others, *(axis.loop for axis in reduced), along[0].loop)
+    return False
 
 
 def _positions(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> tuple[int, ...]:

@@ -1,0 +1,95 @@
+"""Reductions on llvm: lanes, trees and shares against numpy in float64."""
+
+import numpy as np
+import pytest
+from tvm import te, tirx, topi
+from tvm.tirx import ForKind
+
+from tests.schedules.kernels import WIDE, loops, prim_func, run, schedule
+from tvm_ext.schedules.llvm import BlockByBlock
+
+RULES = (BlockByBlock(),)
+X, Y = (tirx.Var(name, "int64") for name in "xy")
+
+
+def check(declared, shape, axes, fold=topi.sum, oracle=np.sum, array=None, dtype="float32"):
+    x = te.placeholder(declared, dtype, "x")
+    sch = schedule(RULES, prim_func(x, fold(x, axes)), WIDE)
+    if array is None:
+        array = np.random.default_rng(0).uniform(-1, 1, shape).astype(dtype)
+    expected = np.asarray(oracle(array.astype("float64"), axis=axes))
+    (got,) = run(sch, [array], [(expected.shape, dtype)])
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("declared, shape, axes", [
+    ((5, 1), (5, 1), (1,)), ((5, 17), (5, 17), (1,)), ((64, 1001), (64, 1001), (1,)),
+    ((1537, 128), (1537, 128), (1,)), ((1001,), (1001,), (0,)), ((512, 513), (512, 513), (0, 1)),
+    ((700, 24), (700, 24), (0,)), ((3000, 3), (3000, 3), (0,)), ((4, 63, 50), (4, 63, 50), (1,)),
+    ((3, 64, 300), (3, 64, 300), (0, 2)), ((2, 24, 7, 7), (2, 24, 7, 7), (2, 3)),
+    ((1, 3, 14, 14, 16), (1, 3, 14, 14, 16), (2, 3)), ((2, 3, 5, 85), (2, 3, 5, 85), (3,)),
+    ((X, 24), (3, 24), (1,)), ((X, Y), (3, 5), (1,)), ((X, Y), (70, 1001), (1,)),
+    ((X, Y), (70, 37), (0,)), ((X, Y), (70, 37), (0, 1)),
+], ids=str)  # fmt: skip
+def test_sum(declared, shape, axes):
+    check(declared, shape, axes)
+
+
+@pytest.mark.parametrize("fold, oracle", [
+    (topi.max, np.max), (topi.min, np.min), (topi.prod, np.prod)], ids=["max", "min", "prod"])
+def test_other_operations(fold, oracle):
+    check((7, 133), (7, 133), (1,), fold, oracle)
+    check((133, 40), (133, 40), (0,), fold, oracle)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64"])
+def test_dtypes(dtype):
+    array = np.random.default_rng(0).integers(-99, 99, (9, 1003)).astype(dtype)
+    check((9, 1003), (9, 1003), (1,), array=array, dtype=dtype)
+
+
+@pytest.mark.parametrize("shape, axis", [((6, 1001), 1), ((3, 21, 50), 1), ((70, 24), 0)])
+def test_argmax(shape, axis):
+    x = te.placeholder(shape, "float32", "x")
+    array = np.random.default_rng(0).integers(0, 9, shape).astype("float32")
+    sch = schedule(RULES, prim_func(x, topi.argmax(x, axis)), WIDE)
+    expected = array.argmax(axis)
+    (got,) = run(sch, [array], [(expected.shape, "int32")])
+    np.testing.assert_array_equal(array.max(axis), np.take_along_axis(
+        array, np.expand_dims(got.astype("int64"), axis), axis).squeeze(axis))
+
+
+def test_nan_and_infinity_stay_in_their_row():
+    array = np.ones((4, 133), "float32")
+    array[1, 5], array[2, 132] = np.nan, np.inf
+    x = te.placeholder((4, 133), "float32", "x")
+    sch = schedule(RULES, prim_func(x, topi.sum(x, 1)), WIDE)
+    (got,) = run(sch, [array], [((4,), "float32")])
+    np.testing.assert_array_equal(got, [133, np.nan, np.inf, 133])
+
+
+def row_sum(rows, length):
+    x, r = te.placeholder((rows, length), "float32", "x"), te.reduce_axis((0, length), "r")
+    return prim_func(x, te.compute((rows,), lambda i: te.sum(x[i, r], axis=r), "total"))
+
+
+def test_a_row_sum_keeps_partial_sums_in_lanes_and_folds_them_by_halves():
+    sch = schedule(RULES, row_sum(1536, 128), WIDE)
+    row, *_, unrolled, lane = loops(sch, "total_rf_update")
+    assert row.kind == ForKind.PARALLEL
+    assert (unrolled.kind, lane.kind) == (ForKind.UNROLLED, ForKind.VECTORIZED)
+    assert int(unrolled.extent) * int(lane.extent) == 64
+    assert int(loops(sch, "total_update")[-1].extent) == 2
+
+
+def test_a_single_long_row_is_cut_among_the_cores():
+    sch = schedule(RULES, row_sum(1, 1 << 20), WIDE)
+    text = sch.mod.script()
+    assert text.count("T.parallel(2)") == 1
+
+
+def test_kept_contiguous_axis_becomes_the_lanes():
+    x, r = te.placeholder((500, 96), "float32", "x"), te.reduce_axis((0, 500), "r")
+    func = prim_func(x, te.compute((96,), lambda j: te.sum(x[r, j], axis=r), "total"))
+    *_, reduced, _, lane = loops(schedule(RULES, func, WIDE), "total_update")
+    assert (lane.kind, int(reduced.extent)) == (ForKind.VECTORIZED, 500)
