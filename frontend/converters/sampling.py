@@ -1,0 +1,48 @@
+"""Converters that read images between pixels: GridSample, AffineGrid, RoiAlign."""
+
+from tvm_ext.ops import sampling as ops
+
+from ..table import converter
+
+# Opset 16 has the names of the 2-D case.
+_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+
+
+@converter("GridSample", 20, 22)
+def grid_sample(bb, x, grid, *, align_corners=0, mode="linear", padding_mode="zeros"):
+    mode = _MODES.get(mode, mode)
+    if mode not in ("linear", "nearest", "cubic"):
+        raise NotImplementedError(f"mode {mode!r}")
+    if padding_mode not in ("zeros", "border", "reflection"):
+        raise NotImplementedError(f"padding_mode {padding_mode!r}")
+    return bb.emit_te(ops.grid_sample, x, grid, mode, padding_mode, bool(align_corners))
+
+
+@converter("GridSample", 16)
+def grid_sample_16(bb, x, grid, *, align_corners=0, mode="bilinear", padding_mode="zeros"):
+    return grid_sample(bb, x, grid, align_corners=align_corners, mode=mode,
+                       padding_mode=padding_mode)  # fmt: skip
+
+
+@converter("AffineGrid", 20)
+def affine_grid(bb, theta, size, *, align_corners=0):
+    spatial = bb.dims(size)[2:]
+    return bb.emit_te(ops.affine_grid, theta, spatial, bool(align_corners))
+
+
+@converter("RoiAlign", 16, 22)
+def roi_align(bb, x, rois, batch_indices, *, coordinate_transformation_mode="half_pixel",
+              mode="avg", output_height=1, output_width=1, sampling_ratio=0,
+              spatial_scale=1.0):  # fmt: skip
+    shift = coordinate_transformation_mode == "half_pixel"
+    return bb.emit_te(ops.roi_align, x, rois, batch_indices, (output_height, output_width),
+                      spatial_scale, sampling_ratio, shift, mode)  # fmt: skip
+
+
+@converter("RoiAlign", 10)
+def roi_align_10(bb, x, rois, batch_indices, *, mode="avg", output_height=1, output_width=1,
+                 sampling_ratio=0, spatial_scale=1.0):  # fmt: skip
+    return roi_align(bb, x, rois, batch_indices, mode=mode, output_height=output_height,
+                     coordinate_transformation_mode="output_half_pixel",
+                     output_width=output_width, sampling_ratio=sampling_ratio,
+                     spatial_scale=spatial_scale)  # fmt: skip

@@ -1,0 +1,222 @@
+"""Reading an image between its pixels: GridSample, and the grid of an affine map."""
+
+from itertools import product
+
+from tvm import te, tirx
+
+__all__ = ["affine_grid", "grid_sample", "roi_align"]
+
+CUBIC = -0.75  # the coefficient of Keys' kernel that ONNX and torch use
+
+
+def grid_sample(x, grid, mode, padding_mode, align_corners):
+    """``x[N, C, I...]`` at the points of ``grid[N, O..., r]`` -> ``[N, C, O...]``.
+
+    A point lists its coordinates from the last axis of ``x`` to the first, -1 to 1 across the
+    image. ``mode`` is linear, nearest or cubic; ``padding_mode`` zeros, border or reflection.
+    Computed in float32 (float64 for float64); the result has the type of ``x``.
+    """
+    sizes = x.shape[2:]
+    dtype = "float64" if str(x.dtype) == "float64" else "float32"
+    taps = {"linear": (0, 1), "nearest": (0,), "cubic": (-1, 0, 1, 2)}[mode]
+
+    def number(value):
+        return tirx.Cast(dtype, value) if isinstance(value, tirx.Expr) else tirx.const(value, dtype)
+
+    def limits(size):
+        half = 0.0 if align_corners else 0.5
+        return number(-half), number(size) - number(1 - half)
+
+    def reflected(v, size):
+        low, high = limits(size)
+        width = high - low
+        period = tirx.max(width + width, number(1e-9))
+        away = te.abs(v - low)
+        away = away - te.floor(away / period) * period
+        return low + tirx.Select(away > width, period - away, away)
+
+    def coordinate(n, position, axis):
+        size = sizes[axis]
+        value = grid(n, *position, len(sizes) - 1 - axis).astype(dtype)
+        if align_corners:
+            value = (value + number(1)) * number(0.5) * (number(size) - number(1))
+        else:
+            value = ((value + number(1)) * number(size) - number(1)) * number(0.5)
+        if mode == "nearest":
+            value = tirx.nearbyint(value)
+        low, high = limits(size)
+        outside = tirx.any(value < low, value > high)
+        if padding_mode == "border":
+            clamped = tirx.max(tirx.min(value, number(size) - number(1)), number(0))
+            return tirx.Select(outside, clamped, value)
+        if padding_mode == "reflection":
+            return tirx.Select(outside, reflected(value, size), value)
+        return value
+
+    def pixel(n, c, where):
+        index, inside = [], []
+        for i, size in zip(where, sizes, strict=True):
+            if padding_mode == "reflection":
+                low, high = limits(size)
+                v = number(i)
+                i = tirx.Select(tirx.any(v < low, v > high), reflected(v, size), v).astype("int64")
+            inside += [i >= 0, i < size]
+            index.append(tirx.max(tirx.min(i, size - 1), 0))
+        value = x(n, c, *index).astype(dtype)
+        if padding_mode == "zeros":
+            return tirx.if_then_else(tirx.all(*inside), value, number(0))
+        return value
+
+    def element(n, c, *position):
+        points = [coordinate(n, position, axis) for axis in range(len(sizes))]
+        starts = [te.floor(point) for point in points]
+        weights = [
+            _weights(mode, point - start, number)
+            for point, start in zip(points, starts, strict=True)
+        ]
+        value = number(0)
+        for steps in product(range(len(taps)), repeat=len(sizes)):
+            weight, where = number(1), []
+            for axis, k in enumerate(steps):
+                weight = weight * weights[axis][k]
+                where.append(starts[axis].astype("int64") + taps[k])
+            value = value + weight * pixel(n, c, where)
+        return value.astype(x.dtype)
+
+    shape = (*x.shape[:2], *grid.shape[1:-1])
+    return te.compute(shape, element, "grid_sample")
+
+
+def _weights(mode, fraction, number):
+    """The weight of each tap of a point ``fraction`` beyond tap 0."""
+    if mode == "nearest":
+        return [number(1)]
+    if mode == "linear":
+        return [number(1) - fraction, fraction]
+    a = CUBIC
+
+    def near(t):
+        return (number(a + 2) * t - number(a + 3)) * t * t + number(1)
+
+    def far(t):
+        return ((number(a) * t - number(5 * a)) * t + number(8 * a)) * t - number(4 * a)
+
+    rest = number(1) - fraction
+    return [far(fraction + number(1)), near(fraction), near(rest), far(rest + number(1))]
+
+
+def affine_grid(theta, sizes, align_corners):
+    """The points ``theta[N, r, r + 1] @ (p, 1)`` for each pixel p of an image of ``sizes``.
+
+    Result ``[N, *sizes, r]``, coordinates from the last axis to the first, in the type of
+    ``theta``.
+    """
+    rank = len(sizes)
+    dtype = theta.dtype
+    sizes = [tirx.const(size, "int64") if isinstance(size, int) else size for size in sizes]
+
+    def centre(i, size):
+        i, size = tirx.Cast(dtype, i), tirx.Cast(dtype, size)
+        one, two = tirx.const(1, dtype), tirx.const(2, dtype)
+        if align_corners:
+            return two * i / tirx.max(size - one, one) - one
+        return (two * i + one) / size - one
+
+    def element(n, *index):
+        *position, row = index
+        value = theta(n, row, rank)
+        for axis in range(rank):
+            point = centre(position[axis], sizes[axis])
+            value = value + theta(n, row, rank - 1 - axis) * point
+        return value
+
+    return te.compute((theta.shape[0], *sizes, rank), element, "affine_grid")
+
+
+def roi_align(x, rois, batch, outputs, scale, sampling_ratio, shift, reduction):
+    """``x[N, C, H, W]`` averaged over a grid of boxes -> ``[R, C, *outputs]``, type of ``x``.
+
+    ``rois[R, 4]`` are x1, y1, x2, y2 in units of 1 / ``scale`` pixels, ``batch[R]`` their images.
+    ``shift`` moves pixel centres by half a pixel; otherwise boxes are at least one pixel wide.
+    Each output takes ``sampling_ratio`` samples per axis, or, for 0, one per pixel of its part of
+    the box, at most as many as the part of a box that covers the image. ``reduction`` is avg, or
+    max: the largest weighted corner, as ONNX defines it.
+    """
+    dtype = "float64" if str(x.dtype) == "float64" else "float32"
+    sizes = x.shape[2:]
+
+    def number(value):
+        return tirx.const(value, dtype)
+
+    def box(r, axis):
+        """The start of a box along an axis, and the extent of one output."""
+        start = rois(r, 1 - axis).astype(dtype) * number(scale)
+        end = rois(r, 3 - axis).astype(dtype) * number(scale)
+        if shift:
+            start, end = start - number(0.5), end - number(0.5)
+        extent = end - start if shift else tirx.max(end - start, number(1))
+        return start, extent / number(outputs[axis])
+
+    def samples(r, axis):
+        bound = tirx.floordiv(sizes[axis] + outputs[axis] - 1, outputs[axis])
+        if sampling_ratio:
+            return tirx.const(sampling_ratio, "int64")
+        wanted = te.ceil(box(r, axis)[1]).astype("int64")
+        return tirx.max(tirx.min(wanted, bound.astype("int64")), 1)
+
+    def corners(r, axis, out, k):
+        """Two neighbours with their weights, both 0 beyond a pixel around the image."""
+        start, extent = box(r, axis)
+        step = extent / samples(r, axis).astype(dtype)
+        at = start + tirx.Cast(dtype, out) * extent + (tirx.Cast(dtype, k) + number(0.5)) * step
+        size = tirx.Cast(dtype, sizes[axis])
+        inside = tirx.all(at >= number(-1), at <= size)
+        at = tirx.max(tirx.min(at, size - number(1)), number(0))
+        low = te.floor(at)
+        part = at - low
+        first = low.astype("int64")
+        second = tirx.min(first + 1, sizes[axis] - 1)
+        zero = number(0)
+        return (
+            (first, tirx.Select(inside, number(1) - part, zero)),
+            (second, tirx.Select(inside, part, zero)),
+        )
+
+    bounds = [
+        sampling_ratio or tirx.max(tirx.floordiv(size + out - 1, out), 1)
+        for size, out in zip(sizes, outputs, strict=True)
+    ]
+    ky, kx = (te.reduce_axis((0, bound), f"k{axis}") for axis, bound in enumerate(bounds))
+
+    def weighted(r, c, i, j):
+        for y, wy in corners(r, 0, i, ky):
+            for z, wz in corners(r, 1, j, kx):
+                yield wy * wz * x(batch(r).astype("int64"), c, y, z).astype(dtype)
+
+    def counted(r):
+        return tirx.all(ky < samples(r, 0), kx < samples(r, 1))
+
+    shape = (rois.shape[0], x.shape[1], *outputs)
+    if reduction == "max":
+
+        def largest(r, c, i, j):
+            first, *rest = weighted(r, c, i, j)
+            for value in rest:
+                first = tirx.max(first, value)
+            first = tirx.if_then_else(counted(r), first, te.min_value(dtype))
+            return te.max(first, axis=[ky, kx])
+
+        peak = te.compute(shape, largest, "roi_max")
+        return te.compute(shape, lambda *i: peak(*i).astype(x.dtype), "roi_align")
+
+    def term(r, c, i, j):
+        value = tirx.if_then_else(counted(r), sum(weighted(r, c, i, j), number(0)), number(0))
+        return te.sum(value, axis=[ky, kx])
+
+    total = te.compute(shape, term, "roi_sum")
+
+    def mean(r, c, i, j):
+        count = samples(r, 0) * samples(r, 1)
+        return (total(r, c, i, j) / count.astype(dtype)).astype(x.dtype)
+
+    return te.compute(shape, mean, "roi_align")
