@@ -1,0 +1,101 @@
+"""What is folded, what is not, and that names and draws survive."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+
+from tvm_ext.frontend.rewrites import steps
+from tvm_ext.frontend.rewrites.clean import share_common_subexpressions
+from tvm_ext.frontend.rewrites.fold import fold_constants
+
+from .checking import assert_same, model, operators, rewritten
+
+
+def test_shape_arithmetic_folds():
+    proto = model(
+        "g (float[2, 3, 4] x) => (float[A, B] y) "
+        "{ s = Shape(x) n = Gather(s, one) m = Unsqueeze(n, zero) t = Concat <axis = 0> (m, minus) "
+        "y = Reshape(x, t) }",
+        one=np.array(1), zero=np.array([0]), minus=np.array([-1]),
+    )  # fmt: skip
+    assert assert_same(proto, rewritten(proto, 1)) == ["Reshape"]
+
+
+def test_a_large_constant_transposes_but_is_not_multiplied_out():
+    big = np.random.default_rng(0).normal(size=(512, 600)).astype("float32")
+    proto = model(
+        "g (float[1, 1] x) => (float[600, 512] y, float[512, 512] z) "
+        "{ t = Transpose(w) y = Add(x, t) u = Transpose(v) z = MatMul(v, u) }", w=big, v=big,
+    )  # fmt: skip
+    names = operators(rewritten(proto, 1))
+    assert sorted(names) == ["Add", "Gemm"]
+
+
+@pytest.mark.parametrize("node, arrays", [
+    ("y = Expand(one, shape)", {}),
+    ("y = ConstantOfShape(shape)", {}),
+    ("y = Tile(one, shape)", {}),
+    ("c = Cast <to = 7> (shape) y = Expand(one, c)", {}),
+])  # fmt: skip
+def test_a_few_bytes_do_not_fold_into_gigabytes(node, arrays):
+    proto = model(f"g () => (float[A, B, C] y) {{ {node} }}", one=np.ones((1, 1, 1), "float32"),
+                  shape=np.array([1 << 20, 1 << 20, 1 << 10]))  # fmt: skip
+    result = fold_constants(ir.from_proto(proto))
+    assert result.graph.num_nodes() >= 1
+    assert all(v.const_value.nbytes < 1000 for v in result.graph.initializers.values())
+
+
+@pytest.mark.parametrize("op", ["Bernoulli", "RandomNormalLike", "RandomUniformLike"])
+def test_random_operators_are_neither_folded_nor_shared(op):
+    proto = model(f"g () => (float[64] y) {{ a = {op}(p) b = {op}(p) y = Sub(a, b) }}",
+                  p=np.full(64, 0.5, "float32"))  # fmt: skip
+    names = operators(rewritten(proto))  # Bernoulli may have become its body
+    assert sum(name == op or name.startswith("Random") for name in names) == 2
+
+
+def test_training_dropout_is_not_shared_and_that_of_inference_goes():
+    proto = model("g (float[64] x) => (float[64] y) { a = Dropout(x, r, t) b = Dropout(x, r, t) "
+                  "y = Sub(a, b) }", r=np.float32(0.5).reshape(()), t=np.array(True))  # fmt: skip
+    assert operators(rewritten(proto)) == ["Dropout", "Dropout", "Sub"]
+    proto = model("g (float[64] x) => (float[64] y) { a = Dropout(x) y = Relu(a) }")
+    assert assert_same(proto, rewritten(proto)) == ["Relu"]
+
+
+@pytest.mark.parametrize("body, outputs", [
+    ("a = Relu(x) y = Identity(a)", "float[4] a, float[4] y"),
+    ("a = Relu(x) y = Identity(a)", "float[4] y"),
+    ("y = Identity(x)", "float[4] y"),
+    ("y = Relu(x) z = Relu(x)", "float[4] z, float[4] y"),
+    ("y = Identity(c)", "float[4] y"),
+])  # fmt: skip
+def test_outputs_keep_their_names(body, outputs):
+    arrays = {"c": np.arange(4, dtype="float32")} if "c" in body.split("(")[-1] else {}
+    proto = model(f"g (float[4] x) => ({outputs}) {{ {body} }}", **arrays)
+    assert_same(proto, rewritten(proto))
+
+
+def test_equal_nodes_are_computed_once():
+    proto = model("g (float[4] x) => (float[4] y) { a = Exp(x) b = Exp(x) y = Add(a, b) }")
+    result = share_common_subexpressions(ir.from_proto(proto))
+    assert sorted(assert_same(proto, result)) == ["Add", "Exp"]
+
+
+def test_a_branch_reads_a_value_that_is_folded_outside():
+    branch = onnx.parser.parse_graph("b () => (float[2] z) { z = Add(x, k) }")
+    other = onnx.parser.parse_graph("b () => (float[2] z) { u = Mul(x, k) z = Identity(u) }")
+    node = helper.make_node("If", ["p"], ["y"], then_branch=branch, else_branch=other)
+    outer = model("g (float[2] x, bool p) => (float[2] y) { k = Neg(c) y = Identity(x) }",
+                  c=np.array([1, 2], "float32"))  # fmt: skip
+    outer.graph.node[1].CopyFrom(node)
+    for flag in True, False:
+        feeds = {"x": np.array([3, 5], "float32"), "p": np.array(flag)}
+        assert_same(outer, rewritten(outer), feeds)
+
+
+def test_the_names_of_all_steps_differ():
+    for level in range(4):
+        names = [name for name, _ in steps(level)]
+        assert len(set(names)) == len(names)
+        assert set(names) >= {"inline-functions", "expand-functions"}
