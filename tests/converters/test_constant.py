@@ -1,0 +1,65 @@
+"""Tensors made from attributes, shapes and scalars."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.oracle import check_node
+
+
+def array(value, dtype="float32"):
+    return np.array(value, dtype)
+
+
+@pytest.mark.parametrize("attributes, expected", [
+    ({"value_int": 3}, array(3, "int64")),
+    ({"value_ints": [1, 2]}, array([1, 2], "int64")),
+    ({"value_float": 0.5}, array(0.5)),
+    ({"value_floats": [0.5]}, array([0.5])),
+    ({"value": numpy_helper.from_array(array([[True]], "bool"))}, array([[True]], "bool")),
+])
+def test_constant(attributes, expected):
+    check_node("Constant", [], attributes, expected=[expected])
+
+
+@pytest.mark.parametrize("indices", [array([1, 5], "int64"), array([[0, 1], [1, 2]], "int64")])
+def test_sparse_constant(indices):
+    sparse = helper.make_sparse_tensor(numpy_helper.from_array(array([7.0, 8.0]), "v"),
+                                       numpy_helper.from_array(indices), [2, 3])
+    check_node("Constant", [], {"sparse_value": sparse},
+               expected=[array([[0, 7, 0], [0, 0, 8]])])
+
+
+def test_constant_of_shape():
+    seven = numpy_helper.from_array(array([7], "int8"))
+    for shape in ([2, 3], [0, 2], []):
+        check_node("ConstantOfShape", [array(shape, "int64")])
+    check_node("ConstantOfShape", [array([2, 3], "int64")], {"value": seven}, constants=[0])
+
+
+@pytest.mark.parametrize("start, limit, delta, dtype", [
+    (1, 8, 0.75, "float32"), (10, -3, -2, "int32"), (1, -8, 2, "int64"),
+])
+@pytest.mark.parametrize("constants", [[0, 1, 2], []])
+def test_range(start, limit, delta, dtype, constants):
+    scalars = [array(v, dtype) for v in (start, limit, delta)]
+    check_node("Range", scalars, constants=constants)
+
+
+def test_one_hot():
+    check_node("OneHot", [array([0, -1, 2], "int64"), array(3, "int64"), array([-1, 4])],
+               {"axis": 0}, constants=[1])
+    # 7 is out of range: nothing is hot.
+    check_node("OneHot", [array([[0, 7]], "int32"), array(3, "int64"), array([0, 1], "bool")],
+               {"axis": 1}, expected=[array([[[1, 0], [0, 0], [0, 0]]], "bool")])
+
+
+def test_eye_like():
+    check_node("EyeLike", [np.zeros((3, 5), "float32")], {"k": 1, "dtype": 9}, symbolic=True)
+
+
+@pytest.mark.parametrize("k", [-2, 0, 9])
+def test_trilu(k):
+    x = np.arange(30, dtype="int8").reshape(2, 3, 5)
+    check_node("Trilu", [x, array(k, "int64")], {"upper": 0})
+    check_node("Trilu", [x, array(k, "int64")], constants=[1], symbolic=True)

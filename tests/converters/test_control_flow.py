@@ -1,0 +1,88 @@
+"""If, Loop and Scan, against onnxruntime."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import parser
+
+from tests.oracle import check_model
+
+X = np.arange(6, dtype="float32").reshape(2, 3)
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+
+
+def check(text, feeds, opt_levels=(0, 1)):
+    model = parser.parse_model(HEAD + text)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    check_model(model, feeds, expected=session.run(None, feeds), opt_levels=opt_levels)
+
+
+BRANCHES = """<then_branch = t () => (float[a,b] o) { o = Concat<axis=0>(x, x) },
+              else_branch = e () => (float[a,b] p) { p = Transpose(x) }>"""
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_branches_of_different_shapes(flag):
+    check(f"""g (bool c, float[n,3] x) => (float[m,k] y) {{
+      y = If (c) {BRANCHES}
+    }}""", {"c": np.array(flag), "x": X})
+
+
+@pytest.mark.parametrize("flag", [1, 0])
+def test_a_constant_condition_picks_the_branch(flag):
+    check(f"""g (float[n,3] x) => (float[m,k] y) {{
+      c = Constant<value = bool {{{flag}}}>()
+      y = If (c) {BRANCHES}
+    }}""", {"x": X})
+
+
+@pytest.mark.parametrize("trips", [4, 0])
+def test_loop_with_a_growing_state_and_captured_values(trips):
+    check("""g (int64 n, float[2,3] x) => (float[m,3] y, float[q,2,3] s) {
+      c = Constant<value = bool {1}>()
+      y, s = Loop (n, c, x) <body = b (int64 i, bool ci, float[k,3] v)
+                                      => (bool co, float[k2,3] vo, float[2,3] so) {
+        co = Identity(ci)
+        vo = Concat<axis=0>(v, x)
+        so = Identity(x)
+      }>
+    }""", {"n": np.array(trips), "x": X})
+
+
+def test_many_trips_do_not_recurse():
+    check("""g (float[2] x) => (float[2] y) {
+      n = Constant<value = int64 {5000}>()
+      c = Constant<value = bool {1}>()
+      y = Loop (n, c, x) <body = b (int64 i, bool ci, float[2] v) => (bool co, float[2] vo) {
+        co = Identity(ci)
+        vo = Transpose(v)
+      }>
+    }""", {"x": X[0, :2]}, opt_levels=(0,))
+
+
+def test_if_inside_a_loop():
+    check("""g (int64 n, float[5] x) => (float[5] z, float[q,2] s) {
+      c = Constant<value = bool {1}>()
+      z, s = Loop (n, c, x) <body = b (int64 i, bool ci, float[5] v)
+                                      => (bool co, float[5] vo, float[2] so) {
+        co = Identity(ci)
+        e = Constant<value = int64[2] {0,1}>()
+        so = Gather(v, e)
+        last = Constant<value = int64[1] {-1}>()
+        end = Constant<value = int64[1] {-9}>()
+        zero = Constant<value = int64[1] {0}>()
+        vo = If(ci) <then_branch = t () => (float[5] o) { o = Slice(v, last, end, zero, last) },
+                     else_branch = f () => (float[5] o2) { o2 = Identity(v) }>
+      }>
+    }""", {"n": np.array(3), "x": np.arange(5, dtype="float32")})
+
+
+def test_scan_along_other_axes_backwards():
+    check("""g (float[3] s0, float[3,n] x) => (float[3] s, float[3,n] y) {
+      s, y = Scan<num_scan_inputs=1, scan_input_axes=[1], scan_input_directions=[1],
+                  scan_output_axes=[1], scan_output_directions=[1],
+                  body = b (float[3] a, float[3] v) => (float[3] ao, float[3] vo) {
+        ao = Identity(v)
+        vo = Identity(a)
+      }>(s0, x)
+    }""", {"s0": np.float32([7, 8, 9]), "x": np.arange(12, dtype="float32").reshape(3, 4)})

@@ -1,0 +1,53 @@
+"""Operators that change a shape: static, symbolic and run-time targets."""
+
+import numpy as np
+import pytest
+
+from tests.oracle import check_node
+from tvm_ext.errors import ConversionError
+
+X = np.arange(24, dtype="float32").reshape(2, 3, 4)
+
+
+def ints(*values):
+    return np.array(values, "int64")
+
+
+@pytest.mark.parametrize("shape", [(4, -1), (0, -1), (24,), (0, 0, 2, 2), (2, -1, 0)])
+@pytest.mark.parametrize("known, symbolic", [(True, False), (True, True), (False, False)])
+def test_reshape(shape, known, symbolic):
+    check_node("Reshape", [X, ints(*shape)], constants=[1] if known else [], symbolic=symbolic)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_reshape_takes_zero_as_a_size(known):
+    check_node("Reshape", [X[:0], ints(5, 0)], {"allowzero": 1}, constants=[1] if known else [])
+
+
+def test_reshape_of_a_wrong_size_is_refused():
+    with pytest.raises(ConversionError, match="24 elements"):
+        check_node("Reshape", [X, ints(5, 5)], constants=[1], expected=[X])
+
+
+@pytest.mark.parametrize("axes", [(0, -2), (2,)])
+@pytest.mark.parametrize("known", [True, False])
+def test_squeeze_and_unsqueeze(axes, known):
+    constants = [1] if known else []
+    check_node("Squeeze", [X.reshape(1, 24, 1, 1), ints(*axes)], constants=constants)
+    check_node("Unsqueeze", [X, ints(*axes)], constants=constants)
+
+
+def test_axes_as_attributes_and_symbolic_dims():
+    check_node("Squeeze", [X.reshape(1, 6, 4)], {"axes": [0]}, opset=11, symbolic=True)
+    check_node("Unsqueeze", [X], {"axes": [1, 4]}, opset=11, symbolic=True)
+    check_node("Squeeze", [X.reshape(1, 24, 1)])
+
+
+def test_shape_size_flatten_transpose():
+    check_node("Shape", [X], {"start": -2, "end": 10}, symbolic=True)
+    check_node("Shape", [X], {"start": 1, "end": -1})
+    check_node("Size", [X], symbolic=True)
+    check_node("Flatten", [X], {"axis": -1}, symbolic=True)
+    check_node("Flatten", [X], {"axis": 0})
+    check_node("Transpose", [X], symbolic=True)
+    check_node("Transpose", [X.astype("uint8")], {"perm": [1, 0, 2]})

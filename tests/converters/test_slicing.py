@@ -1,0 +1,52 @@
+"""Slice, Split and Concat, with bounds known at compile time, symbolic or at run time."""
+
+import numpy as np
+import pytest
+
+from tests.oracle import check_node
+
+X = np.arange(2 * 7 * 5, dtype="float32").reshape(2, 7, 5)
+END = np.iinfo("int64").max
+
+
+def ints(*values):
+    return np.array(values, "int64")
+
+
+@pytest.mark.parametrize("starts, ends, axes, steps", [
+    ((1, -3), (6, END), (1, 2), (2, 1)),
+    ((-1,), (-END,), (1,), (-2,)),
+    ((100,), (-100,), (1,), (-1,)),
+    ((3,), (3,), (1,), (1,)),
+    ((5,), (2,), (2,), (-1,)),
+    ((-2,), (END,), (-2,), (1,)),
+])
+@pytest.mark.parametrize("constants, symbolic", [
+    ([1, 2, 3, 4], False), ([1, 2, 3, 4], True), ([], False), ([3], True),
+])
+def test_slice(starts, ends, axes, steps, constants, symbolic):
+    bounds = [ints(*v) for v in (starts, ends, axes, steps)]
+    check_node("Slice", [X, *bounds], constants=constants, symbolic=symbolic)
+
+
+def test_slice_without_axes():
+    check_node("Slice", [X, ints(0, 1), ints(1, 3)])
+    check_node("Slice", [X], {"starts": [0, 1], "ends": [1, -1]}, opset=9)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_split_into_uneven_parts(symbolic):
+    check_node("Split", [X], {"axis": 1, "num_outputs": 3}, outputs=3, symbolic=symbolic)
+
+
+def test_split_by_sizes():
+    check_node("Split", [X, ints(2, 0, 5)], {"axis": 1}, outputs=3, constants=[1])
+    check_node("Split", [X, ints(2, 0, 5)], {"axis": 1}, outputs=3)
+    check_node("Split", [X], {"axis": -1, "split": [4, 1]}, outputs=2, opset=11)
+    check_node("Split", [X[:, :6]], {"axis": 1}, outputs=2, opset=13)
+
+
+def test_concat():
+    check_node("Concat", [X, X[:, :2]], {"axis": -2})
+    check_node("Concat", [X, X[:, :2], X[:, :0]], {"axis": 1}, symbolic=True)
+    check_node("Concat", [X > 3, X < 4], {"axis": 0})

@@ -1,0 +1,101 @@
+"""Shape arithmetic is evaluated at conversion; symbolic dims stay symbolic."""
+
+import numpy as np
+import pytest
+from onnx import parser
+from tvm import relax, tirx
+from tvm.sym import Analyzer
+
+from tvm_ext import frontend
+from tvm_ext.frontend.known import Known, evaluate
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+N = tirx.Var("n", "int64")
+
+
+def result_shape(text):
+    """The dims of the only output, as text, after conversion."""
+    conversion = frontend.convert(frontend.load(parser.parse_model(HEAD + text)))
+    (ty,) = conversion.outputs.values()
+    calls = []
+    relax.analysis.post_order_visit(conversion.module["main"], calls.append)
+    run_time = [c for c in calls if isinstance(c, relax.Call)
+                and "tensor_to_shape" in str(c.op)]
+    assert not run_time, "a shape is computed at run time"
+    return [str(dim).replace("T.int64", "").strip("()") for dim in ty.shape.values]
+
+
+CHAIN = """g (float[{dims}] x) => (float[a,b] y) {{
+  shape = Shape(x)
+  zero = Constant<value = int64 {{0}}>()
+  axis = Constant<value = int64[1] {{0}}>()
+  rest = Constant<value = int64[1] {{-1}}>()
+  batch = Gather(shape, zero)
+  column = Unsqueeze(batch, axis)
+  target = Concat<axis=0>(column, rest)
+  y = Reshape(x, target)
+}}"""
+
+
+def test_a_static_chain_folds():
+    assert result_shape(CHAIN.format(dims="2,3,4")) == ["2", "12"]
+
+
+def test_a_symbolic_dim_stays_symbolic():
+    assert result_shape(CHAIN.format(dims="n,3,4")) == ["n", "12"]
+
+
+def test_expand_through_where_and_equal():
+    """The chain that torch.onnx writes for expand(n, -1)."""
+    assert result_shape("""g (float[n,1] x, float[1,5] z) => (float[a,b] y) {
+      nx = Shape<end=1>(x)
+      five = Shape<start=1>(z)
+      wanted = Concat<axis=0>(nx, five)
+      two = Constant<value = int64[1] {2}>()
+      ones = ConstantOfShape<value = int64[1] {1}>(two)
+      minus = Constant<value = int64 {-1}>()
+      none = Mul(ones, minus)
+      keep = Equal(wanted, none)
+      target = Where(keep, ones, wanted)
+      y = Expand(x, target)
+    }""") == ["n", "5"]
+
+
+def known(values, dtype="int64"):
+    array = np.empty(len(values), object)
+    array[:] = values
+    return Known(array if dtype in ("int64", "bool") else array.astype(dtype), dtype)
+
+
+def evaluated(op_type, *inputs, **attributes):
+    result = evaluate(op_type, list(inputs), attributes, Analyzer())
+    return None if result is None else [str(v) for v in result.array.flat]
+
+
+@pytest.mark.parametrize("op_type, inputs, attributes, expected", [
+    ("Add", [[N, 2], [1, 3]], {}, ["n + T.int64(1)", "5"]),
+    ("Div", [[-7, 8], [2, 3]], {}, ["-3", "2"]),
+    ("Mod", [[-7, 8], [2, 3]], {}, ["1", "2"]),
+    ("ReduceProd", [[N, 2, 3]], {"keepdims": 0}, ["n * T.int64(6)"]),
+    ("ReduceSum", [[1, 2, 3]], {}, ["6"]),
+    ("ReduceMax", [[1, 5, 3]], {"keepdims": 0}, ["5"]),
+    ("ReduceMin", [[4, 5, 3]], {}, ["3"]),
+    ("Slice", [[N, 2, 3], [-1], [-9], [0], [-1]], {}, ["3", "2", "n"]),
+    ("Max", [[1, 5], [2, 2]], {}, ["2", "5"]),
+])
+def test_evaluators(op_type, inputs, attributes, expected):
+    assert evaluated(op_type, *map(known, inputs), **attributes) == expected
+
+
+def test_sizes_scaled_by_floats():
+    size = evaluate("Cast", [known([7, 9])], {"to": 1}, Analyzer())
+    scaled = evaluate("Mul", [size, known([0.5, 2.0], "float32")], {}, Analyzer())
+    floor = evaluate("Floor", [scaled], {}, Analyzer())
+    assert evaluated("Cast", floor, to=7) == ["3", "18"]
+
+
+def test_what_cannot_be_decided_is_not_known():
+    assert evaluated("Equal", known([N]), known([3])) is None
+    assert evaluated("Div", known([4]), known([0])) is None
+    assert evaluated("Cast", known([N]), to=1) is None
+    assert evaluated("Add", known(range(2000)), known(range(2000))) is None
