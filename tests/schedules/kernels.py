@@ -40,8 +40,10 @@ def run(sch, inputs, outputs):
 
 
 def loops(sch: Schedule, name: str) -> list[tirx.For]:
-    """The loops around a block, outermost first."""
-    return [sch.get(loop) for loop in sch.get_loops(sch.get_sblock(name))]
+    """The loops around the first block of this name, outermost first."""
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    block = next(block for block in blocks if sch.get(block).name_hint == name)
+    return [sch.get(loop) for loop in sch.get_loops(block)]
 
 
 def kinds(sch: Schedule, name: str) -> list[tirx.ForKind]:
