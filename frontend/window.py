@@ -92,9 +92,7 @@ def resolve(
         return Window(window.kernel, strides, dilations, [0] * rank, [0] * rank)
     if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         raise NotImplementedError(f"auto_pad {auto_pad!r}")
-    totals = [
-        _same_pad(*axis) for axis in zip(spatial, window.extents, strides, strict=True)
-    ]
+    totals = [_same_pad(*axis) for axis in zip(spatial, window.extents, strides, strict=True)]
     less = [total // 2 for total in totals]
     more = [total - half for total, half in zip(totals, less, strict=True)]
     before, after = (less, more) if auto_pad == "SAME_UPPER" else (more, less)

@@ -73,9 +73,7 @@ def rotary_embedding(bb, x, cos_cache, sin_cache, position_ids=None, *, interlea
                    bool(interleaved))  # fmt: skip
     if bb.rank(x) == 4:
         return y
-    return bb.emit(
-        relax.op.reshape(bb.emit(relax.op.permute_dims(y, [0, 2, 1, 3])), bb.shape(x))
-    )
+    return bb.emit(relax.op.reshape(bb.emit(relax.op.permute_dims(y, [0, 2, 1, 3])), bb.shape(x)))
 
 
 def _heads(bb, x, heads):

@@ -22,7 +22,7 @@ def product(bb, a, b):
 
 
 @converter("Gemm", 7, 9, 11, 13)
-def gemm(bb, a, b, c=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):  # noqa: N803
+def gemm(bb, a, b, c=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
     dtype = bb.dtype(a)
     if "int" in dtype and not (float(alpha).is_integer() and float(beta).is_integer()):
         raise NotImplementedError(f"alpha {alpha}, beta {beta} with {dtype}")
@@ -38,7 +38,7 @@ def gemm(bb, a, b, c=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):  # noqa:
 
 
 @converter("Gemm", 1, 6)
-def gemm_1(bb, a, b, c, *, alpha=1.0, beta=1.0, broadcast=0, transA=0, transB=0):  # noqa: N803
+def gemm_1(bb, a, b, c, *, alpha=1.0, beta=1.0, broadcast=0, transA=0, transB=0):
     """``broadcast`` only permits what later versions always do."""
     return gemm(bb, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
 

@@ -122,9 +122,7 @@ def batch_normalization_7(bb, x, scale, bias, mean, variance, *, epsilon=1e-5, m
     if len(bb.node.outputs) == 1:
         shape = _channels(bb, x) if spatial else [1, *bb.shape(x)[1:]]
         return _normalized(bb, x, scale, bias, mean, variance, epsilon, shape)
-    y, running, batch = _trained(
-        bb, x, scale, bias, mean, variance, epsilon, momentum, spatial
-    )
+    y, running, batch = _trained(bb, x, scale, bias, mean, variance, epsilon, momentum, spatial)
     return y, *running, *batch
 
 
@@ -175,9 +173,7 @@ def _trained(bb, x, scale, bias, mean, variance, epsilon, momentum, spatial):
     shape = _channels(bb, x) if spatial else [1, *bb.shape(x)[1:]]
     moments = bb.emit_te(ops.moments, x, axes)
     batch = [bb.emit(relax.TupleGetItem(moments, k)) for k in range(2)]
-    scale, bias = (
-        _reshaped(bb, operand, bb.shape(batch[0])) for operand in (scale, bias)
-    )
+    scale, bias = (_reshaped(bb, operand, bb.shape(batch[0])) for operand in (scale, bias))
     y = _normalized(bb, x, scale, bias, *batch, epsilon, shape)
     running = [
         _moving(bb, cast(bb, old, bb.dtype(new)), new, momentum, bb.dtype(old))

@@ -33,9 +33,7 @@ def max_pool(bb, x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_sh
     ]
     after = window.after if not ceil_mode else [max(0, r) for r in reach]
     pads = [*window.before, *after]
-    return bb.emit(
-        relax.op.nn.max_pool2d(x, window.kernel, window.strides, pads, window.dilations)
-    )
+    return bb.emit(relax.op.nn.max_pool2d(x, window.kernel, window.strides, pads, window.dilations))
 
 
 @converter("AveragePool", 1, 7, 10, 11, 19, 22)

@@ -188,7 +188,9 @@ class _Layer:
         if without_last:
             kept = np.ones(width, self.dtype)
             kept[width - last :] = 0
-            recurrent = self._numeric(np.multiply, relax.op.multiply, recurrent, self.bb.const(kept))
+            recurrent = self._numeric(
+                np.multiply, relax.op.multiply, recurrent, self.bb.const(kept)
+            )
         return self._numeric(np.add, relax.op.add, own, recurrent)
 
     def last_recurrent_bias(self, d):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from tests.oracle import check_node
 
 RNG = np.random.default_rng(0)

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+
 from tests.oracle import check_node
 
 RNG = np.random.default_rng(0)

@@ -4,8 +4,9 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from tests.oracle import check_model, check_node, node_model
 from torch.nn import functional
+
+from tests.oracle import check_model, check_node, node_model
 
 RNG = np.random.default_rng(0)
 
@@ -76,9 +77,7 @@ def test_auto_pad(op_type, auto_pad):
 @pytest.mark.parametrize("shape", [(2, 3, 10), (1, 2, 8, 9), (1, 1, 5, 6, 4)])
 def test_average_pool(shape, ceil_mode, count_include_pad):
     x, rank = data(*shape), len(shape) - 2
-    want = AVERAGE[rank - 1](
-        torch.from_numpy(x), 3, 2, 1, bool(ceil_mode), bool(count_include_pad)
-    )
+    want = AVERAGE[rank - 1](torch.from_numpy(x), 3, 2, 1, bool(ceil_mode), bool(count_include_pad))
     attributes = {"kernel_shape": [3] * rank, "strides": [2] * rank, "pads": [1] * 2 * rank,
                   "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}  # fmt: skip
     check_node("AveragePool", [x], attributes, expected=[want.numpy()])

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from onnx.numpy_helper import saturate_cast
+
 from tests.oracle import check_node
 
 RNG = np.random.default_rng(0)

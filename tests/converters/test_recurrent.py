@@ -3,6 +3,7 @@
 import numpy as np
 import onnxruntime
 import pytest
+
 from tests.oracle import check_model, node_model
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tests.oracle import check_node
 
 RNG = np.random.default_rng(0)

@@ -41,9 +41,7 @@ def normalize(x, scale, bias, axes, epsilon, *, centred=True, statistics=None):
     if statistics is None:
         return y
     kept = [1 if axis in rows.axes else dim for axis, dim in enumerate(x.shape)]
-    mean = te.compute(
-        kept, lambda *i: (total(*rows.of(i)) / rows.count).astype(statistics), "mean"
-    )
+    mean = te.compute(kept, lambda *i: (total(*rows.of(i)) / rows.count).astype(statistics), "mean")
     spread = te.compute(
         kept, lambda *i: inverse(*rows.of(i)).astype(statistics), "inverse_deviation"
     )

@@ -141,9 +141,7 @@ class _Window:
 
     def where(self, position):
         """The element of ``x`` under each tap."""
-        geometry = zip(
-            position, self.strides, self.axes, self.dilations, self.before, strict=True
-        )
+        geometry = zip(position, self.strides, self.axes, self.dilations, self.before, strict=True)
         return [p * stride + k * d - pad for p, stride, k, d, pad in geometry]
 
     def element(self, n, c, position):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from tvm import te, tirx
 from tvm.ir import Range
 from tvm.script.ir_builder import IRBuilder
-from tvm.tirx.script.builder import ir as T  # noqa: N812
+from tvm.tirx.script.builder import ir as T
 
 __all__ = ["gru", "lstm", "rnn"]
 

@@ -130,7 +130,8 @@ def affine_grid(theta, sizes, align_corners):
             value = value + theta(n, row, rank - 1 - axis) * point
         return value
 
-    return te.compute((theta.shape[0], *sizes, rank), element, "affine_grid")
+    shape = (theta.shape[0], *sizes, tirx.const(rank, "int64"))
+    return te.compute(shape, element, "affine_grid")
 
 
 def roi_align(x, rois, batch, outputs, scale, sampling_ratio, shift, reduction):
