@@ -117,7 +117,7 @@ GRAPHS = {
            float[6, 3] data, int64[2, 1] index, float[2, 3] updates)
           => (float[4, 9] summed, float[4, 3] top, int64[4, 3] where_top, float[5, 1, 2, 4] lstm,
               float[6, 3] scattered) {
-          axis = Constant <value_ints = [1]> ()
+          axis = Constant <value_int = 1> ()
           summed = CumSum (x, axis)
           three = Constant <value_ints = [3]> ()
           top, where_top = TopK (x, three)

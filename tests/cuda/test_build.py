@@ -1,9 +1,9 @@
 """Builds for cuda on a machine without a GPU."""
 
+import os
 import shutil
 import subprocess
 
-import numpy as np
 import pytest
 import tvm
 
@@ -45,7 +45,7 @@ def test_running_without_a_gpu_is_one_clear_error():
 
 
 def test_text_of_a_cpu_build_is_empty():
-    compiled = convert_and_build(parse(GRAPHS["symbolic"]), "llvm")
+    compiled = convert_and_build(parse("g (float[n] x) => (float[n] y) { y = Relu (x) }"), "llvm")
     assert cuda.cuda_sources(compiled._executor.executable) == ""
 
 
@@ -56,24 +56,18 @@ def test_kernels_are_compiled_without_fast_math(monkeypatch):
     monkeypatch.delenv("TVM_CUDA_NVCC_NO_FAST_MATH", raising=False)
     monkeypatch.setenv("TVM_CUDA_NVRTC_EXTRA_OPTS", "--mine")
     cuda.prepare(Gpu)
-    assert np.all(
-        [
-            cuda.os.environ["TVM_CUDA_NVCC_NO_FAST_MATH"] == "1",
-            cuda.os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"] == "--mine",
-        ]
-    )
+    assert os.environ["TVM_CUDA_NVCC_NO_FAST_MATH"] == "1"
+    assert os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"] == "--mine"
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_nvcc_accepts_the_text(arch, tmp_path):
-    target = {"kind": "cuda", "arch": arch}
-    for name, text in {**GRAPHS, **NETWORKS}.items():
-        model = parse(text)
-        compiled = convert_and_build(model, target)
-        (tmp_path / f"{name}.cu").write_text(cuda.cuda_sources(compiled._executor.executable))
-    files = sorted(tmp_path.glob("*.cu"))
-    command = ["nvcc", "--cubin", f"-arch={arch}", *map(str, files)]
+def test_nvcc_accepts_the_text(tmp_path):
+    graphs = [GRAPHS["rows"], GRAPHS["reductions"], NETWORKS["classifier"]]
+    files = [tmp_path / f"{k}.cu" for k in range(len(graphs))]
+    for file, text in zip(files, graphs, strict=True):
+        file.write_text(sources(text))
+    code = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in (80, 90)]
+    command = ["nvcc", "--fatbin", *code, *map(str, files)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
-    assert len(list(tmp_path.glob("*.cubin"))) == len(files) > 0
+    assert len(list(tmp_path.glob("*.fatbin"))) == len(files)
