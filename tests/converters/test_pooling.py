@@ -107,10 +107,12 @@ def test_lp_pool(p):
 @pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
 def test_global_pools(op_type):
     x = data(2, 3, 5, 4)
-    y = {"GlobalAveragePool": x.mean((2, 3), "float64", keepdims=True),
-         "GlobalMaxPool": x.max((2, 3), keepdims=True),
-         "GlobalLpPool": np.sqrt((x.astype("float64") ** 2).sum((2, 3), keepdims=True))}  # fmt: skip
-    check_node(op_type, [x], symbolic=True, expected=[y[op_type]])
+    expected = {
+        "GlobalAveragePool": x.mean((2, 3), "float64", keepdims=True),
+        "GlobalMaxPool": x.max((2, 3), keepdims=True),
+        "GlobalLpPool": np.sqrt((x.astype("float64") ** 2).sum((2, 3), keepdims=True)),
+    }[op_type]
+    check_node(op_type, [x], symbolic=True, expected=[expected])
 
 
 def test_pools_over_symbolic_dims():

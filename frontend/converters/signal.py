@@ -1,0 +1,100 @@
+"""Converters for Fourier transforms, their windows and mel filter banks."""
+
+import numpy as np
+import onnx_ir as ir
+from tvm import relax
+
+from tvm_ext.ops import signal as ops
+
+from ..precision import constant
+from ..table import converter
+
+# The coefficients of the cosine terms.
+_WINDOWS = {
+    "HannWindow": (0.5, 0.5),
+    "HammingWindow": (25 / 46, 21 / 46),
+    "BlackmanWindow": (0.42, 0.5, 0.08),
+}
+
+
+def _register(op_type, coefficients):
+    @converter(op_type, 17)
+    def window(bb, size, *, output_datatype=1, periodic=1):
+        return bb.emit_te(ops.cosine_window, _scalar(bb, size), coefficients, bool(periodic),
+                          _name(output_datatype))  # fmt: skip
+
+
+for _op_type, _coefficients in _WINDOWS.items():
+    _register(_op_type, _coefficients)
+
+
+@converter("DFT", 17)
+def dft_17(bb, x, dft_length=None, *, axis=1, inverse=0, onesided=0):
+    return _dft(bb, x, dft_length, axis, inverse, onesided)
+
+
+@converter("DFT", 20)
+def dft(bb, x, dft_length=None, axis=None, *, inverse=0, onesided=0):
+    (axis,) = (-2,) if axis is None else bb.ints(axis, "axis")
+    return _dft(bb, x, dft_length, axis, inverse, onesided)
+
+
+def _dft(bb, x, dft_length, axis, inverse, onesided):
+    if inverse and onesided:
+        raise NotImplementedError("inverse of a onesided transform")
+    axis %= bb.rank(x)
+    length = bb.shape(x)[axis] if dft_length is None else _scalar(bb, dft_length)
+    bins = length // 2 + 1 if onesided else length
+    return bb.emit_te(ops.dft, x, axis, length, bins, bool(inverse))
+
+
+@converter("STFT", 17)
+def stft(bb, signal, frame_step, window=None, frame_length=None, *, onesided=1):
+    if frame_length is not None:
+        length = _scalar(bb, frame_length)
+    elif window is not None:
+        length = bb.shape(window)[0]
+    else:
+        raise NotImplementedError("neither window nor frame_length")
+    bins = length // 2 + 1 if onesided else length
+    return bb.emit_te(ops.stft, signal, window, _scalar(bb, frame_step), length, bins)
+
+
+@converter("MelWeightMatrix", 17)
+def mel_weight_matrix(bb, num_mel_bins, dft_length, sample_rate, lower_edge_hertz,
+                      upper_edge_hertz, *, output_datatype=1):  # fmt: skip
+    operands = (num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz)
+    values = [constant(bb, operand) for operand in operands]
+    if any(value is None for value in values):
+        raise NotImplementedError("the shape of the filter bank is known only at run time")
+    matrix = _mel_filters(*[value.item() for value in values])
+    return bb.const(matrix.astype(_name(output_datatype)))
+
+
+def _mel_filters(count, length, rate, low, high):
+    """Triangles over the bins of a transform, their corners evenly spaced on the mel scale."""
+    low, high = (2595 * np.log10(1 + edge / 700) for edge in (low, high))
+    mel = low + np.arange(count + 2) * ((high - low) / (count + 2))
+    corners = ((length + 1) * (700 * (10 ** (mel / 2595) - 1)) // rate).astype(int)
+    bins = np.arange(length // 2 + 1)
+    filters = np.zeros((len(bins), count))
+    for k in range(count):
+        left, centre, right = corners[k : k + 3]
+        rising, falling = (bins >= left) & (bins < centre), (bins >= centre) & (bins < right)
+        filters[rising, k] = (bins[rising] - left) / (centre - left)
+        filters[falling, k] = (right - bins[falling]) / (right - centre)
+        if left == centre:
+            filters[centre, k] = 1
+    return filters
+
+
+def _scalar(bb, value):
+    """An integer scalar as a dim."""
+    known = constant(bb, value)
+    if known is not None:
+        return int(known.item())
+    return bb.dims(bb.emit(relax.op.reshape(value, [1])))[0]
+
+
+def _name(onnx_dtype):
+    return np.dtype(ir.DataType(onnx_dtype).numpy()).name

@@ -1,0 +1,77 @@
+"""Discrete Fourier transforms of any length, and the windows that go before them."""
+
+from math import pi
+
+from tvm import te, tirx
+
+__all__ = ["cosine_window", "dft", "stft"]
+
+
+def cosine_window(size, coefficients, periodic, dtype):
+    """``sum of (-1)^k a_k cos(2 pi k i / n)`` for i < ``size``, n ``size`` or, symmetric, size - 1.
+
+    Computed in float64; the result has ``dtype``.
+    """
+    size = tirx.const(size, "int64") if isinstance(size, int) else size
+    period = (size if periodic else tirx.max(size - 1, 1)).astype("float64")
+
+    def element(i):
+        value = tirx.const(0.0, "float64")
+        for k, coefficient in enumerate(coefficients):
+            angle = tirx.const(2 * pi * k, "float64") * i.astype("float64") / period
+            value = value + tirx.const((-1) ** k * coefficient, "float64") * te.cos(angle)
+        return value.astype(dtype)
+
+    return te.compute((size,), element, "cosine_window")
+
+
+def dft(x, axis, length, bins, inverse):
+    """The transform of ``x[..., 1 or 2]`` (real, or real and imaginary) along ``axis``.
+
+    ``x`` is cut or padded with zeros to ``length``; the result ``[..., bins, ..., 2]`` has the
+    first ``bins`` frequencies. Inverse: divided by ``length``. A direct sum in float64, its angles
+    reduced in integers, so that long transforms stay exact; the result has the type of ``x``.
+    """
+    dtype = "float64"
+    length = tirx.const(length, "int64") if isinstance(length, int) else length
+    full = tirx.const(2 * pi, "float64") / length.astype("float64")
+
+    def turn(function, name):
+        def element(k):
+            return function(full * k.astype("float64")).astype(dtype)
+
+        return te.compute((length,), element, name)
+
+    cosine, sine = turn(te.cos, "cosine"), turn(te.sin, "sine")
+    real = int(x.shape[-1]) == 1
+    r = te.reduce_axis((0, tirx.min(length, x.shape[axis])), "r")
+
+    def term(*i):
+        *index, part = i
+        k = tirx.floormod(index[axis] * r, length)
+        index[axis] = r
+        re = x(*index, 0).astype(dtype)
+        forward = tirx.const(1 if inverse else -1, dtype) * sine(k)
+        if real:
+            return te.sum(tirx.Select(part == 0, re * cosine(k), re * forward), axis=r)
+        im = x(*index, 1).astype(dtype)
+        a, b = re * cosine(k) - im * forward, re * forward + im * cosine(k)
+        return te.sum(tirx.Select(part == 0, a, b), axis=r)
+
+    shape = [*x.shape[:-1], 2]
+    shape[axis] = bins
+    total = te.compute(shape, term, "dft_sum")
+    scale = tirx.const(1, dtype) / length.astype(dtype) if inverse else tirx.const(1, dtype)
+    return te.compute(shape, lambda *i: (total(*i) * scale).astype(x.dtype), "dft")
+
+
+def stft(signal, window, step, length, bins):
+    """Transforms ``[B, frames, bins, 2]`` of the windowed frames of ``signal[B, L, 1 or 2]``."""
+    frames = (signal.shape[1] - length) // step + 1
+
+    def framed(b, f, i, part):
+        value = signal(b, f * step + i, part)
+        return value if window is None else value * window(i)
+
+    shape = (signal.shape[0], frames, length, signal.shape[2])
+    return dft(te.compute(shape, framed, "frames"), 2, length, bins, inverse=False)
