@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from tvm import relax, tirx
+from tvm import relax
 
 from tvm_ext.ops import reduction as ops
 
-from ..builder import Builder, Dim
+from ..builder import Builder
 from ..table import converter
 
 # ONNX operator -> TE function, since_versions with axes as attribute, with axes as input
@@ -56,25 +56,12 @@ def _reduce(bb: Builder, compute: Callable, data: relax.Expr, axes, keepdims) ->
 def _reduce_run_time(
     bb: Builder, compute: Callable, data: relax.Expr, axes: relax.Expr, keepdims: int
 ) -> relax.Var:
-    """Reduce over axes that are read at run time: whether an axis is one of them is a condition."""
-    rank, chosen = bb.rank(data), bb.dims(axes)
-    reduced = [
-        tirx.any(*[tirx.any(axis.equal(k), axis.equal(k - rank)) for axis in chosen])
-        for k in range(rank)
-    ]
-    result = bb.emit_te(compute, data, reduced)
+    """Reduce over axes that are read at run time: a flag per axis says whether it is one of them."""
+    rank, count = bb.rank(data), len(bb.dims(axes))
+    flags = bb.emit_te(ops.reduced_flags, axes, rank)
+    result = bb.emit_te(compute, data, [flag.equal(1) for flag in bb.dims(flags)])
+    result = bb.match(result, [bb.fresh_dim() for _ in range(rank)])
     if keepdims:
         return result
-    return bb.emit(relax.op.reshape(result, _remaining(bb.shape(data), reduced, len(chosen))))
-
-
-def _remaining(shape: list[Dim], reduced: list[tirx.Expr], count: int) -> list[tirx.Expr]:
-    """The dims of ``shape`` that are not reduced, in order, where ``count`` of them are."""
-    zero, one = tirx.const(0, "int64"), tirx.const(1, "int64")
-    dims, position = [zero] * (len(shape) - count), zero
-    for dim, is_reduced in zip(shape, reduced, strict=True):
-        for k in range(len(dims)):
-            is_here = tirx.all(tirx.Not(is_reduced), position.equal(k))
-            dims[k] = dims[k] + tirx.Select(is_here, one * dim, zero)
-        position = position + tirx.Select(is_reduced, zero, one)
-    return dims
+    remaining = bb.emit_te(ops.remaining_dims, flags, rank - count, *bb.shape(result))
+    return bb.emit(relax.op.reshape(result, bb.dims(remaining)))

@@ -17,7 +17,8 @@ from .ordering import from_key, key_dtype, to_key
 
 __all__ = [
     "reduce_l1", "reduce_l2", "reduce_log_sum", "reduce_log_sum_exp", "reduce_max", "reduce_mean",
-    "reduce_min", "reduce_prod", "reduce_sum", "reduce_sum_square",
+    "reduce_min", "reduce_prod", "reduce_sum", "reduce_sum_square", "reduced_flags",
+    "remaining_dims",
 ]  # fmt: skip
 
 Reduced = Sequence[bool | tirx.Expr]
@@ -106,6 +107,33 @@ def reduce_log_sum_exp(x: te.Tensor, reduced: Reduced, keepdims: bool = True) ->
     result = te.compute(total.shape, lambda *i: log(total(*i)) + shift(*i), "log_sum_exp")
     return _mapped(result, None, dtype_of(x), "reduce_log_sum_exp",
                    () if keepdims else reduced)  # fmt: skip
+
+
+def reduced_flags(axes: te.Tensor, rank: int) -> te.Tensor:
+    """``axes[k] -> flags[rank]`` (int64): 1 for the axes listed, negative ones from the end."""
+    count = int(axes.shape[0])
+
+    def listed(k):
+        hits = [tirx.any(axes(j).equal(k), axes(j).equal(k - rank)) for j in range(count)]
+        return tirx.any(*hits).astype("int64")
+
+    return te.compute((rank,), listed, "reduced_flags")
+
+
+def remaining_dims(flags: te.Tensor, count: int, *dims: tirx.Expr) -> te.Tensor:
+    """The ``count`` of ``dims`` whose flag is 0, in order, as a tensor."""
+    zero = tirx.const(0, "int64")
+
+    def remaining(k):
+        total, position = zero, zero
+        for axis, dim in enumerate(dims):
+            is_kept = flags(axis).equal(0)
+            is_here = tirx.all(is_kept, position.equal(k))
+            total = total + tirx.Select(is_here, dim + zero, zero)
+            position = position + is_kept.astype("int64")
+        return total
+
+    return te.compute((count,), remaining, "remaining_dims")
 
 
 def _summed(
