@@ -1,7 +1,7 @@
 """Linear layers without bias leave ``torch.onnx.export`` as Gemm with a zero bias.
 
-``nn.Linear(bias=False)`` and ``x @ w`` with a 2-D weight are exported as MatMul by torch 2.13, a
-layer with bias as Gemm. Tools that know a dense layer by its Gemm (fusions with the activation
+``nn.Linear(bias=False)`` and ``x @ w`` with a 2-D weight are exported as MatMul by torch 2.13 (but
+for a linear layer of matrices under dynamo, a Gemm already), a layer with bias as Gemm. Tools that know a dense layer by its Gemm (fusions with the activation
 behind it, schedules) then miss exactly the layers without bias::
 
     with bias_less_linear_as_gemm():
@@ -22,7 +22,6 @@ from functools import wraps
 
 import torch
 from torch.onnx import symbolic_opset9
-
 from tvm_ext.frontend.rewrites.matmul_to_gemm import BatchedMatMulToGemm, MatMulToGemm
 from tvm_ext.frontend.rewrites.rule import rewriting
 

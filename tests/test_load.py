@@ -8,9 +8,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
+from tvm_ext.frontend import Limits, convert, load, specialise
 
 from tvm_ext.errors import ConversionError, ModelError, ModelLimitError
-from tvm_ext.frontend import Limits, convert, load, specialise
 
 ADD = """
 <ir_version: 8, opset_import: ["" : 17]>
