@@ -1,23 +1,24 @@
-"""Running sums and products along an axis, which may be known at run time only."""
+"""Running sums and products along an axis."""
 
-from tvm import relax, tirx
+from math import prod
 
-from ..builder import Dim
+from tvm import relax
+
 from ..table import converter
 
 
 def _register(op_type, relax_op, *since):
     @converter(op_type, *since)
     def cumulative(bb, x, axis, *, exclusive=0, reverse=0):
-        """Along the middle axis of [before, extent, after], which any axis can be made."""
-        shape = bb.shape(x)
-        (chosen,) = bb.dims(bb.emit(relax.op.reshape(axis, [1])))
-        rows = bb.emit(relax.op.reshape(x, _around(shape, chosen)))
-        if not bb.static_shape(rows):
-            rows = bb.match(rows, [bb.fresh_dim(name) for name in ("before", "extent", "after")])
+        shape, axis = bb.shape(x), _axis(bb, x, axis)
+        # As [before, extent, after] every axis is the same case.
+        around = [prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])]
+        rows = bb.emit(relax.op.reshape(x, around))
         if reverse:
             rows = bb.emit(relax.op.flip(rows, 1))
         dtype = "float32" if bb.dtype(x) in ("float16", "bfloat16") else bb.dtype(x)
+        if dtype != bb.dtype(x):
+            rows = bb.emit(relax.op.astype(rows, dtype))
         rows = bb.emit(relax_op(rows, 1, dtype, bool(exclusive)))
         if dtype != bb.dtype(x):
             rows = bb.emit(relax.op.astype(rows, bb.dtype(x)))
@@ -30,21 +31,11 @@ _register("CumSum", relax.op.cumsum, 11, 14)
 _register("CumProd", relax.op.cumprod, 26)
 
 
-def _around(shape: list[Dim], axis: Dim) -> list[Dim]:
-    """The number of elements before ``axis``, along it and after it."""
-    if isinstance(axis, int):
-        if not -len(shape) <= axis < len(shape):
-            raise ValueError(f"axis {axis} of a tensor of rank {len(shape)}")
-        axis %= len(shape)
-    else:
-        axis = tirx.Select(axis < 0, axis + len(shape), axis)
-    sizes = [tirx.const(1, "int64")] * 3
-    for k, dim in enumerate(shape):
-        for place, is_here in enumerate((axis > k, axis == k, axis < k)):
-            if isinstance(is_here, bool):
-                sizes[place] = sizes[place] * dim if is_here else sizes[place]
-            else:
-                sizes[place] *= tirx.Select(
-                    is_here, tirx.const(1, "int64") * dim, tirx.const(1, "int64")
-                )
-    return sizes
+def _axis(bb, x, axis) -> int:
+    rank = bb.rank(x)
+    if rank == 1:  # there is only one, whatever is said at run time
+        return 0
+    (chosen,) = bb.ints(axis, "axis")
+    if not -rank <= chosen < rank:
+        raise ValueError(f"axis {chosen} of a tensor of rank {rank}")
+    return chosen % rank

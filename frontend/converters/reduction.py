@@ -56,7 +56,7 @@ def _reduce(bb: Builder, compute: Callable, data: relax.Expr, axes, keepdims) ->
 def _reduce_run_time(
     bb: Builder, compute: Callable, data: relax.Expr, axes: relax.Expr, keepdims: int
 ) -> relax.Var:
-    """Reduce over axes that are read at run time: a flag per axis says whether it is one of them."""
+    """Reduce over axes read at run time: a flag per axis says whether it is one of them."""
     rank, count = bb.rank(data), len(bb.dims(axes))
     flags = bb.emit_te(ops.reduced_flags, axes, rank)
     result = bb.emit_te(compute, data, [flag.equal(1) for flag in bb.dims(flags)])

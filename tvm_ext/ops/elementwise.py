@@ -42,17 +42,15 @@ def elementwise(
         shape = broadcast_shape(*(x.shape for x in tensors if isinstance(x, te.Tensor)))
         dtype = next((dtype_of(x) for x in tensors if "float" in dtype_of(x)), "")
 
+        @formula
         def evaluate(*operands):
-            return scalar(*map(once, operands), **attributes)
+            result = scalar(*map(once, operands), **attributes)
+            is_narrowed = dtype in NARROW_FLOATS and dtype_of(result) == "float32"
+            # A cast to bfloat16 is lowered by repeating its operand: give it a name.
+            return once(result).astype(dtype) if is_narrowed else result
 
         def element(*index):
-            operands = [
-                _widened(_broadcast_element(x, index, shape)) if isinstance(x, te.Tensor) else x
-                for x in tensors
-            ]
-            result = formula(evaluate)(*operands)
-            is_narrowed = dtype in NARROW_FLOATS and dtype_of(result) == "float32"
-            return result.astype(dtype) if is_narrowed else result
+            return evaluate(*(_widened(_broadcast_element(x, index, shape)) for x in tensors))
 
         return te.compute(shape, element, name=compute.__name__)
 

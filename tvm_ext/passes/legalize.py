@@ -9,9 +9,9 @@ loses tanh near 0, and calls libm per element for exp, log, erf, tanh and sigmoi
 from collections.abc import Callable, Mapping
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te
 
-from tvm_ext.ops import activation, arithmetic, logic, math
+from tvm_ext.ops import activation, arithmetic, logic, math, softmax
 
 __all__ = ["REPLACED", "legalize", "to_kernel"]
 
@@ -46,6 +46,8 @@ REPLACED = {
     "relax.nn.gelu": activation.gelu,
     "relax.nn.gelu_tanh": activation.gelu_tanh,
     "relax.nn.silu": activation.silu,
+    "relax.nn.softmax": softmax.softmax,
+    "relax.nn.log_softmax": softmax.log_softmax,
     "relax.clip": activation.clip,
     "relax.divide": arithmetic.div,
     "relax.maximum": arithmetic.maximum,
@@ -74,6 +76,9 @@ def _legalization(compute: Callable[..., te.Tensor]) -> Legalization:
     name = compute.__name__.strip("_")
 
     def replace(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        return bb.call_te(compute, *call.args, primfunc_name_hint=name)
+        attributes = []
+        if hasattr(call.attrs, "axis"):
+            attributes.append(int(call.attrs.axis) % call.ty.ndim)
+        return bb.call_te(compute, *call.args, *attributes, primfunc_name_hint=name)
 
     return replace
