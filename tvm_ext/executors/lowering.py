@@ -56,8 +56,28 @@ def _stack_locals(module, _context):
     return tvm.IRModule(functions, attrs=module.attrs)
 
 
+def _keeping_single_trips(lower: tvm.ir.transform.Pass) -> tvm.ir.transform.Pass:
+    """``lower`` with LoopPartition told to leave loops of one trip to the simplifier.
+
+    By itself it puts an int32 zero in the place of their variable, also where that is int64.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="LowerKernels")
+    def lower_kernels(module, context):
+        config = dict(context.config) | {
+            "s_tir.LoopPartition": {"no_unroll_loop_with_extent_one": True}}
+        with tvm.ir.transform.PassContext(
+            opt_level=context.opt_level, required_pass=context.required_pass,
+            disabled_pass=context.disabled_pass, config=config,
+        ):
+            return lower(module)
+
+    return lower_kernels
+
+
 def _pipeline():
     lower, finalize_host, finalize_device = default_s_tir_pipeline()
+    lower = _keeping_single_trips(lower)
 
     def finalize_host_on_stack():
         return tvm.ir.transform.Sequential([_stack_locals, finalize_host()])

@@ -31,7 +31,7 @@ def range_length(start, limit, delta, compute_dtype):
         return -tirx.floordiv(-span, tirx.Select(stride == 0, tirx.const(1, "int64"), stride))
 
     return te.compute(
-        (tirx.const(1, "int64"),),
+        (1,),
         lambda _: tirx.Select(step == tirx.const(0, compute_dtype), tirx.const(0, "int64"),
                               tirx.max(count(), tirx.const(0, "int64"))),
         "range_length",

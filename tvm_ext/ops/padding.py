@@ -46,7 +46,6 @@ def padded_shape(pads, axes, *dims, entries):
     a list of ints or a tensor.
     """
     rank = len(dims)
-    axes_shape = (tirx.const(rank, "int64"),)
 
     def amount(axis, offset):
         total = tirx.const(0, "int64")
@@ -63,6 +62,6 @@ def padded_shape(pads, axes, *dims, entries):
         return tirx.max(dim + amount(axis, 0) + amount(axis, entries), 0)
 
     return [
-        te.compute(axes_shape, lambda axis: amount(axis, 0), "pad_begins"),
-        te.compute(axes_shape, extent, "padded_shape"),
+        te.compute((rank,), lambda axis: amount(axis, 0), "pad_begins"),
+        te.compute((rank,), extent, "padded_shape"),
     ]

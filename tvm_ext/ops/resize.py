@@ -35,7 +35,7 @@ class Sampling:
     def tap_count(self, length, extent, scale, k, start, end):
         """The same where the scale is known only at run time: ``int64[1]``."""
         reach = te.ceil(self._support / self._shrink(_scale(length, extent, scale, k), tirx.min))
-        return te.compute(_vector(1), lambda _: 2 * reach.astype("int64"), "tap_count")
+        return te.compute((1,), lambda _: 2 * reach.astype("int64"), "tap_count")
 
     def nearest_index(self, length, extent, scale, k, start, end):
         """The input position of each output position: ``int64[length]``."""
@@ -201,7 +201,7 @@ def scaled_dims(scales, *dims):
     def element(k):
         return te.floor(_f64(_pick(dims, k)) * _f64(scales[k])).astype("int64")
 
-    return te.compute(_vector(len(dims)), element, "scaled_dims")
+    return te.compute((len(dims),), element, "scaled_dims")
 
 
 def kept_aspect(sizes, policy, *dims):
@@ -212,19 +212,15 @@ def kept_aspect(sizes, policy, *dims):
     choose = tirx.min if policy == "not_larger" else tirx.max
     count = len(dims)
     ratios = te.compute(
-        _vector(count), lambda k: _f64(sizes[k]) / _f64(_pick(dims, k)), "size_ratio")
+        (count,), lambda k: _f64(sizes[k]) / _f64(_pick(dims, k)), "size_ratio")
     scale = reduce(choose, (ratios[k] for k in range(count)))
-    scales = te.compute(_vector(count), lambda _: scale, "common_scale")
+    scales = te.compute((count,), lambda _: scale, "common_scale")
     lengths = te.compute(
-        _vector(count),
+        (count,),
         lambda k: te.floor(scales[k] * _f64(_pick(dims, k)) + 0.5).astype("int64"),
         "resized_length",
     )
     return [lengths, scales]
-
-
-def _vector(length):
-    return (tirx.const(length, "int64"),)
 
 
 def _pick(values, position):

@@ -25,7 +25,7 @@ def resolved_shape(shape, *dims, allowzero):
         inferred = tirx.floordiv(total, tirx.max(others, 1))
         return tirx.Select(shape[k] == -1, inferred, explicit(k))
 
-    return te.compute(_vector(count), element, "resolved_shape")
+    return te.compute((count,), element, "resolved_shape")
 
 
 def squeezed_shape(axes, *dims, removed):
@@ -41,7 +41,7 @@ def squeezed_shape(axes, *dims, removed):
             result = tirx.Select(here, dim, result)
         return result
 
-    return te.compute(_vector(rank - removed), element, "squeezed_shape")
+    return te.compute((rank - removed,), element, "squeezed_shape")
 
 
 def unsqueezed_shape(axes, *dims, added):
@@ -58,7 +58,7 @@ def unsqueezed_shape(axes, *dims, added):
             result = tirx.Select(j - inserted == axis, dim, result)
         return tirx.Select(_named(axes, added, j, rank), tirx.const(1, "int64"), result)
 
-    return te.compute(_vector(rank), element, "unsqueezed_shape")
+    return te.compute((rank,), element, "unsqueezed_shape")
 
 
 def _named(axes, count, axis, rank):
@@ -69,7 +69,3 @@ def _named(axes, count, axis, rank):
 
 def _product(factors):
     return reduce(lambda a, b: a * b, factors, tirx.const(1, "int64"))
-
-
-def _vector(length):
-    return (tirx.const(length, "int64"),)

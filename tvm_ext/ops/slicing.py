@@ -33,7 +33,7 @@ def slice_bounds(starts, ends, axes, steps, *dims, entries):
                 value = tirx.Select(here, entry_value(k, _pick(dims, axis)), value)
             return value
 
-        return te.compute((tirx.const(rank, "int64"),), element, name)
+        return te.compute((rank,), element, name)
 
     def bound(k):
         return (tensor[k].astype("int64") for tensor in (starts, ends, steps))

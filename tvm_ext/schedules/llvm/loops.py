@@ -210,20 +210,7 @@ def partition(sch: Schedule, outer: LoopRV, extent: ir.Expr | int, step: int) ->
 
 def hint_partition(sch: Schedule, loop: LoopRV) -> None:
     """Let the compiler cut ``loop`` where the predicate of its block changes."""
-    if isinstance(sch.get(loop).extent, tirx.IntImm) and _has_symbolic_dims(sch):
-        # TVM narrows no index beside a symbolic dim, and then puts an int32 zero in the place
-        # of an int64 loop of one trip, which it refuses itself.
-        return
     sch.annotate(loop, "pragma_loop_partition_hint", tirx.const(1, "int32"))
-
-
-def _has_symbolic_dims(sch: Schedule) -> bool:
-    return any(
-        not isinstance(dim, tirx.IntImm)
-        for function in sch.mod.functions.values()
-        for param in function.params if tirx.is_buffer_var(param)
-        for dim in param.ty.shape
-    )
 
 
 def uses(expr: ir.Expr, var: ir.Var) -> bool:
