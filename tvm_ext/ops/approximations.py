@@ -13,6 +13,7 @@ N. Juffa published for single precision.
 
 from collections.abc import Sequence
 
+import numpy as np
 from tvm import tirx
 
 from .formula import formula, once
@@ -79,7 +80,7 @@ def log1p_positive(x: tirx.Expr) -> tirx.Expr:
     x = once(x)
     exponent = once(_exponent_above(x + 1.0, 2 / 3))
     # 1 + m = (1 + x) * 2**-n, without rounding x + 1.
-    inverse = once(_as_float(_as_int(_f32(4.0)) - exponent) * 0.25)
+    inverse = once(_as_float(_bits_of(4.0) - exponent) * 0.25)
     m = x * inverse + (inverse - 1.0)
     result = _exponent_value(exponent) * LN2 + _log1p_reduced(m)
     return tirx.Select(x < _infinity(), result, x)
@@ -148,7 +149,7 @@ def _log1p_reduced(m: tirx.Expr) -> tirx.Expr:
 def _exponent_above(x: tirx.Expr, low: float) -> tirx.Expr:
     """The exponent bits to take from ``x`` so that it falls into [low, 2 low)."""
     mask = tirx.const(-(1 << 23), "int32")
-    return tirx.bitwise_and(_as_int(x) - _as_int(_f32(low)), mask)
+    return tirx.bitwise_and(_as_int(x) - _bits_of(low), mask)
 
 
 def _exponent_value(bits: tirx.Expr) -> tirx.Expr:
@@ -203,6 +204,11 @@ def _infinity() -> tirx.Expr:
 
 def _as_int(x: tirx.Expr) -> tirx.Expr:
     return tirx.reinterpret("int32", x)
+
+
+def _bits_of(value: float) -> tirx.Expr:
+    # Taken here: as a reinterpreted constant, CUDA C would need its address.
+    return tirx.const(int(np.float32(value).view("int32")), "int32")
 
 
 def _as_float(bits: tirx.Expr) -> tirx.Expr:
