@@ -164,6 +164,10 @@ static inline unsigned __pack_half2(half x, half y) {
 }
 
 // ---- arithmetic ---------------------------------------------------------------------------
+#define CUDART_INF_F INFINITY
+#define CUDART_NAN_F NAN
+#define CUDART_INF ((double)INFINITY)
+#define CUDART_NAN ((double)NAN)
 // max and min of floats return the operand that is a number, as CUDA's do.
 template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
 template <class T> static inline T min(T a, T b) { return b < a ? b : a; }

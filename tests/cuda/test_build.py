@@ -53,7 +53,8 @@ def test_kernels_are_compiled_without_fast_math(monkeypatch):
     class Gpu:
         exist, index = True, 0
 
-    monkeypatch.delenv("TVM_CUDA_NVCC_NO_FAST_MATH", raising=False)
+    monkeypatch.setenv("TVM_CUDA_NVCC_NO_FAST_MATH", "")  # so that it is restored
+    monkeypatch.delenv("TVM_CUDA_NVCC_NO_FAST_MATH")
     monkeypatch.setenv("TVM_CUDA_NVRTC_EXTRA_OPTS", "--mine")
     cuda.prepare(Gpu)
     assert os.environ["TVM_CUDA_NVCC_NO_FAST_MATH"] == "1"

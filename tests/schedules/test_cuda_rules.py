@@ -165,6 +165,13 @@ def test_element_threads_keep_a_window_in_a_register():
     assert row.kind == column.kind == tirx.ForKind.UNROLLED
 
 
+def test_element_threads_leave_long_reductions_to_several_threads():
+    rule = ElementThreads(longest=64)
+    assert rule.apply(KERNELS["pool"](), CUDA_TARGET, False) is not None
+    assert rule.apply(KERNELS["arg_max"](), CUDA_TARGET, False) is None
+    assert rule.apply(symbolic_softmax(), CUDA_TARGET, False) is None
+
+
 def test_element_threads_launch_one_idle_block_for_an_empty_tensor():
     sch = ElementThreads().apply(KERNELS["empty"](), CUDA_TARGET, False)
     (block,) = sch.get_child_blocks(sch.get_sblock("root"))

@@ -30,10 +30,11 @@ CUDA = (
     OwnThreads(),
     Checked(dl.gpu.Matmul()),
     Checked(dl.gpu.GEMV()),
+    Checked(dl.gpu.Transpose()),
     Checked(RowReduction()),
+    Checked(ElementThreads(longest=64)),  # before dlight gives a block of threads to a window
     Checked(dl.gpu.Reduction()),
     Checked(dl.gpu.GeneralReduction()),
-    Checked(dl.gpu.Transpose()),
     Checked(ElementThreads()),
     *SAFE[1:],
 )

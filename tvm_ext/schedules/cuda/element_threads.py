@@ -1,5 +1,7 @@
 """One thread per output element: element-wise work, data movement, pooling, depthwise."""
 
+from math import inf, prod
+
 from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
@@ -16,11 +18,20 @@ class ElementThreads(GPUScheduleRule):
 
     Each thread computes one element and keeps its sum in a register; a window of small constant
     size is unrolled. An injective block behind a reduction, over the same elements, runs in the
-    thread of the reduction. ``inline=False`` gives every block a launch of its own.
+    thread of the reduction. ``inline=False`` gives every block a launch of its own;
+    ``longest`` declines reductions over more elements, which deserve several threads.
     """
 
-    def __init__(self, *, inline: bool = True, threads: int = 256, unroll: int = 64):
+    def __init__(
+        self,
+        *,
+        inline: bool = True,
+        longest: int | None = None,
+        threads: int = 256,
+        unroll: int = 64,
+    ):
         self.inline = inline
+        self.longest = longest
         self.threads = threads
         self.unroll = unroll
 
@@ -30,7 +41,7 @@ class ElementThreads(GPUScheduleRule):
             return None
         sch = s_tir.Schedule(func)
         blocks = blocks_of(sch, self.inline)
-        if not blocks:
+        if not blocks or (self.longest and max(map(_window, blocks)) > self.longest):
             return None
         while blocks:
             block = blocks.pop()
@@ -74,6 +85,12 @@ def _loops(sch: s_tir.Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[Loo
     own = list(zip(loops[-len(kinds) :], kinds, strict=True)) if loops else []  # a scalar has none
     reduces = tirx.IterVar.CommReduce
     return [v for v, kind in own if kind != reduces], [v for v, kind in own if kind == reduces]
+
+
+def _window(block: SBlockInfo) -> float:
+    """How many elements ``block`` reduces to one; infinite where that is symbolic."""
+    window = [axis.dom for axis in block.iters if axis.kind == "R"]
+    return prod(window) if all(isinstance(dom, int) for dom in window) else inf
 
 
 def _reduces(block: SBlockInfo) -> bool:
