@@ -33,8 +33,9 @@ def elementwise(
 ) -> Callable[..., te.Tensor]:
     """A TE function of broadcasting tensors from a function of one element of each.
 
-    Operands that are no tensors, and keyword arguments, pass through to ``scalar``. A float result has the type of the first
-    float tensor; other results (bool, integers) keep the type that ``scalar`` gives.
+    Operands that are no tensors, and keyword arguments, pass through to ``scalar``. A float
+    result has the type of the first float tensor; other results (bool, integers) keep the
+    type that ``scalar`` gives.
     """
 
     @wraps(scalar)
@@ -42,15 +43,16 @@ def elementwise(
         shape = broadcast_shape(*(x.shape for x in tensors if isinstance(x, te.Tensor)))
         dtype = next((dtype_of(x) for x in tensors if "float" in dtype_of(x)), "")
 
-        @formula
-        def evaluate(*operands):
-            result = scalar(*map(once, operands), **attributes)
-            is_narrowed = dtype in NARROW_FLOATS and dtype_of(result) == "float32"
-            # A cast to bfloat16 is lowered by repeating its operand: give it a name.
-            return once(result).astype(dtype) if is_narrowed else result
+        def named(*operands):
+            return scalar(*map(once, operands), **attributes)
+
+        # A vectorised cast to bfloat16 repeats its operand, and may not repeat a name in it.
+        evaluate = formula(named, shared=dtype != "bfloat16")
 
         def element(*index):
-            return evaluate(*(_widened(_broadcast_element(x, index, shape)) for x in tensors))
+            result = evaluate(*(_widened(_broadcast_element(x, index, shape)) for x in tensors))
+            is_narrowed = dtype in NARROW_FLOATS and dtype_of(result) == "float32"
+            return result.astype(dtype) if is_narrowed else result
 
         return te.compute(shape, element, name=compute.__name__)
 

@@ -7,6 +7,7 @@ all names in front of the result, in order.
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import wraps
 
 from tvm import tirx
@@ -15,34 +16,44 @@ __all__ = ["formula", "once"]
 
 Scalar = Callable[..., tirx.Expr]
 
-_bindings: ContextVar[list[tuple[tirx.Var, tirx.Expr]] | None] = ContextVar(
-    "bindings", default=None
-)
+
+@dataclass
+class _Bindings:
+    shared: bool
+    bound: list[tuple[tirx.Var, tirx.Expr]] = field(default_factory=list)
 
 
-def formula(function: Scalar) -> Scalar:
-    """Let ``function`` (of scalar expressions, to one) use ``once``."""
+_bindings: ContextVar[_Bindings | None] = ContextVar("bindings", default=None)
+
+
+def formula(function: Scalar, shared: bool = True) -> Scalar:
+    """Let ``function`` (of scalar expressions, to one) use ``once``.
+
+    Without ``shared`` the values named there are repeated all the same.
+    """
 
     @wraps(function)
     def evaluate(*operands: tirx.Expr, **attributes: object) -> tirx.Expr:
         if _bindings.get() is not None:  # part of an outer formula
             return function(*operands, **attributes)
-        token = _bindings.set([])
+        names = _Bindings(shared)
+        token = _bindings.set(names)
         try:
             result = function(*operands, **attributes)
-            for name, value in reversed(_bindings.get()):
-                result = tirx.Let(name, value, result)
-            return result
         finally:
             _bindings.reset(token)
+        for name, value in reversed(names.bound):
+            result = tirx.Let(name, value, result)
+        return result
 
     return evaluate
 
 
 def once(value: tirx.Expr) -> tirx.Expr:
     """A name for ``value``, which is evaluated once. Only inside a ``formula``."""
-    if isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
+    names = _bindings.get()
+    if not names.shared or isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
         return value
     name = tirx.Var("t", value.ty)
-    _bindings.get().append((name, value))
+    names.bound.append((name, value))
     return name
