@@ -17,6 +17,7 @@ from . import schedules
 from .frontend import rewrites
 from .passes.blocked_layout import blocked_layout
 from .passes.legalize import legalize
+from .passes.mark_epilogues import mark_epilogues
 from .passes.tiled_matmul import legalize_matmul
 
 __all__ = ["PHASES", "Pipeline", "Step", "default"]
@@ -101,6 +102,7 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
     else:
         add("select", legalize(), name="LegalizeOps")
     add("fuse", transform.AnnotateTIROpPattern(), at=1)
+    add("fuse", mark_epilogues, at=1)
     add("fuse", transform.FoldConstant(), at=1)
     add("fuse", transform.FuseOps(), at=1)
     add("fuse", transform.FuseTIR(), at=1)

@@ -63,9 +63,12 @@ class _BlockedLayout(PyExprMutator):
         main = self.visit_expr(self.module["main"])
         self.builder_.update_func(self.module.get_global_var("main"), main)
         module = self.builder_.get()
-        return tvm.ir.transform.Sequential([
-            relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(),
-        ])(module)
+        return tvm.ir.transform.Sequential(
+            [
+                relax.transform.CanonicalizeBindings(),
+                relax.transform.DeadCodeElimination(),
+            ]
+        )(module)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         self.name = binding.var.name
@@ -95,8 +98,9 @@ class _BlockedLayout(PyExprMutator):
             return None
         if not isinstance(weight, GenericConst) or not self._common_lanes(call):
             return None
-        geometry = [[int(v) for v in field] for field in (attrs.strides, attrs.padding,
-                                                          attrs.dilation)]
+        geometry = [
+            [int(v) for v in field] for field in (attrs.strides, attrs.padding, attrs.dilation)
+        ]
         array = weight.value.numpy()
         groups, channels = int(attrs.groups), _shape(x)[1]
         if groups == channels == array.shape[0] and groups > 1:
@@ -117,8 +121,8 @@ class _BlockedLayout(PyExprMutator):
         oc, ic = weight.shape[:2]
         vector = self._vector(call)
         lanes = _lanes(oc, vector)
-        if lanes < MIN_LANES:  # odd channel counts: whole registers, the rest is cut off
-            lanes = vector
+        if lanes < MIN_LANES:
+            lanes = _padding_lanes(oc, vector)
         in_lanes = _lanes(ic * groups, vector)
         if in_lanes < MIN_LANES:
             in_lanes = ic * groups if ic * groups <= vector else gcd(ic, vector)
@@ -127,8 +131,9 @@ class _BlockedLayout(PyExprMutator):
         tile = choose_tile(self.target, -(-oc // groups // lanes), _shape(call)[3])
         packed = _const(ops.pack_weight(weight, in_lanes, lanes, tile.vectors))
         x = self._block(call.args[0], in_lanes)
-        result = self._emit_te(ops.conv2d_blocked, x, packed, lanes, tile.columns, groups,
-                               *geometry)
+        result = self._emit_te(
+            ops.conv2d_blocked, x, packed, lanes, tile.columns, groups, *geometry
+        )
         return self._unblock(result, oc)
 
     # --- everything else --------------------------------------------------------------------
@@ -145,25 +150,35 @@ class _BlockedLayout(PyExprMutator):
         lifted = lift_channels(self.builder_.get()[kernel.args[0]], lanes)
         if lifted is None:
             return None
-        arguments = [self._operand(x, param, lanes)
-                     for x, param in zip(operands, lifted.params, strict=False)]
+        arguments = [
+            self._operand(x, param, lanes)
+            for x, param in zip(operands, lifted.params, strict=False)
+        ]
         symbol = self.builder_.add_func(_fusable(lifted), kernel.args[0].name_hint)
-        types = [relax.TensorType([int(d) for d in param.ty.shape], str(param.ty.dtype.dtype))
-                 for param in lifted.params[len(operands):]]
+        types = [
+            relax.TensorType([int(d) for d in param.ty.shape], str(param.ty.dtype.dtype))
+            for param in lifted.params[len(operands) :]
+        ]
         result = self.builder_.emit(
-            relax.call_tir(symbol, arguments, types if len(types) > 1 else types[0]), self.name)
+            relax.call_tir(symbol, arguments, types if len(types) > 1 else types[0]), self.name
+        )
         channels = [_dims(ty)[1] for ty in _results(call)]
         if len(types) == 1:
             return self._unblock(result, channels[0])
-        parts = [self.builder_.emit(relax.TupleGetItem(result, k), self.name)
-                 for k in range(len(types))]
+        parts = [
+            self.builder_.emit(relax.TupleGetItem(result, k), self.name) for k in range(len(types))
+        ]
         return relax.Tuple([self._unblock(p, c) for p, c in zip(parts, channels, strict=True)])
 
     def _legalized(self, call: relax.Call) -> relax.Call | None:
         """``call`` as a call_tir of one kernel."""
         call = to_kernel(self.builder_, call)
-        ok = (isinstance(call, relax.Call) and call.op == _CALL_TIR and len(call.args) == 2
-              and isinstance(call.args[0], GlobalVar))
+        ok = (
+            isinstance(call, relax.Call)
+            and call.op == _CALL_TIR
+            and len(call.args) == 2
+            and isinstance(call.args[0], GlobalVar)
+        )
         return call if ok else None
 
     def _operand(self, x: relax.Expr, param: tirx.Var, lanes: int) -> relax.Expr:
@@ -203,8 +218,9 @@ class _BlockedLayout(PyExprMutator):
 
     def _emit_te(self, compute, *args, pattern: int | None = OUT_ELEMWISE_FUSABLE) -> relax.Var:
         attrs = None if pattern is None else {"op_pattern": pattern}
-        call = self.builder_.call_te(compute, *args, primfunc_name_hint=compute.__name__,
-                                     primfunc_attrs=attrs)
+        call = self.builder_.call_te(
+            compute, *args, primfunc_name_hint=compute.__name__, primfunc_attrs=attrs
+        )
         return self.builder_.emit(call, self.name)
 
     def _vector(self, call: relax.Call) -> int:
@@ -229,6 +245,15 @@ _CONV2D = Op.get("relax.nn.conv2d")
 def _lanes(channels: int, vector: int) -> int:
     """The block of a tensor of ``channels``: as much of a vector as divides them."""
     return gcd(channels, vector)
+
+
+def _padding_lanes(channels: int, vector: int) -> int:
+    """The block for an odd number of channels; the rest of the last block is cut off.
+
+    A quarter of a register costs as much as half of one.
+    """
+    widths = [w for w in (vector, vector // 2, vector // 4) if w >= MIN_LANES]
+    return min(widths, key=lambda w: -(-channels // w) * max(w, vector // 2))
 
 
 def _fusable(func: tirx.PrimFunc) -> tirx.PrimFunc:

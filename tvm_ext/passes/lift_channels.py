@@ -6,7 +6,7 @@ for element-wise kernels, pooling, instance norm, padding and resizing of H and 
 concatenation and slicing of channels at multiples of the block.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 
 import tvm_ffi
 from tvm import s_tir, tirx
@@ -16,42 +16,36 @@ from tvm.tirx.function import IndexMap
 __all__ = ["lift_channels"]
 
 
-def lift_channels(func: tirx.PrimFunc, lanes: int, keep: Collection[int] = ()) -> tirx.PrimFunc | None:
+def lift_channels(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
     """``func`` with every ``[N, C, H, W]`` buffer as ``[N, C/lanes, H, W, lanes]``.
 
-    Buffers whose C is not a multiple of ``lanes`` (or is 1), buffers of another rank and the
-    parameters numbered in ``keep`` stay as they are; ``[N, C]`` temporaries are blocked too.
-    None where a lane of the result would read other lanes: the kernel mixes channels.
+    Buffers whose C is no multiple of ``lanes`` and buffers of another rank stay as they are;
+    ``[N, C]`` temporaries are blocked too. None where a lane of the result would read other
+    lanes: the kernel mixes channels.
 
     Before: ``y[n, c, h, w] = max(x[n, c, h, w], 0)``
     After:  ``y[n, o, h, w, i] = max(x[n, o, h, w, i], 0)``
     """
     sch = s_tir.Schedule(func)
-    kept = {func.params[k] for k in keep}
     params = set(func.params)
-    moved: set[str] = set()
     for block in sch.get_child_blocks(sch.get_sblock("root")):
-        _move_buffers(sch, block, lanes, kept, params, moved)
+        for side in ("write", "read"):
+            for index in range(len(_regions(sch, block, side))):
+                buffer = _regions(sch, block, side)[index].source
+                layout = _blocked(buffer, lanes, temporary=buffer not in params)
+                if layout is not None:
+                    sch.transform_layout(block, (side, index), layout)
         _split_channel_loop(sch, block, lanes)
-    module = s_tir.transform.StmtSimplify()(sch.mod)
-    lifted = module["main"]
-    return lifted if _lanes_agree(lifted, lanes, moved) else None
+    lifted = s_tir.transform.StmtSimplify()(sch.mod)["main"]
+    return lifted if _lanes_agree(lifted, lanes) else None
 
 
-def _move_buffers(sch, block, lanes: int, kept: set, params: set, moved: set[str]) -> None:
-    for side in ("write", "read"):
-        regions = sch.get(block).writes if side == "write" else sch.get(block).reads
-        for index in range(len(regions)):
-            region = (sch.get(block).writes if side == "write" else sch.get(block).reads)[index]
-            buffer = region.source
-            layout = _blocked(buffer, lanes, temporary=buffer not in params)
-            if layout is None or buffer in kept or buffer.name in moved:
-                continue
-            sch.transform_layout(block, (side, index), layout)
-            moved.add(buffer.name)
+def _regions(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, side: str) -> list:
+    return list(sch.get(block).writes if side == "write" else sch.get(block).reads)
 
 
 def _blocked(buffer: tirx.Var, lanes: int, temporary: bool) -> Callable | None:
+    """The index map that blocks ``buffer``; None where it stays, as a blocked one does."""
     shape = [int(d) if isinstance(d, tirx.IntImm) else 0 for d in buffer.ty.shape]
     if len(shape) < 2 or shape[1] % lanes or shape[1] < lanes:
         return None
@@ -76,19 +70,25 @@ def _split_channel_loop(sch, block, lanes: int) -> None:
     sch.transform_block_layout(block, IndexMap.from_func(layout, ndim=len(iters)))
 
 
-def _lanes_agree(func: tirx.PrimFunc, lanes: int, moved: set[str]) -> bool:
-    """Whether every access of a moved buffer uses the block's own lane, unshuffled."""
+def _lanes_agree(func: tirx.PrimFunc, lanes: int) -> bool:
+    """Whether every access of a blocked buffer uses the block's own lane, unshuffled."""
     agree = True
+
+    def visit(buffer: tirx.Var, indices: Sequence[tirx.Expr]) -> None:
+        nonlocal agree
+        shape = buffer.ty.shape
+        blocked = (
+            len(shape) in (3, 5)
+            and isinstance(shape[-1], tirx.IntImm)
+            and (int(shape[-1]) == lanes)
+        )
+        agree = agree and (not blocked or isinstance(indices[-1], tirx.Var))
 
     def load(node: TensorLoad) -> None:
         visit(node.source, node.indices)
 
     def store(node: tirx.BufferStore) -> None:
         visit(node.buffer, node.indices)
-
-    def visit(buffer: tirx.Var, indices) -> None:
-        nonlocal agree
-        agree = agree and (buffer.name not in moved or isinstance(indices[-1], tirx.Var))
 
     tvm_ffi.structural_walk(func.body, (TensorLoad, load))
     tvm_ffi.structural_walk(func.body, (tirx.BufferStore, store))

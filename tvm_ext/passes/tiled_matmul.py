@@ -38,11 +38,25 @@ def legalize_matmul(target: Target):
                 rows *= d
             tile = choose_matmul_tile(target, rows, right[1], dtype)
             packed = relax.const(pack_columns(weight.value.numpy(), tile.columns), dtype)
-            return bb.call_te(matmul_packed, x, packed, right[1], tile.rows,
-                              primfunc_name_hint="matmul", primfunc_attrs=_FUSABLE)
+            return bb.call_te(
+                matmul_packed,
+                x,
+                packed,
+                right[1],
+                tile.rows,
+                primfunc_name_hint="matmul",
+                primfunc_attrs=_FUSABLE,
+            )
         tile = choose_matmul_tile(target, left[-2], right[-1], dtype)
-        return bb.call_te(matmul_tiled, x, weight, tile.rows, tile.columns,
-                          primfunc_name_hint="matmul", primfunc_attrs=_FUSABLE)
+        return bb.call_te(
+            matmul_tiled,
+            x,
+            weight,
+            tile.rows,
+            tile.columns,
+            primfunc_name_hint="matmul",
+            primfunc_attrs=_FUSABLE,
+        )
 
     return legalize
 

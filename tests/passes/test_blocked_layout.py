@@ -1,0 +1,136 @@
+"""Convolutions and what stands between them run blocked; layouts change only at the ends."""
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import TensorProto, helper, numpy_helper
+from tvm import relax
+
+from tests.oracle import check_model
+from tvm_ext import convert_and_build, targets
+from tvm_ext.passes.blocked_layout import blocked_layout
+from tvm_ext.passes.legalize import legalize
+from tvm_ext.passes.lift_channels import lift_channels
+
+LLVM = targets.resolve({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
+
+
+def conv_network(nodes, shape, weights, seed=0):
+    """A model over ``x`` of ``shape``; ``weights`` are shapes of normal initializers."""
+    rng = np.random.default_rng(seed)
+    initializers = []
+    for name, dims in weights.items():
+        fan_in = max(int(np.prod(dims[1:])), 1)
+        array = rng.standard_normal(dims) / np.sqrt(fan_in)
+        initializers.append(numpy_helper.from_array(array.astype("float32"), name))
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_empty_tensor_value_info("y")],
+        initializers,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def feeds(shape, seed=1):
+    return {"x": np.random.default_rng(seed).standard_normal(shape).astype("float32")}
+
+
+def select(model):
+    """The kernels of a network after the select phase of opt level 3, as text."""
+    return convert_and_build(model, LLVM).sources()["select"].split("def main(")[1]
+
+
+CHAIN = conv_network(
+    [
+        helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c0"], ["r0"]),
+        helper.make_node("MaxPool", ["r0"], ["p0"], kernel_shape=[3, 3], strides=[2, 2]),
+        helper.make_node("Conv", ["p0", "w1"], ["c1"], group=64, pads=[1, 1, 1, 1]),
+        helper.make_node("InstanceNormalization", ["c1", "s", "s"], ["n1"]),
+        helper.make_node("Split", ["n1"], ["a", "b"], axis=1),
+        helper.make_node("Sigmoid", ["a"], ["sa"]),
+        helper.make_node("Concat", ["sa", "b"], ["cat"], axis=1),
+        helper.make_node("Add", ["cat", "p0"], ["sum"]),
+        helper.make_node("GlobalAveragePool", ["sum"], ["y"]),
+    ],
+    (2, 16, 13, 11),
+    {"w0": (64, 16, 3, 3), "b0": (64,), "w1": (64, 1, 3, 3), "s": (64,)},
+)
+
+
+def test_layout_changes_only_at_the_ends():
+    text = select(CHAIN)
+    calls = [line.split("cls.")[1].split(",")[0] for line in text.splitlines() if "cls." in line]
+    assert sum(call.startswith("block") for call in calls) == 1
+    assert sum(call.startswith("unblock") for call in calls) == 1
+    assert calls[0].startswith("block")
+    assert calls[-1].startswith("unblock")
+
+
+def test_a_chain_of_blocked_kernels_is_right():
+    check_model(CHAIN, feeds((2, 16, 13, 11)), opt_levels=(2, 3), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "group", "kernel", "attributes"),
+    [
+        (3, 32, 1, (7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+        (17, 21, 1, (3, 3), {"pads": [1, 0, 2, 1]}),
+        (24, 40, 1, (1, 1), {}),
+        (1, 3, 1, (3, 3), {"dilations": [2, 1], "strides": [1, 2]}),
+        (64, 64, 2, (3, 3), {"pads": [1, 1, 1, 1]}),
+        (12, 24, 4, (3, 3), {"pads": [1, 1, 1, 1]}),  # groups smaller than a block
+        (40, 40, 40, (3, 3), {"strides": [2, 1], "pads": [1, 1, 1, 1]}),
+        (6, 6, 6, (3, 3), {}),  # too few channels for lanes
+        (8, 16, 8, (3, 3), {}),  # depthwise with a multiplier
+    ],
+)
+@pytest.mark.parametrize("shape", [(19, 17), (7, 113)])
+def test_convolutions_of_any_shape(channels, filters, group, kernel, attributes, shape):
+    model = conv_network(
+        [
+            helper.make_node("Conv", ["x", "w", "b"], ["c"], group=group, **attributes),
+            helper.make_node("LeakyRelu", ["c"], ["y"], alpha=0.1),
+        ],
+        (1, channels, *shape),
+        {"w": (filters, channels // group, *kernel), "b": (filters,)},
+    )
+    check_model(model, feeds((1, channels, *shape)), opt_levels=(3,), rtol=1e-4, atol=1e-5)
+
+
+def module_of(*operators):
+    """``main`` applies each operator to ``x[1, 32, 5, 5]``."""
+    bb = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([1, 32, 5, 5], "float32"))
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            results = [bb.emit(operator(x)) for operator in operators]
+            output = bb.emit_output(relax.Tuple(results))
+        bb.emit_func_output(output)
+    return bb.get()
+
+
+def test_a_kernel_that_mixes_channels_is_not_lifted():
+    module = legalize()(
+        module_of(
+            relax.op.nn.relu,
+            lambda x: relax.op.nn.softmax(x, 1),
+            lambda x: relax.op.flip(x, 1),
+            lambda x: relax.op.nn.pad(x, [0, 0, 0, 0, 1, 1, 1, 1]),
+        )
+    )
+    lifted = {
+        gv.name_hint: lift_channels(f, 16) is not None
+        for gv, f in module.functions_items()
+        if isinstance(f, tvm.tirx.PrimFunc)
+    }
+    assert lifted == {"relu": True, "softmax": False, "flip": False, "pad": True}
+
+
+def test_a_module_without_convolution_is_left_alone():
+    before = module_of(relax.op.nn.relu)
+    tvm.ir.assert_structural_equal(blocked_layout(LLVM)(before), before)

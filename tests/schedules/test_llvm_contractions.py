@@ -1,0 +1,143 @@
+"""Convolution and matrix product rules: tiles, loop structure, refusal, numbers."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, topi
+from tvm.s_tir import Schedule
+from tvm.tirx import For, ForKind
+
+from tvm_ext import targets
+from tvm_ext.ops.conv2d_blocked import conv2d_blocked, pack_channels, pack_weight
+from tvm_ext.ops.matmul_packed import matmul_packed, matmul_tiled, pack_columns
+from tvm_ext.schedules.llvm.conv2d import Conv2dBlocked, DepthwiseBlocked, choose_tile
+from tvm_ext.schedules.llvm.matmul import MatmulTiled, choose_matmul_tile
+
+X86 = {
+    level: targets.resolve({"kind": "llvm", "mcpu": f"x86-64-{level}", "num-cores": 2})
+    for level in ("v2", "v3", "v4")
+}
+
+
+def run(schedule_or_func, *arrays):
+    module = schedule_or_func.mod if isinstance(schedule_or_func, Schedule) else schedule_or_func
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.compile(module, targets.host_target())["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+@pytest.mark.parametrize("level", X86)
+@pytest.mark.parametrize(("oc_blocks", "width"), [(1, 1), (4, 56), (5, 113), (2, 7), (64, 14)])
+def test_tiles_fit_the_registers(level, oc_blocks, width):
+    tile = choose_tile(X86[level], oc_blocks, width)
+    registers = 32 if level == "v4" else 16
+    assert tile.accumulators + tile.vectors < registers
+    assert oc_blocks % tile.vectors == 0
+    assert tile.columns <= width
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (1, 1000), (128, 768), (197, 21), (3, 1)])
+def test_matmul_tiles_fit_the_registers(rows, columns):
+    tile = choose_matmul_tile(X86["v3"], rows, columns, "float32")
+    assert tile.rows * tile.vectors + tile.vectors < 16
+    assert tile.rows <= rows
+    assert tile.lanes == 8
+
+
+def conv_func(image, weight, lanes, columns, pads):
+    x, w = te.placeholder(image, name="x"), te.placeholder(weight, name="w")
+    y = conv2d_blocked(x, w, lanes, columns, 1, (1, 1), pads, (1, 1))
+    return te.create_prim_func([x, w, topi.nn.relu(y)])
+
+
+def test_a_convolution_accumulates_in_vector_lanes_and_shares_rows():
+    func = conv_func((1, 4, 56, 56, 16), (2, 4, 3, 3, 16, 32), 16, 14, (1, 1, 1, 1))
+    sch = Conv2dBlocked().apply(func, X86["v4"], False)
+    update = sch.get_sblock("convolution_update")
+    kinds = [sch.get(loop).kind for loop in sch.get_loops(update)]
+    assert kinds[0] == ForKind.PARALLEL
+    assert kinds[-1] == ForKind.VECTORIZED
+    assert kinds[-4:-1] == [ForKind.UNROLLED] * 3
+    assert sch.get(update).writes[0].source.ty.storage_scope == "local"
+
+
+def test_late_layers_share_channels():
+    func = conv_func((1, 32, 7, 7, 16), (64, 32, 1, 1, 16, 32), 16, 7, (0, 0, 0, 0))
+    sch = Conv2dBlocked().apply(func, X86["v4"], False)
+    outer = sch.get(sch.get_loops(sch.get_sblock("convolution_update"))[0])
+    assert isinstance(outer, For)
+    assert (outer.kind, int(outer.extent)) == (ForKind.PARALLEL, 2)
+
+
+@pytest.mark.parametrize("rule", [Conv2dBlocked(), DepthwiseBlocked(), MatmulTiled()])
+def test_foreign_kernels_are_declined(rule):
+    x, w = te.placeholder((1, 8, 9, 9), name="x"), te.placeholder((8, 8, 3, 3), name="w")
+    n = te.var("n", dtype="int64")
+    z = te.placeholder((n, 8), name="z")
+    for tensors in (
+        [x, topi.nn.relu(x)],
+        [x, topi.nn.softmax(x)],
+        [x, topi.sum(x, -1)],
+        [x, w, topi.nn.conv2d(x, w, 1, 0, 1, "NCHW", "OIHW")],
+        [z, topi.exp(z)],
+    ):
+        assert rule.apply(te.create_prim_func(tensors), X86["v4"], False) is None
+
+
+def test_a_padded_convolution_is_right():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 16, 5, 9)).astype("float32")
+    w = rng.standard_normal((32, 16, 3, 3)).astype("float32")
+    func = conv_func((2, 1, 5, 9, 16), (1, 1, 3, 3, 16, 32), 16, 4, (1, 1, 1, 1))
+    sch = Conv2dBlocked().apply(func, targets.host_target(), False)
+    out = run(
+        sch, pack_channels(x, 16), pack_weight(w, 16, 16, 2), np.empty((2, 2, 5, 9, 16), "float32")
+    )
+    padded = np.pad(x.astype("float64"), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    expected = np.maximum(np.einsum("ncijhw,ochw->noij", windows, w.astype("float64")), 0)
+    np.testing.assert_allclose(
+        out.transpose(0, 1, 4, 2, 3).reshape(expected.shape), expected, rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("leading", "k", "n"), [((1,), 7, 8), ((128,), 64, 48), ((1, 197), 33, 21), ((2, 3), 5, 1)]
+)
+def test_a_product_with_packed_weights_is_right(leading, k, n):
+    rng = np.random.default_rng(1)
+    target = targets.host_target()
+    rows = int(np.prod(leading))
+    tile = choose_matmul_tile(target, rows, n, "float32")
+    x = rng.standard_normal((*leading, k)).astype("float32")
+    w = rng.standard_normal((k, n)).astype("float32")
+    packed = pack_columns(w, tile.columns)
+    a, b = te.placeholder(x.shape, name="a"), te.placeholder(packed.shape, name="b")
+    func = te.create_prim_func([a, b, topi.tanh(matmul_packed(a, b, n, tile.rows))])
+    sch = MatmulTiled().apply(func, target, False)
+    assert sch is not None
+    out = run(sch, x, packed, np.empty((*leading, n), "float32"))
+    np.testing.assert_allclose(out, np.tanh(x.astype("float64") @ w), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3, 5, 7), (3, 7, 11)),
+        ((2, 3, 33, 16), (3, 16, 40)),
+        ((1, 4, 1), (6, 1, 9)),
+        ((13, 8), (2, 8, 5)),
+    ],
+)
+def test_a_batched_product_is_right(a, b):
+    rng = np.random.default_rng(2)
+    target = targets.host_target()
+    x, y = (rng.standard_normal(shape).astype("float32") for shape in (a, b))
+    tile = choose_matmul_tile(target, a[-2], b[-1], "float32")
+    left, right = te.placeholder(a, name="left"), te.placeholder(b, name="right")
+    product = matmul_tiled(left, right, tile.rows, tile.columns)
+    sch = MatmulTiled().apply(te.create_prim_func([left, right, product]), target, False)
+    assert sch is not None
+    expected = x.astype("float64") @ y
+    out = run(sch, x, y, np.empty(expected.shape, "float32"))
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
