@@ -28,7 +28,7 @@ def constant(bb, *, value=None, sparse_value=None, value_int=None, value_ints=No
     if value is not None:
         return bb.const(value.numpy())
     if sparse_value is not None:
-        return bb.const(_dense(sparse_value))
+        raise NotImplementedError("sparse tensors are not supported")
     if value_string is not None or value_strings is not None:
         raise NotImplementedError("strings are not supported")
     for number, dtype in ((value_int, "int64"), (value_ints, "int64"),
@@ -36,16 +36,6 @@ def constant(bb, *, value=None, sparse_value=None, value_int=None, value_ints=No
         if number is not None:
             return bb.const(np.asarray(number, dtype))
     raise NotImplementedError("no value is given")
-
-
-def _dense(sparse):
-    """The dense array of a ``SparseTensorProto``; indices are linear or one row per value."""
-    values = ir.from_proto(sparse.values).numpy()
-    indices = ir.from_proto(sparse.indices).numpy()
-    dense = np.zeros(tuple(sparse.dims), values.dtype)
-    places = np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)
-    dense[places] = values
-    return dense
 
 
 @converter("ConstantOfShape", 9, 20, 21, 23, 24, 25)

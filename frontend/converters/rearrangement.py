@@ -5,6 +5,7 @@ from tvm import relax
 from tvm_ext.ops import rearrangement as ops
 
 from ..table import converter
+from .shape import reshaped
 
 
 @converter("DepthToSpace", 1)
@@ -35,9 +36,9 @@ def space_to_depth(bb, x, *, blocksize, mode="DCR"):
 
 
 def _regroup(bb, x, split, order, shape):
-    x = bb.emit(relax.op.reshape(x, relax.ShapeExpr(split)))
+    x = reshaped(bb, x, split)
     x = bb.emit(relax.op.permute_dims(x, order))
-    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(shape)))
+    return reshaped(bb, x, shape)
 
 
 @converter("ReverseSequence", 10, 28)

@@ -10,6 +10,7 @@ from tvm import relax
 from tvm_ext.ops import sequence as ops
 
 from ..table import converter
+from .shape import reshaped
 from .slicing import split_along
 
 _OPTIONAL = (15, 18, 28)
@@ -68,7 +69,7 @@ def split_to_sequence(bb, x, split=None, *, axis=0, keepdims=1):
     pieces = split_along(bb, x, axis, sizes)
     if split is None and not keepdims:
         rest = [d for k, d in enumerate(bb.shape(x)) if k != axis]
-        pieces = [bb.emit(relax.op.reshape(piece, relax.ShapeExpr(rest))) for piece in pieces]
+        pieces = [reshaped(bb, piece, rest) for piece in pieces]
     return _sequence(bb, pieces)
 
 

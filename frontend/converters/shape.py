@@ -60,7 +60,7 @@ def _reshape_input(bb, x, shape, allowzero):
     if bb.static(shape) is not None:
         return _reshape(bb, x, bb.dims(shape), allowzero)
     resolved = bb.emit_te(ops.resolved_shape, shape, *te_dims(bb, x), allowzero=allowzero)
-    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(bb.dims(resolved))))
+    return reshaped(bb, x, bb.dims(resolved))
 
 
 def _reshape(bb, x, target, allowzero):
@@ -72,7 +72,7 @@ def _reshape(bb, x, target, allowzero):
         target[inferred] = _quotient(bb, dims, target[:inferred] + target[inferred + 1 :])
     if all(isinstance(d, int) for d in (*dims, *target)) and prod(dims) != prod(target):
         raise ValueError(f"{prod(dims)} elements {dims} do not fit the shape {target}")
-    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(target)))
+    return reshaped(bb, x, target)
 
 
 def _quotient(bb, dims, others):
@@ -97,7 +97,7 @@ def flatten(bb, x, *, axis=1):
     dims = bb.shape(x)
     rows, columns = dims[:axis], dims[axis:]
     target = [bb.simplify(prod(rows)), bb.simplify(prod(columns))]
-    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(target)))
+    return reshaped(bb, x, target)
 
 
 @converter("Squeeze", 1, 11)
@@ -111,7 +111,7 @@ def squeeze(bb, x, axes=None):
         return _squeeze(bb, x, None if axes is None else bb.ints(axes, "axes"))
     removed = length(bb, axes)
     target = bb.emit_te(ops.squeezed_shape, axes, *te_dims(bb, x), removed=removed)
-    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(bb.dims(target))))
+    return reshaped(bb, x, bb.dims(target))
 
 
 def _squeeze(bb, x, axes):
@@ -126,7 +126,7 @@ def _squeeze(bb, x, axes):
     if any(not isinstance(dims[axis], int) for axis in axes):
         x = bb.match(x, [1 if k in axes else dim for k, dim in enumerate(dims)])
     kept = [dim for k, dim in enumerate(dims) if k not in axes]
-    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(kept)))
+    return reshaped(bb, x, kept)
 
 
 @converter("Unsqueeze", 1, 11)
@@ -140,7 +140,7 @@ def unsqueeze(bb, x, axes):
         return _unsqueeze(bb, x, bb.ints(axes, "axes"))
     added = length(bb, axes)
     target = bb.emit_te(ops.unsqueezed_shape, axes, *te_dims(bb, x), added=added)
-    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(bb.dims(target))))
+    return reshaped(bb, x, bb.dims(target))
 
 
 def _unsqueeze(bb, x, axes):
@@ -148,7 +148,7 @@ def _unsqueeze(bb, x, axes):
     axes = {axis % rank for axis in axes}
     dims = iter(bb.shape(x))
     target = [1 if k in axes else next(dims) for k in range(rank)]
-    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(target)))
+    return reshaped(bb, x, target)
 
 
 @converter("Transpose", 1, *_SINCE_13)
@@ -156,6 +156,14 @@ def transpose(bb, x, *, perm=None):
     if bb.rank(x) < 2:
         return x
     return bb.emit(relax.op.permute_dims(x, None if perm is None else list(perm)))
+
+
+def reshaped(bb, x, dims):
+    """``x`` in the shape ``dims``: ints, none negative, and symbolic dims."""
+    if any(isinstance(dim, int) and dim == 0 for dim in dims):
+        # Nothing to move; relax.op.reshape would read the 0 as "copy the dim of x".
+        return bb.emit(relax.op.zeros(relax.ShapeExpr(dims), bb.dtype(x)))
+    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(dims)))
 
 
 def te_dims(bb, x):

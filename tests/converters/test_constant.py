@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from tests.oracle import check_node
 
@@ -20,14 +20,6 @@ def array(value, dtype="float32"):
 ])
 def test_constant(attributes, expected):
     check_node("Constant", [], attributes, expected=[expected])
-
-
-@pytest.mark.parametrize("indices", [array([1, 5], "int64"), array([[0, 1], [1, 2]], "int64")])
-def test_sparse_constant(indices):
-    sparse = helper.make_sparse_tensor(numpy_helper.from_array(array([7.0, 8.0]), "v"),
-                                       numpy_helper.from_array(indices), [2, 3])
-    check_node("Constant", [], {"sparse_value": sparse},
-               expected=[array([[0, 7, 0], [0, 0, 8]])])
 
 
 def test_constant_of_shape():

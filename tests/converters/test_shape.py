@@ -43,6 +43,12 @@ def test_axes_as_attributes_and_symbolic_dims():
     check_node("Squeeze", [X.reshape(1, 24, 1)])
 
 
+def test_empty_tensors():
+    check_node("Flatten", [X[:0]], {"axis": 0})
+    check_node("Unsqueeze", [X[:0], ints(0)], constants=[1])
+    check_node("Squeeze", [X[:0, :, :1], ints(2)], constants=[1])
+
+
 def test_shape_size_flatten_transpose():
     check_node("Shape", [X], {"start": -2, "end": 10}, symbolic=True)
     check_node("Shape", [X], {"start": 1, "end": -1})
