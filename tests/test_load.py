@@ -144,7 +144,7 @@ def test_external_data_needs_a_path(folder):
 
 def test_versions_that_are_not_known(add):
     add.opset_import[0].version = 1000
-    with pytest.raises(ModelError, match="needs opset 1000; .* update onnx"):
+    with pytest.raises(ModelError, match=r"needs opset 1000; .* update onnx"):
         load(add)
     add.opset_import[0].version = 17
     add.ir_version = 1000

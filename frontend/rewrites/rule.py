@@ -42,9 +42,10 @@ def rewriting(*rules: type[Rule], **options: object) -> Callable[[ir.Model], ir.
 
     The options are given to each rule.
     """
+    rule_set = RewriteRuleSet([rule.rule(**options) for rule in rules], commute=True)
 
     def step(model: ir.Model) -> ir.Model:
-        RewriteRuleSet([rule.rule(**options) for rule in rules], commute=True).apply_to_model(model)
+        rule_set.apply_to_model(model)
         return model
 
     return step

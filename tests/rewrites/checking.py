@@ -5,7 +5,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 from onnx import helper, parser
-
 from tvm_ext.frontend.rewrites import steps
 from tvm_ext.frontend.rewrites.rule import FUSED
 

@@ -5,7 +5,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import helper
-
 from tvm_ext.frontend.rewrites import steps
 from tvm_ext.frontend.rewrites.clean import share_common_subexpressions
 from tvm_ext.frontend.rewrites.fold import fold_constants

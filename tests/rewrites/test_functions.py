@@ -6,10 +6,10 @@ import pytest
 from onnx import parser
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference import ReferenceEvaluator
-
-from tvm_ext.errors import ModelError
 from tvm_ext.frontend.rewrites import expand
 from tvm_ext.frontend.rewrites.inline import inline_functions
+
+from tvm_ext.errors import ModelError
 
 from .checking import assert_same
 

@@ -5,7 +5,6 @@ import logging
 import numpy as np
 import onnx_ir as ir
 import pytest
-
 from tvm_ext.frontend.rewrites.matmul_to_gemm import BatchedMatMulToGemm
 from tvm_ext.frontend.rewrites.rule import rewriting
 

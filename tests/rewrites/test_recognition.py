@@ -13,12 +13,14 @@ MEAN = "m = ReduceMean(x, axes) d = Sub(x, m)"
 ROOT = "v = ReduceMean(q, axes) e = Add(v, eps) r = Sqrt(e)"
 
 
+def words(body):
+    return body.replace("(", " ").replace(")", " ").replace(",", " ").split()
+
+
 def norm_model(body, shape="N, 3, 6", opset=18, **arrays):
-    arrays = {"axes": AXES, "eps": np.float32(1e-3).reshape(()), "g": G, "b": B,
-              "two": np.float32(2).reshape(()), "one": np.float32(1).reshape(()), **arrays}  # fmt: skip
-    used = {name: array for name, array in arrays.items()
-            if any(name in part.replace("(", " ").replace(")", " ").replace(",", " ").split()
-                   for part in [body])}  # fmt: skip
+    eps, one, two = (np.float32(v).reshape(()) for v in (1e-3, 1, 2))
+    arrays = {"axes": AXES, "eps": eps, "g": G, "b": B, "two": two, "one": one, **arrays}
+    used = {name: array for name, array in arrays.items() if name in words(body)}
     return model(f"h (float[{shape}] x) => (float[{shape}] y) {{ {body} }}", opset, **used)
 
 
@@ -73,8 +75,7 @@ def test_a_scale_per_row_is_no_layer_norm_scale():
 def curve_model(body, shape="N, 6", opset=17, **arrays):
     scalars = {"half": 0.5, "one": 1, "root2": 2**0.5, "iroot2": 0.5**0.5, "three": 3, "two": 2,
                "c": 0.044715, "k": (2 / np.pi) ** 0.5, "a": 1.702}  # fmt: skip
-    words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
-    used = {k: np.float32(v).reshape(()) for k, v in scalars.items() if k in words} | arrays
+    used = {k: np.float32(v).reshape(()) for k, v in scalars.items() if k in words(body)} | arrays
     return model(f"h (float[{shape}] x) => (float[{shape}] y) {{ {body} }}", opset, **used)
 
 
