@@ -18,7 +18,9 @@ def dropout(x, ratio, training, seed):
             index = index * extent + k
         uniform = (_hashed(index.astype("uint32"), seed) >> _word(8)).astype("float32")
         share = uniform * tirx.const(2.0**-24, "float32")
-        return tirx.any(tirx.Not(training()), share >= ratio().astype("float32"))
+        # Not a Not: the compiler inverts all bits of a loaded bool.
+        stays = share >= ratio().astype("float32")
+        return tirx.Select(training(), stays, tirx.const(True, "bool"))
 
     mask = te.compute(x.shape, kept, "dropout_mask")
 

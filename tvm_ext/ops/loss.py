@@ -25,7 +25,8 @@ def negative_log_likelihood(x, target, weight, ignore_index, reduction):
         value = tirx.const(1, dtype) if weight is None else weight(label(*i)).astype(dtype)
         if ignore_index is None:
             return value
-        return tirx.Select(target(*i).astype("int64") == ignore_index, zero, value)
+        counts = target(*i).astype("int64") != tirx.const(ignore_index, "int64")
+        return counts.astype(dtype) * value
 
     def loss(n, *i):
         picked = x(n, label(n, *i), *i).astype(dtype)
@@ -37,8 +38,9 @@ def negative_log_likelihood(x, target, weight, ignore_index, reduction):
         )
 
     def summed(term, name):
+        terms = te.compute(target.shape, term, f"{name}_terms")
         axes = [te.reduce_axis((0, dim), f"r{k}") for k, dim in enumerate(target.shape)]
-        return te.compute((1,), lambda _: te.sum(term(*axes), axis=axes), name)
+        return te.compute((1,), lambda _: te.sum(terms(*axes), axis=axes), name)
 
     total = summed(loss, "loss_sum")
     if reduction == "sum":

@@ -1,8 +1,54 @@
-"""Members of the softmax family that TVM lacks."""
+"""The softmax family: what TVM lacks, and what it computes by one libm call per element."""
 
 from tvm import te, tirx
 
-__all__ = ["hardmax"]
+from .approximations import exp, log
+
+__all__ = ["hardmax", "log_softmax", "softmax"]
+
+
+def softmax(x, axis):
+    """``exp(x - max) / sum(exp(x - max))`` along ``axis``; shape and type of ``x``."""
+    rows, _, power, total = _powers(x, axis)
+    return te.compute(x.shape, lambda *i: power(*i) / total(*rows.of(i)), "softmax")
+
+
+def log_softmax(x, axis):
+    """``x - max - log(sum(exp(x - max)))`` along ``axis``; shape and type of ``x``."""
+    rows, shifted, _, total = _powers(x, axis)
+    level = te.compute(rows.shape, lambda *row: log(total(*row)), "row_log_sum")
+    return te.compute(x.shape, lambda *i: shifted(*i) - level(*rows.of(i)), "log_softmax")
+
+
+def _powers(x, axis):
+    """The rows of ``x``, and of each: elements less the largest, their powers of e, the sum."""
+    rows = _Rows(x, axis)
+    peak = rows.fold(te.max, x, "row_max")
+
+    def shifted(*i):
+        return x(*i) - peak(*rows.of(i))
+
+    power = te.compute(x.shape, lambda *i: exp(shifted(*i)), "row_exp")
+    return rows, shifted, power, rows.fold(te.sum, power, "row_sum")
+
+
+class _Rows:
+    """The rows of ``x`` along ``axis``."""
+
+    def __init__(self, x, axis):
+        self.axis, self.extent = axis, x.shape[axis]
+        self.shape = [dim for k, dim in enumerate(x.shape) if k != axis]
+
+    def of(self, i):
+        return (*i[: self.axis], *i[self.axis + 1 :])
+
+    def fold(self, reducer, value, name):
+        r = te.reduce_axis((0, self.extent), "r")
+        return te.compute(
+            self.shape,
+            lambda *row: reducer(value(*row[: self.axis], r, *row[self.axis :]), axis=r),
+            name,
+        )
 
 
 def hardmax(x, axis):

@@ -1,0 +1,52 @@
+"""GridSample, AffineGrid and RoiAlign; oracles: torch, onnx.reference."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.oracle import check_node
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align_corners", [0, 1])
+def test_grid_sample(mode, padding_mode, align_corners):
+    x = RNG.normal(size=(1, 2, 4, 5)).astype("float32")
+    grid = RNG.uniform(-1.7, 1.7, (1, 3, 4, 2)).astype("float32")
+    expected = None  # torch clamps the taps of a cubic at the border, ONNX the point
+    if (mode, padding_mode) != ("cubic", "border"):
+        torch_mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+        tensors = torch.from_numpy(x), torch.from_numpy(grid)
+        want = functional.grid_sample(*tensors, torch_mode, padding_mode, bool(align_corners))
+        expected = [want.numpy()]
+    attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+    check_node("GridSample", [x, grid], attributes, expected=expected, atol=1e-5, opset=20)
+
+
+def test_grid_sample_of_a_volume():
+    x = RNG.normal(size=(2, 1, 3, 4, 5)).astype("float32")
+    grid = RNG.uniform(-1.2, 1.2, (2, 2, 1, 3, 3)).astype("float32")
+    want = functional.grid_sample(torch.from_numpy(x), torch.from_numpy(grid), align_corners=False)
+    check_node("GridSample", [x, grid], expected=[want.numpy()], atol=1e-5)
+
+
+@pytest.mark.parametrize("align_corners", [0, 1])
+def test_affine_grid(align_corners):
+    theta = RNG.normal(size=(2, 2, 3)).astype("float32")
+    want = functional.affine_grid(torch.from_numpy(theta), (2, 1, 4, 5), bool(align_corners))
+    size = np.array([2, 1, 4, 5])
+    check_node("AffineGrid", [theta, size], {"align_corners": align_corners}, constants=(1,),
+               expected=[want.numpy()])  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling_ratio", [0, 2])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+def test_roi_align(sampling_ratio, coordinates):
+    x = RNG.normal(size=(2, 3, 8, 9)).astype("float32")
+    rois = np.array([[0, 0, 6, 6], [2, 1, 8, 5], [3, 3, 4, 4]], "float32")
+    attributes = {"output_height": 3, "output_width": 2, "sampling_ratio": sampling_ratio,
+                  "coordinate_transformation_mode": coordinates}  # fmt: skip
+    check_node("RoiAlign", [x, rois, np.array([0, 1, 1])], attributes, atol=1e-5)

@@ -1,0 +1,69 @@
+"""Fourier transforms and windows (oracle: numpy); Col2Im (torch) and TensorScatter (numpy)."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.oracle import check_node
+
+RNG = np.random.default_rng(0)
+
+
+def pairs(z):
+    return np.stack([z.real, z.imag], -1)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("length", [5, 7, 12])
+def test_dft(axis, length):
+    """Lengths that cut, keep and pad."""
+    x = RNG.normal(size=(2, 7, 7, 2)).astype("float32")
+    want = pairs(np.fft.fft(x[..., 0] + 1j * x[..., 1], length, axis))
+    check_node("DFT", [x, np.array(length), np.array(axis)], constants=(1, 2), expected=[want],
+               atol=1e-5)  # fmt: skip
+
+
+def test_dft_of_a_real_signal_and_back():
+    x = RNG.normal(size=(3, 11, 1)).astype("float32")
+    check_node("DFT", [x], {"onesided": 1, "axis": 1}, opset=17,
+               expected=[pairs(np.fft.rfft(x[..., 0]))], atol=1e-5)  # fmt: skip
+    z = pairs(np.fft.fft(x[..., 0])).astype("float32")
+    check_node("DFT", [z], {"inverse": 1, "axis": 1}, opset=17,
+               expected=[np.concatenate([x, np.zeros_like(x)], -1)], atol=1e-5)  # fmt: skip
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_stft(onesided):
+    x, window = RNG.normal(size=(2, 33, 1)).astype("float32"), np.hanning(8).astype("float32")
+    frames = np.lib.stride_tricks.sliding_window_view(x[..., 0], 8, 1)[:, ::5] * window
+    want = pairs((np.fft.rfft if onesided else np.fft.fft)(frames))
+    check_node("STFT", [x, np.array(5), window], {"onesided": onesided}, constants=(1, 2),
+               expected=[want], atol=1e-5)  # fmt: skip
+
+
+@pytest.mark.parametrize("op_type", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+@pytest.mark.parametrize("periodic", [0, 1])
+def test_windows(op_type, periodic):
+    check_node(op_type, [np.array(9)], {"periodic": periodic})
+
+
+def test_mel_weight_matrix():
+    inputs = [np.array(8), np.array(64), np.array(8192), np.float32(0), np.float32(4096)]
+    inputs[3:] = [np.asarray(edge) for edge in inputs[3:]]
+    check_node("MelWeightMatrix", [*inputs], constants=range(5))
+
+
+def test_col2im_is_fold():
+    x = RNG.normal(size=(2, 3 * 6, 9)).astype("float32")
+    want = torch.nn.functional.fold(torch.from_numpy(x), (6, 8), (2, 3), (2, 1), (1, 0), (2, 2))
+    attributes = {"dilations": [2, 1], "pads": [1, 0, 1, 0], "strides": [2, 2]}
+    check_node("Col2Im", [x, np.array([6, 8]), np.array([2, 3])], attributes, constants=(1, 2),
+               expected=[want.numpy()])  # fmt: skip
+
+
+def test_tensor_scatter_wraps_around():
+    cache, update = RNG.normal(size=(2, 5, 3)).astype("float32"), np.ones((2, 2, 3), "float32")
+    want = cache.copy()
+    want[0, [1, 2]] = want[1, [4, 0]] = 1
+    check_node("TensorScatter", [cache, update, np.array([1, 4])], {"mode": "circular"},
+               expected=[want])  # fmt: skip
