@@ -46,7 +46,7 @@ def fold_constants(model: ir.Model) -> ir.Model:
         fold_constants_ir(model, onnx_shape_inference=True, input_size_limit=_UNLIMITED,
                           output_size_limit=_UNLIMITED, should_fold=_affordable)  # fmt: skip
     except RuntimeError as error:
-        # onnxscript 0.7 fails on some valid nodes (SplitToSequence whose split is an input). It
+        # onnxscript 0.7 fails on some valid nodes (SplitToSequence whose split is no constant). It
         # replaces nodes one by one, so what is folded so far stands, and the rest is converted.
         _log.debug("folding stops: %s: %s", error, error.__cause__)
     return model
