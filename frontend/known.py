@@ -45,7 +45,7 @@ _EVALUATORS: dict[str, Evaluator] = {}
 _INTEGERS = {"int32", "int64", "bool"}
 _FLOATS = {"float32", "float64"}  # sizes are scaled by floats; such values are never symbolic
 _CASTS = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 11: "float64"}
-_COMPARISONS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not"}
+_COMPARISONS = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Not"}
 
 
 def _evaluator(*op_types: str) -> Callable[[Evaluator], Evaluator]:
@@ -253,7 +253,8 @@ def _either(symbolic: Callable, concrete: Callable) -> Evaluator:
 
     def choose(x, y):
         if isinstance(x, tirx.Expr) or isinstance(y, tirx.Expr):
-            return symbolic(x, y)
+            return symbolic(*(v if isinstance(v, tirx.Expr) else tirx.const(v, "int64")
+                              for v in (x, y)))
         return concrete(x, y)
 
     def fold(first, *rest):
@@ -273,8 +274,6 @@ _EVALUATORS |= {
     "LessOrEqual": _either(tirx.LE, operator.le),
     "Greater": _either(tirx.GT, operator.gt),
     "GreaterOrEqual": _either(tirx.GE, operator.ge),
-    "And": _either(tirx.And, lambda x, y: x and y),
-    "Or": _either(tirx.Or, lambda x, y: x or y),
 }
 
 

@@ -10,7 +10,8 @@ from ..table import converter
 from .slicing import take_slice
 
 # What the sort does not know, and a wider type with the same order.
-_COMPARABLE = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"}
+_COMPARABLE = {"float16": "float32", "bfloat16": "float32"} | dict.fromkeys(
+    ("bool", "int8", "int16", "uint8", "uint16"), "int32")
 
 
 @converter("NonZero", 9, 13)

@@ -30,7 +30,11 @@ def test_compress():
 def test_unique(in_order, axis):
     x = np.concatenate([X, X[:, :2]], 1)
     attributes = {"sorted": in_order} | ({} if axis is None else {"axis": axis})
-    check_node("Unique", [x], attributes, outputs=4)
+    values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+    order = np.arange(len(first)) if in_order else np.argsort(first)
+    expected = [values.take(order, axis or 0), first[order],
+                np.argsort(order)[inverse.ravel()], counts[order]]
+    check_node("Unique", [x], attributes, outputs=4, expected=expected)
 
 
 def test_unique_of_integers_and_bools():

@@ -34,7 +34,7 @@ def test_construct_insert_erase_at():
 
 
 def test_split_and_concat():
-    check("""g (float[4,3] x) => (float[m,3] y, float[a,b,c] z, int64 n) {
+    check("""g (float[4,3] x) => (float[m,3] y, float[a,b] z, int64 n) {
       three = Constant<value = int64 {3}>()
       s = SplitToSequence<axis = 0>(x, three)
       y = ConcatFromSequence<axis = 0>(s)

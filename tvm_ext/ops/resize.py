@@ -100,9 +100,10 @@ class Sampling:
         i, length, extent = (_f64(v) for v in (i, length, extent))
         # What the scale asks for; ``length`` is that, rounded down.
         wanted = scale * extent
+        steps = tirx.Select(wanted == 1, _f64(1), wanted - 1)
         centred = (i + 0.5) / scale - 0.5
         if self.coordinates == "align_corners":
-            return tirx.Select(wanted == 1, _f64(0), i * (extent - 1) / (wanted - 1))
+            return tirx.Select(wanted == 1, _f64(0), i * (extent - 1) / steps)
         if self.coordinates == "asymmetric":
             return i / scale
         if self.coordinates == "pytorch_half_pixel":
@@ -113,7 +114,7 @@ class Sampling:
             return extent / 2 * (1 - length / wanted) + centred
         if self.coordinates == "tf_crop_and_resize":
             span = (_entry(end, 0) - _entry(start, 0)) * (extent - 1)
-            moved = tirx.Select(wanted == 1, span / 2, i * span / (wanted - 1))
+            moved = tirx.Select(wanted == 1, span / 2, i * span / steps)
             return moved + _entry(start, 0) * (extent - 1)
         return centred
 
