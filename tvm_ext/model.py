@@ -39,8 +39,10 @@ class Latency:
 
     def __str__(self) -> str:
         p10, p90 = self.percentile(10), self.percentile(90)
-        return (f"{self.median * 1e3:.3f} ms median, {p10 * 1e3:.3f} p10, {p90 * 1e3:.3f} p90 "
-                f"({len(self.seconds)} runs, {self.threads} threads)")
+        return (
+            f"{self.median * 1e3:.3f} ms median, {p10 * 1e3:.3f} p10, {p90 * 1e3:.3f} p90 "
+            f"({len(self.seconds)} runs, {self.threads} threads)"
+        )
 
 
 class CompiledModel:
@@ -128,16 +130,24 @@ class CompiledModel:
         return f"CompiledModel({signature(self.inputs)} -> {signature(self.outputs)})"
 
     def _repr_html_(self) -> str:
-        rows = [(side, info) for side, infos in (("input", self.inputs), ("output", self.outputs))
-                for info in infos]
+        rows = [
+            (side, info)
+            for side, infos in (("input", self.inputs), ("output", self.outputs))
+            for info in infos
+        ]
         cells = "".join(
             f"<tr><td>{side}</td><td>{escape(info.name)}</td>"
             f"<td>{escape(str(list(info.shape)))}</td><td>{info.dtype}</td></tr>"
             for side, info in rows
         )
         plan = self.memory
-        memory = "" if plan is None else (
-            f"<p>arena {plan.arena_bytes / 1e6:.1f} MB, weights {plan.weight_bytes / 1e6:.1f} MB</p>")
+        memory = (
+            ""
+            if plan is None
+            else (
+                f"<p>arena {plan.arena_bytes / 1e6:.1f} MB, weights {plan.weight_bytes / 1e6:.1f} MB</p>"
+            )
+        )
         return f"<table><tr><th></th><th>name</th><th>shape</th><th>dtype</th></tr>{cells}</table>{memory}"
 
     def __call__(self, *args: object, **kwargs: object) -> np.ndarray | tuple[np.ndarray, ...]:
@@ -151,8 +161,9 @@ class CompiledModel:
         results = self.run(None, feeds | kwargs)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def run(self, output_names: Sequence[str] | None,
-            feeds: Mapping[str, object]) -> list[np.ndarray]:
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, object]
+    ) -> list[np.ndarray]:
         """Run as ``onnxruntime.InferenceSession.run`` does.
 
         Args:
@@ -180,7 +191,9 @@ class CompiledModel:
         missing = [name for name in known if name not in feeds]
         unknown = [name for name in feeds if name not in known]
         if missing or unknown:
-            raise InputError(f"inputs missing: {missing}, unknown: {unknown}; the model has {known}")
+            raise InputError(
+                f"inputs missing: {missing}, unknown: {unknown}; the model has {known}"
+            )
         sizes: dict[str, int] = {}
         return [_checked(info, feeds[info.name], sizes) for info in self.inputs]
 
@@ -205,18 +218,24 @@ def load(path: str | os.PathLike) -> CompiledModel:
 
 def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:
     """``value`` as a contiguous array that fits ``info``; ``sizes`` binds symbolic dims."""
-    array = np.from_dlpack(value) if hasattr(value, "__dlpack__") and not isinstance(
-        value, np.ndarray) else np.asarray(value)
+    array = (
+        np.from_dlpack(value)
+        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)
+        else np.asarray(value)
+    )
     if array.dtype.name != info.dtype:
         raise InputError(f"input {info.name!r} needs dtype {info.dtype}, got {array.dtype}")
     if array.ndim != len(info.shape):
         raise InputError(
-            f"input {info.name!r} needs rank {len(info.shape)} {info.shape}, got shape {array.shape}")
+            f"input {info.name!r} needs rank {len(info.shape)} {info.shape}, "
+            f"got shape {array.shape}"
+        )
     for axis, (want, got) in enumerate(zip(info.shape, array.shape, strict=True)):
         if isinstance(want, str):
             want = sizes.setdefault(want, got)
         if want != got:
             raise InputError(
                 f"input {info.name!r} axis {axis}: needs {info.shape[axis]}"
-                f"{f' = {want}' if isinstance(info.shape[axis], str) else ''}, got {got}")
+                f"{f' = {want}' if isinstance(info.shape[axis], str) else ''}, got {got}"
+            )
     return np.ascontiguousarray(array).reshape(array.shape)

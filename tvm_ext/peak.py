@@ -69,8 +69,11 @@ def _multiply_add(target, threads: int):
     sch.unroll(vector)
     sch.parallel(t)
     sch.decompose_reduction(block, k)
-    arrays = [np.ones(STEPS, "float32"), np.ones(width, "float32"),
-              np.empty((threads * repeats, width), "float32")]
+    arrays = [
+        np.ones(STEPS, "float32"),
+        np.ones(width, "float32"),
+        np.empty((threads * repeats, width), "float32"),
+    ]
     return _runner(sch, target, arrays), 2 * threads * repeats * width * STEPS
 
 

@@ -44,8 +44,9 @@ class Pipeline:
     opt_level: int
     steps: tuple[Step, ...]
 
-    def insert(self, name: str, run: Rewrite, *, before: str | None = None,
-               after: str | None = None) -> Pipeline:
+    def insert(
+        self, name: str, run: Rewrite, *, before: str | None = None, after: str | None = None
+    ) -> Pipeline:
         """A pipeline with one more step, beside a named one and in its phase.
 
         Raises:
@@ -67,7 +68,7 @@ class Pipeline:
             ValueError: there is no such step.
         """
         at = self._index(name)
-        return replace(self, steps=self.steps[:at] + self.steps[at + 1:])
+        return replace(self, steps=self.steps[:at] + self.steps[at + 1 :])
 
     def phase(self, name: str) -> Iterator[Step]:
         """The steps of one phase, in order."""

@@ -45,7 +45,8 @@ def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFa
                 name = binding.var.name
                 operands = [arg.ty for arg in call.args[1]]
                 facts[name] = KernelFacts(
-                    tuple(provenance.nodes(name)), flops.get(call.args[0]),
+                    tuple(provenance.nodes(name)),
+                    flops.get(call.args[0]),
                     _bytes([*operands, *call.ty_args]),
                 )
     return facts
@@ -138,8 +139,10 @@ class Profile:
         title = f"{len(self.kernels)} kernels, {self.seconds * 1e3:.3f} ms, median of {self.repeat}"
         caption = None
         if self.peak is not None:
-            caption = (f"peak of this machine, {self.peak.threads} threads, measured: "
-                       f"{self.peak.gflops:.0f} GFLOP/s, {self.peak.gbytes:.0f} GB/s")
+            caption = (
+                f"peak of this machine, {self.peak.threads} threads, measured: "
+                f"{self.peak.gflops:.0f} GFLOP/s, {self.peak.gbytes:.0f} GB/s"
+            )
         table = Table(title=title, caption=caption)
         for column in ("us", "%", "GFLOP/s", "of peak", "GB/s"):
             table.add_column(column, justify="right", no_wrap=True)
@@ -181,8 +184,13 @@ def summarise(
     """The profile of ``calls`` (symbol, variable) timed as ``seconds[repeat, call]``."""
     unknown = KernelFacts((), None, None)
     rows = (
-        KernelTime(symbol, (fact := facts.get(variable, unknown)).nodes, float(median),
-                   fact.flops, fact.bytes)
+        KernelTime(
+            symbol,
+            (fact := facts.get(variable, unknown)).nodes,
+            float(median),
+            fact.flops,
+            fact.bytes,
+        )
         for (symbol, variable), median in zip(calls, np.median(seconds, axis=0), strict=True)
     )
     return Profile(tuple(rows), len(seconds), peak)

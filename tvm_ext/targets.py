@@ -35,7 +35,9 @@ def resolve(target: object = "auto", cores: int | None = None) -> Target:
     if target == "llvm":
         return host_target(cores)
     if target == "cuda":
-        arch = f"sm_{tvm.cuda(0).compute_version.replace('.', '')}" if tvm.cuda(0).exist else "sm_80"
+        arch = (
+            f"sm_{tvm.cuda(0).compute_version.replace('.', '')}" if tvm.cuda(0).exist else "sm_80"
+        )
         return _with_host(Target({"kind": "cuda", "arch": arch}))
     try:
         return resolve(Target(target), cores)

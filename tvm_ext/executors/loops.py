@@ -23,9 +23,11 @@ def loop(context, body, trips, condition, state, empty, constant):
         position = tvm.runtime.tensor(np.array(iteration, "int64"), device)
         going, *values = invoke(context, body, position, going, *state, *constant)
         state = values[: len(state)]
-        for parts, value in zip(gathered, values[len(state):], strict=True):
+        for parts, value in zip(gathered, values[len(state) :], strict=True):
             parts.append(value.numpy())
         iteration += 1
-    stacked = [tvm.runtime.tensor(np.stack(parts), device) if parts else none
-               for parts, none in zip(gathered, empty, strict=True)]
+    stacked = [
+        tvm.runtime.tensor(np.stack(parts), device) if parts else none
+        for parts, none in zip(gathered, empty, strict=True)
+    ]
     return [*state, *stacked]

@@ -25,8 +25,15 @@ def _rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
     if isinstance(stmt, tirx.AttrStmt):
         return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, _rewrite(stmt.body))
     if isinstance(stmt, tirx.For):
-        return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, _rewrite(stmt.body),
-                        stmt.thread_binding, stmt.annotations)
+        return tirx.For(
+            stmt.loop_var,
+            stmt.min,
+            stmt.extent,
+            stmt.kind,
+            _rewrite(stmt.body),
+            stmt.thread_binding,
+            stmt.annotations,
+        )
     if isinstance(stmt, tirx.IfThenElse):
         other = None if stmt.else_case is None else _rewrite(stmt.else_case)
         return tirx.IfThenElse(stmt.condition, _rewrite(stmt.then_case), other)
@@ -50,7 +57,8 @@ def _bytes(buffer: tirx.Var) -> int:
 def _stack_locals(module, _context):
     functions = {
         gv: tirx.PrimFunc(f.params, _rewrite(f.body), f.ret_type, f.attrs)
-        if isinstance(f, tirx.PrimFunc) else f
+        if isinstance(f, tirx.PrimFunc)
+        else f
         for gv, f in module.functions_items()
     }
     return tvm.IRModule(functions, attrs=module.attrs)
@@ -65,10 +73,13 @@ def _keeping_single_trips(lower: tvm.ir.transform.Pass) -> tvm.ir.transform.Pass
     @tvm.transform.module_pass(opt_level=0, name="LowerKernels")
     def lower_kernels(module, context):
         config = dict(context.config) | {
-            "s_tir.LoopPartition": {"no_unroll_loop_with_extent_one": True}}
+            "s_tir.LoopPartition": {"no_unroll_loop_with_extent_one": True}
+        }
         with tvm.ir.transform.PassContext(
-            opt_level=context.opt_level, required_pass=context.required_pass,
-            disabled_pass=context.disabled_pass, config=config,
+            opt_level=context.opt_level,
+            required_pass=context.required_pass,
+            disabled_pass=context.disabled_pass,
+            config=config,
         ):
             return lower(module)
 

@@ -105,8 +105,9 @@ def plan(module: IRModule) -> Plan:
         slot.root.live[1] = end  # the caller reads it after the last kernel
     arena = [slot for slot in walk.arena if slot.live[1] >= 0]
     arena_bytes = _place(arena)
-    return Plan(tuple(walk.kernels), inputs, outputs, tuple(walk.weights), arena_bytes,
-                _peak(arena, end))
+    return Plan(
+        tuple(walk.kernels), inputs, outputs, tuple(walk.weights), arena_bytes, _peak(arena, end)
+    )
 
 
 class _Walk:
@@ -228,5 +229,10 @@ def _overlap(a: Slot, b: Slot) -> bool:
 
 
 def _peak(slots: list[Slot], end: int) -> int:
-    return max((sum(_aligned(s.nbytes) for s in slots if s.live[0] <= k <= s.live[1])
-                for k in range(end + 1)), default=0)
+    return max(
+        (
+            sum(_aligned(s.nbytes) for s in slots if s.live[0] <= k <= s.live[1])
+            for k in range(end + 1)
+        ),
+        default=0,
+    )

@@ -53,11 +53,13 @@ class StaticExecutor:
         """
         planned = plan(lower_views(module))
         used = {kernel.symbol for kernel in planned.kernels}
-        kernels = IRModule({
-            gv: f.with_attr("global_symbol", gv.name_hint)
-            for gv, f in module.functions_items()
-            if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
-        })
+        kernels = IRModule(
+            {
+                gv: f.with_attr("global_symbol", gv.name_hint)
+                for gv, f in module.functions_items()
+                if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
+            }
+        )
         return cls(tvm.tirx.build(kernels, target, pipeline=TIR_PIPELINE), planned)
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -70,7 +72,10 @@ class StaticExecutor:
 
     def sources(self) -> dict[str, str]:
         """The kernels as LLVM IR and as assembly."""
-        return {"llvm": self.library.inspect_source("ll"), "asm": self.library.inspect_source("asm")}
+        return {
+            "llvm": self.library.inspect_source("ll"),
+            "asm": self.library.inspect_source("asm"),
+        }
 
     def time_kernels(
         self, inputs: Sequence[np.ndarray], repeat: int
@@ -125,7 +130,9 @@ def _shared(array: np.ndarray) -> Tensor:
 
 def lower_views(module: IRModule) -> IRModule:
     """Kernels that only reshape become views."""
-    return tvm.ir.transform.Sequential([
-        relax.transform.RewriteDataflowReshape(),
-        relax.transform.CanonicalizeBindings(),
-    ])(module)
+    return tvm.ir.transform.Sequential(
+        [
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.CanonicalizeBindings(),
+        ]
+    )(module)

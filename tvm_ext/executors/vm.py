@@ -9,8 +9,10 @@ import tvm
 from tvm import IRModule, relax
 from tvm.target import Target
 
-from . import cuda
-from . import loops  # noqa: F401  registers the driver that compiled loops call
+from . import (
+    cuda,
+    loops,  # noqa: F401  registers the driver that compiled loops call
+)
 from .lowering import TIR_PIPELINE
 
 __all__ = ["VMExecutor"]
@@ -19,19 +21,22 @@ __all__ = ["VMExecutor"]
 def _lowering() -> tvm.ir.transform.Pass:
     """From scheduled kernels and dataflow to VM instructions, memory planned."""
     t = relax.transform
-    return tvm.ir.transform.Sequential([
-        t.RewriteDataflowReshape(),
-        t.ToNonDataflow(),
-        t.RemovePurityChecking(),
-        t.CallTIRRewrite(),
-        t.StaticPlanBlockMemory(),
-        t.LowerAllocTensor(),
-        t.KillAfterLastUse(),
-        t.LowerRuntimeBuiltin(),
-        t.ComputePrimValue(),
-        t.VMShapeLower(),
-        t.AttachGlobalSymbol(),
-    ], name="LowerToVM")
+    return tvm.ir.transform.Sequential(
+        [
+            t.RewriteDataflowReshape(),
+            t.ToNonDataflow(),
+            t.RemovePurityChecking(),
+            t.CallTIRRewrite(),
+            t.StaticPlanBlockMemory(),
+            t.LowerAllocTensor(),
+            t.KillAfterLastUse(),
+            t.LowerRuntimeBuiltin(),
+            t.ComputePrimValue(),
+            t.VMShapeLower(),
+            t.AttachGlobalSymbol(),
+        ],
+        name="LowerToVM",
+    )
 
 
 class VMExecutor:
@@ -49,7 +54,9 @@ class VMExecutor:
     def build(cls, module: IRModule, target: Target) -> "VMExecutor":
         """Compile ``module`` (kernels already scheduled) for ``target``."""
         with target:
-            executable = relax.build(module, target, relax_pipeline=_lowering(), tir_pipeline=TIR_PIPELINE)
+            executable = relax.build(
+                module, target, relax_pipeline=_lowering(), tir_pipeline=TIR_PIPELINE
+            )
         return cls(executable, tvm.device("cuda" if target.kind.name == "cuda" else "cpu"))
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

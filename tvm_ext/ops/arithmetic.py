@@ -38,8 +38,7 @@ def div(a, b):
     """``a[...] / b[...]``; integers truncate toward zero, and give 0 for a zero divisor."""
     if _is_float(a):
         return a / b
-    quotient = tirx.truncdiv(a, _safe_divisor(b))
-    return _where_unsafe(b, zero_divisor=_zero(a), minus_one=_zero(a) - a, otherwise=quotient)
+    return _unless_trapping(b, tirx.truncdiv(a, b), minus_one=_zero(a) - a)
 
 
 @elementwise
@@ -51,8 +50,7 @@ def mod(a, b):
         shifted = tirx.Select(differs, remainder + b, remainder)
         is_zero = tirx.all(remainder <= 0.0, remainder >= 0.0)
         return tirx.Select(is_zero, tirx.copysign(remainder, b), shifted)
-    remainder = tirx.floormod(a, _safe_divisor(b))
-    return _where_unsafe(b, zero_divisor=_zero(a), minus_one=_zero(a), otherwise=remainder)
+    return _unless_trapping(b, tirx.floormod(a, b), minus_one=_zero(a))
 
 
 @elementwise
@@ -60,8 +58,7 @@ def fmod(a, b):
     """The remainder with the sign of ``a[...]``; of integers 0 for a zero divisor."""
     if _is_float(a):
         return tirx.fmod(a, b)
-    remainder = tirx.truncmod(a, _safe_divisor(b))
-    return _where_unsafe(b, zero_divisor=_zero(a), minus_one=_zero(a), otherwise=remainder)
+    return _unless_trapping(b, tirx.truncmod(a, b), minus_one=_zero(a))
 
 
 @elementwise
@@ -119,16 +116,15 @@ def _power_by_squaring(base, exponent, bits):
     return result
 
 
-def _safe_divisor(b):
-    """``b``, or 1 where the machine's division would trap (0, and -1 under the least integer)."""
-    trapping = b <= _zero(b) if _is_unsigned(b) else tirx.all(b <= _zero(b), b >= _minus_one(b))
-    return tirx.Select(trapping, tirx.const(1, b.ty), b)
+def _unless_trapping(b, result, minus_one):
+    """``result`` of a division by ``b``; 0 for b = 0, and ``minus_one`` for b = -1.
 
-
-def _where_unsafe(b, zero_divisor, minus_one, otherwise):
+    The machine's division traps for 0, and for -1 under the least integer. The branch is a real
+    one: an operation in an arm of a Select is evaluated in any case.
+    """
     if not _is_unsigned(b):
-        otherwise = tirx.Select(b.equal(_minus_one(b)), minus_one, otherwise)
-    return tirx.Select(b.equal(_zero(b)), zero_divisor, otherwise)
+        result = tirx.if_then_else(b.equal(_minus_one(b)), minus_one, result)
+    return tirx.if_then_else(b.equal(_zero(b)), _zero(b), result)
 
 
 def _or_nan(condition, x):

@@ -63,7 +63,7 @@ def unblock(x: te.Tensor, channels: int) -> te.Tensor:
 
 
 def _padded(x: te.Tensor, pads: Sequence[int]) -> te.Tensor:
-    """``x[N, Co, H, W, b]`` with zeros around H and W; ``pads`` as ONNX: top, left, bottom, right."""
+    """``x[N, C/b, H, W, b]`` with zeros around H and W; ``pads``: top, left, bottom, right."""
     if not any(pads):
         return x
     top, left, bottom, right = pads
@@ -106,8 +106,9 @@ def conv2d_blocked(
         part = weight[o // vectors, ro, rh, rw, ri, (o % vectors) * out_lanes + lane]
         return pixel(group + ro, ri) * part
 
-    return _convolution(x, (kh, kw), oc_blocks, out_lanes, columns, strides, pads, dilations,
-                        term, (ro,), (ri,))
+    return _convolution(
+        x, (kh, kw), oc_blocks, out_lanes, columns, strides, pads, dilations, term, (ro,), (ri,)
+    )
 
 
 def depthwise_conv2d_blocked(
@@ -127,8 +128,9 @@ def depthwise_conv2d_blocked(
     return _convolution(x, (kh, kw), blocks, lanes, columns, strides, pads, dilations, term)
 
 
-def _convolution(x, kernel, oc_blocks, lanes, columns, strides, pads, dilations, term,
-                 outer=(), inner=()):
+def _convolution(
+    x, kernel, oc_blocks, lanes, columns, strides, pads, dilations, term, outer=(), inner=()
+):
     """Sum ``term`` over the window and the axes given, in tiles of ``columns``, then untile.
 
     Columns past the end repeat the last one and are never written: no tile needs a tail.

@@ -16,11 +16,11 @@ def dropout(x, ratio, training, seed):
         index = tirx.const(0, "int64")
         for k, extent in zip(i, x.shape, strict=True):
             index = index * extent + k
-        uniform = (_hashed(index.astype("uint32"), seed) >> _word(8)).astype("float32")
+        # Reinterpreted: the compiler would bound an index, and knows no overflow.
+        word = tirx.reinterpret("uint64", index).astype("uint32")
+        uniform = (_hashed(word, seed) >> _word(8)).astype("float32")
         share = uniform * tirx.const(2.0**-24, "float32")
-        # Not a Not: the compiler inverts all bits of a loaded bool.
-        stays = share >= ratio().astype("float32")
-        return tirx.Select(training(), stays, tirx.const(True, "bool"))
+        return tirx.any(tirx.Not(training()), share >= ratio().astype("float32"))
 
     mask = te.compute(x.shape, kept, "dropout_mask")
 

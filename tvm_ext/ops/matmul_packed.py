@@ -69,7 +69,9 @@ def matmul_tiled(a: te.Tensor, b: te.Tensor, rows: int, tile: int) -> te.Tensor:
 
     def element(*index):
         *outer, row, column = index
-        return product[_flatten(outer, batch), row // rows, column // tile, row % rows, column % tile]
+        return product[
+            _flatten(outer, batch), row // rows, column // tile, row % rows, column % tile
+        ]
 
     return te.compute((*batch, m, n), element, "product")
 
@@ -92,5 +94,5 @@ def _flatten(index: Sequence, extents: Sequence[int]):
 
 def _broadcast(index: Sequence, extents: Sequence[int]) -> list:
     """The last axes of ``index``, 0 where ``extents`` is 1."""
-    aligned = index[len(index) - len(extents):]
+    aligned = index[len(index) - len(extents) :]
     return [i if extent > 1 else 0 for i, extent in zip(aligned, extents, strict=True)]

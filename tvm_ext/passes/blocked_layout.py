@@ -26,6 +26,7 @@ from tvm_ext.ops import conv2d_blocked as ops
 from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.conv2d import choose_tile
+from .facts import OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, static_dims
 from .legalize import to_kernel
 from .lift_channels import lift_channels
 
@@ -33,9 +34,6 @@ __all__ = ["blocked_layout"]
 
 # Fewer lanes than this leave vector registers mostly empty: such tensors stay NCHW.
 MIN_LANES = 4
-
-# relax's pattern kinds: what may be fused behind a kernel.
-OUT_ELEMWISE_FUSABLE = 4
 
 
 def blocked_layout(target: Target) -> tvm.ir.transform.Pass:
@@ -102,7 +100,7 @@ class _BlockedLayout(PyExprMutator):
             [int(v) for v in field] for field in (attrs.strides, attrs.padding, attrs.dilation)
         ]
         array = weight.value.numpy()
-        groups, channels = int(attrs.groups), _shape(x)[1]
+        groups, channels = int(attrs.groups), static_dims(x)[1]
         if groups == channels == array.shape[0] and groups > 1:
             return self._depthwise(call, array, geometry)
         return self._dense(call, array, groups, geometry)
@@ -113,7 +111,7 @@ class _BlockedLayout(PyExprMutator):
             return None
         packed = _const(ops.pack_depthwise_weight(weight, lanes))
         x = self._block(call.args[0], lanes)
-        tile = choose_tile(self.target, 1, _shape(call)[3])
+        tile = choose_tile(self.target, 1, static_dims(call)[3])
         result = self._emit_te(ops.depthwise_conv2d_blocked, x, packed, tile.columns, *geometry)
         return self._unblock(result, weight.shape[0])
 
@@ -128,7 +126,7 @@ class _BlockedLayout(PyExprMutator):
             in_lanes = ic * groups if ic * groups <= vector else gcd(ic, vector)
         if groups > 1 and (ic % in_lanes or (oc // groups) % lanes):
             return None
-        tile = choose_tile(self.target, -(-oc // groups // lanes), _shape(call)[3])
+        tile = choose_tile(self.target, -(-oc // groups // lanes), static_dims(call)[3])
         packed = _const(ops.pack_weight(weight, in_lanes, lanes, tile.vectors))
         x = self._block(call.args[0], in_lanes)
         result = self._emit_te(
@@ -162,7 +160,7 @@ class _BlockedLayout(PyExprMutator):
         result = self.builder_.emit(
             relax.call_tir(symbol, arguments, types if len(types) > 1 else types[0]), self.name
         )
-        channels = [_dims(ty)[1] for ty in _results(call)]
+        channels = [dims_of(ty)[1] for ty in _results(call)]
         if len(types) == 1:
             return self._unblock(result, channels[0])
         parts = [
@@ -183,7 +181,7 @@ class _BlockedLayout(PyExprMutator):
 
     def _operand(self, x: relax.Expr, param: tirx.Var, lanes: int) -> relax.Expr:
         """``x`` in the layout that the lifted kernel's parameter has."""
-        if len(param.ty.shape) == 5 and len(_shape(x) or ()) == 4:
+        if len(param.ty.shape) == 5 and len(static_dims(x) or ()) == 4:
             if isinstance(x, GenericConst):
                 return _const(ops.pack_channels(x.value.numpy(), lanes))
             return self._block(x, lanes)
@@ -202,7 +200,7 @@ class _BlockedLayout(PyExprMutator):
 
     def _block(self, x: relax.Expr, lanes: int) -> relax.Var:
         twin = self._twin(x) if isinstance(x, relax.Var) else None
-        if twin is not None and _shape(twin)[4] == lanes:
+        if twin is not None and static_dims(twin)[4] == lanes:
             return twin
         twin = self._emit_te(ops.block, x, lanes, pattern=None)
         if isinstance(x, relax.Var):
@@ -211,7 +209,7 @@ class _BlockedLayout(PyExprMutator):
 
     def _unblock(self, result: relax.Var, channels: int) -> relax.Var:
         plain = self._emit_te(ops.unblock, result, channels, pattern=None)
-        _, blocks, _, _, lanes = _shape(result)
+        _, blocks, _, _, lanes = static_dims(result)
         if blocks * lanes == channels:
             self.blocked[plain] = result
         return plain
@@ -224,13 +222,13 @@ class _BlockedLayout(PyExprMutator):
         return self.builder_.emit(call, self.name)
 
     def _vector(self, call: relax.Call) -> int:
-        return Machine.of(self.target).lanes(_dtype(call))
+        return Machine.of(self.target).lanes(dtype_of(call))
 
     def _common_lanes(self, call: relax.Call) -> int:
         """The block that serves all results of ``call``; 0 unless they are static NCHW floats."""
         lanes = 0
         for ty in _results(call):
-            dims = _dims(ty)
+            dims = dims_of(ty)
             if dims is None or len(dims) != 4 or 0 in dims or "float" not in str(ty.dtype.dtype):
                 return 0
             vector = Machine.of(self.target).lanes(str(ty.dtype.dtype))
@@ -275,21 +273,6 @@ def _variables(exprs: Iterable[relax.Expr]) -> Iterator[relax.Var]:
             yield expr
         elif isinstance(expr, relax.Tuple):
             yield from _variables(expr.fields)
-
-
-def _shape(expr: relax.Expr) -> list[int] | None:
-    return _dims(expr.ty)
-
-
-def _dims(ty: relax.Type) -> list[int] | None:
-    if not isinstance(ty, relax.TensorType) or ty.shape is None:
-        return None
-    dims = ty.shape.values
-    return [int(d) for d in dims] if all(isinstance(d, tirx.IntImm) for d in dims) else None
-
-
-def _dtype(expr: relax.Expr) -> str:
-    return str(expr.ty.dtype.dtype)
 
 
 def _const(array: np.ndarray) -> relax.Expr:

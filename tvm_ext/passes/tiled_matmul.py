@@ -1,68 +1,58 @@
 """Matrix products as register-tiled kernels; constant right-hand sides are packed now.
 
 Before: ``R.matmul(x, w)``, ``w`` a constant ``[K, N]``
-After:  ``R.call_tir(matmul_packed, (x, packed_w))``
+After:  ``R.call_tir(matmul, (x, packed_w))``
 """
 
+from math import prod
+
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir.expr import GenericConst
 from tvm.target import Target
 
 from tvm_ext.ops.matmul_packed import matmul_packed, matmul_tiled, pack_columns
 from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
 
+from .facts import OUT_ELEMWISE_FUSABLE, dtype_of, static_dims
+from .legalize import Legalization
+
 __all__ = ["legalize_matmul"]
 
-# relax's pattern kind "output may be fused with element-wise consumers".
-_FUSABLE = {"op_pattern": 4}
 
+def legalize_matmul(target: Target) -> Legalization:
+    """The legalization of ``relax.matmul`` for ``target``.
 
-def legalize_matmul(target: Target):
-    """The legalization of ``relax.matmul`` for ``target``; declines to TVM's own where it must."""
+    Vectors, symbolic shapes, empty operands and types other than float32 and float64 go to
+    TVM's own.
+    """
     generic = tvm.ir.Op.get("relax.matmul").get_attr("FLegalize")
 
     def legalize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        x, weight = call.args
-        shapes = [_static(x), _static(weight)]
-        dtypes = {str(arg.ty.dtype.dtype) for arg in (x, weight, call)}
-        if dtypes not in ({"float32"}, {"float64"}) or None in shapes:
+        left, right = (static_dims(operand) for operand in call.args)
+        dtypes = {dtype_of(expr) for expr in (*call.args, call)}
+        if left is None or right is None or dtypes not in ({"float32"}, {"float64"}):
             return generic(bb, call)
-        left, right = shapes
         if min(len(left), len(right)) < 2 or 0 in (*left, *right):
             return generic(bb, call)
-        (dtype,) = dtypes
-        if len(right) == 2 and isinstance(weight, GenericConst):
-            rows = 1
-            for d in left[:-1]:
-                rows *= d
-            tile = choose_matmul_tile(target, rows, right[1], dtype)
-            packed = relax.const(pack_columns(weight.value.numpy(), tile.columns), dtype)
-            return bb.call_te(
-                matmul_packed,
-                x,
-                packed,
-                right[1],
-                tile.rows,
-                primfunc_name_hint="matmul",
-                primfunc_attrs=_FUSABLE,
-            )
-        tile = choose_matmul_tile(target, left[-2], right[-1], dtype)
-        return bb.call_te(
-            matmul_tiled,
-            x,
-            weight,
-            tile.rows,
-            tile.columns,
-            primfunc_name_hint="matmul",
-            primfunc_attrs=_FUSABLE,
-        )
+        packed = len(right) == 2 and isinstance(call.args[1], GenericConst)
+        return (_packed if packed else _tiled)(bb, call, left, right, target)
 
     return legalize
 
 
-def _static(expr: relax.Expr) -> list[int] | None:
-    if expr.ty.shape is None:
-        return None
-    dims = expr.ty.shape.values
-    return [int(d) for d in dims] if all(isinstance(d, tirx.IntImm) for d in dims) else None
+def _packed(bb, call, left: list[int], right: list[int], target: Target) -> relax.Call:
+    x, weight = call.args
+    tile = choose_matmul_tile(target, prod(left[:-1]), right[1], dtype_of(call))
+    panels = relax.const(pack_columns(weight.value.numpy(), tile.columns), dtype_of(call))
+    return _kernel(bb, matmul_packed, x, panels, right[1], tile.rows)
+
+
+def _tiled(bb, call, left: list[int], right: list[int], target: Target) -> relax.Call:
+    tile = choose_matmul_tile(target, left[-2], right[-1], dtype_of(call))
+    return _kernel(bb, matmul_tiled, *call.args, tile.rows, tile.columns)
+
+
+def _kernel(bb: relax.BlockBuilder, *compute_and_args: object) -> relax.Call:
+    attrs = {"op_pattern": OUT_ELEMWISE_FUSABLE}
+    return bb.call_te(*compute_and_args, primfunc_name_hint="matmul", primfunc_attrs=attrs)

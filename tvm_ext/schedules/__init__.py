@@ -4,6 +4,7 @@ import logging
 
 import tvm
 from tvm import tirx
+from tvm.error import InternalError
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
@@ -24,7 +25,7 @@ def rules(target: Target, opt_level: int) -> tuple[dl.base.ScheduleRule, ...]:
 
 
 class _OrNext(dl.base.ScheduleRule):
-    """A rule that leaves a kernel to the next one where a primitive refuses it."""
+    """A rule that leaves a kernel to the next one where a primitive refuses it, or breaks."""
 
     def __init__(self, rule: dl.base.ScheduleRule):
         self.rule = rule
@@ -32,7 +33,7 @@ class _OrNext(dl.base.ScheduleRule):
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
         try:
             return self.rule.apply(func, target, tunable)
-        except ScheduleError as error:
+        except (ScheduleError, InternalError) as error:
             reason = str(error).strip().splitlines()[0]
             _LOG.debug("%s failed: %s", type(self.rule).__name__, reason)
             return None

@@ -172,8 +172,9 @@ def _row_block(kernel: _Kernel, machine: Machine, rows: int) -> int:
     return divisors(rows, max(1, machine.l2_bytes // 2 // row_bytes))[-1]
 
 
-def _who_splits(cores: int, batch: int, rows: int, row_blocks: int, tiles: int,
-                weight_bytes: int) -> str:
+def _who_splits(
+    cores: int, batch: int, rows: int, row_blocks: int, tiles: int, weight_bytes: int
+) -> str:
     """What threads share: "batch", "rows" or "channels"."""
     if batch % cores == 0:
         return "batch"

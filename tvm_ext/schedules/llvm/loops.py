@@ -103,7 +103,7 @@ class Axis:
 def collapse(sch: Schedule, block: SBlockRV, rows: int = 0) -> int:
     """Fuse neighbouring iteration variables of a block in normal form.
 
-    Two become one where every access walks through both in equal steps; the first ``rows``
+    Pairs become one where every access walks through both in equal steps; the first ``rows``
     become one in any case. Returns how many loops the rows are now: more than one where they
     have symbolic extents.
     """
@@ -111,11 +111,14 @@ def collapse(sch: Schedule, block: SBlockRV, rows: int = 0) -> int:
     static = all(isinstance(axis.extent, int) for axis in found[1:rows])
     groups = [list(range(rows))] if static and rows else [[k] for k in range(rows)]
     depth = len(groups)
-    for k in range(rows, len(found)):
-        if k > rows and _continues(found[k - 1], found[k]):
-            groups[-1].append(k)
+    pairs: list[list[int]] = []
+    # From the innermost, and never three: offsets of two digits of a value fold, of three do not.
+    for k in reversed(range(rows, len(found))):
+        if pairs and len(pairs[0]) == 1 and _continues(found[k], found[k + 1]):
+            pairs[0].insert(0, k)
         else:
-            groups.append([k])
+            pairs.insert(0, [k])
+    groups += pairs
 
     def fused(*variables: ir.Var) -> list[ir.Expr]:
         return [_flat([(variables[k], found[k].extent) for k in group]) for group in groups]

@@ -35,7 +35,8 @@ class RowNorm(CPUScheduleRule):
         machine = Machine.of(target)
         work = sum(f.work for f in facts)
         rows = volume(facts[-1].extents[:depth])
-        if work >= 4 * PARALLEL_WORK and not shares_evenly([rows], machine):
+        even = shares_evenly([rows], machine) or rows >= 3 * machine.cores
+        if work >= 4 * PARALLEL_WORK and not even:
             return None
         for block in blocks:
             loops = collapse(sch, block, depth)

@@ -1,0 +1,26 @@
+"""What passes ask of Relax expressions."""
+
+from tvm import relax, tirx
+
+__all__ = ["OUT_ELEMWISE_FUSABLE", "dims_of", "dtype_of", "static_dims"]
+
+#: FuseOps' kind of a kernel behind which element-wise kernels may be fused.
+OUT_ELEMWISE_FUSABLE = 4
+
+
+def static_dims(expr: relax.Expr) -> list[int] | None:
+    """The dims of a tensor if its shape is static, else None."""
+    return dims_of(expr.ty)
+
+
+def dims_of(ty: relax.Type) -> list[int] | None:
+    """The dims of a tensor type if its shape is static, else None."""
+    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+        return None
+    dims = ty.shape.values
+    return [int(d) for d in dims] if all(isinstance(d, tirx.IntImm) for d in dims) else None
+
+
+def dtype_of(expr: relax.Expr) -> str:
+    """The element type of a tensor, as numpy names it."""
+    return str(expr.ty.dtype.dtype)
