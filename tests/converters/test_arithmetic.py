@@ -1,0 +1,47 @@
+"""Arithmetic: broadcasting of every opset, NaN, and integer division that must not trap."""
+
+import numpy as np
+import pytest
+
+from tests.oracle import check_node, node_model
+from tvm_ext import convert_and_build
+
+RNG = np.random.default_rng(7)
+A = RNG.normal(0, 2, (2, 3, 5)).astype("float32")
+B = RNG.normal(0, 2, (3, 1)).astype("float32")
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Div", "Max", "Mean"])
+def test_broadcasts(op_type):
+    check_node(op_type, [A, B])
+
+
+def test_opset_6_aligns_at_an_axis():
+    b = RNG.normal(size=3).astype("float32")
+    check_node("Sub", [A, b], {"axis": 1, "broadcast": 1}, opset=6, expected=[A - b[:, None]])
+
+
+def test_dims_known_at_run_time_broadcast():
+    model = node_model("Add", [np.ones((2, 3), "f4"), np.ones((5, 7), "f4")], symbolic=True)
+    compiled = convert_and_build(model, "llvm", opt_level=0)
+    for left, right in (((2, 1), (1, 7)), ((1, 7), (4, 7)), ((0, 1), (1, 3))):
+        x, y = RNG.normal(size=left).astype("f4"), RNG.normal(size=right).astype("f4")
+        np.testing.assert_array_equal(compiled(x, y), x + y)
+
+
+def test_nan_wins_on_both_sides():
+    x, y = np.array([np.nan, 1, 2], "f4"), np.array([0, np.nan, 3], "f4")
+    check_node("Max", [x, y], expected=[np.array([np.nan, np.nan, 3], "f4")])
+
+
+def test_integer_division_never_traps():
+    least = np.iinfo("int32").min
+    x = np.array([-7, 7, least, 5], "int32")
+    y = np.array([2, -2, -1, 0], "int32")
+    check_node("Div", [x, y], expected=[np.array([-3, -3, least, 0], "int32")])
+    check_node("Mod", [x, y], expected=[np.array([1, -1, 0, 0], "int32")])
+
+
+def test_integer_powers_are_exact():
+    x, y = np.array([3, -2, -1, 0, 7], "int64"), np.array([39, 5, 101, 0, -1], "int64")
+    check_node("Pow", [x, y], expected=[np.array([3**39, -32, -1, 1, 0])])
