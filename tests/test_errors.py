@@ -184,6 +184,6 @@ def test_a_step_that_fails_is_named():
     host = tvm_ext.targets.host_target()
     steps = tvm_ext.pipeline.default(host).insert("broken", broken, before="ScheduleKernels")
     with pytest.raises(
-        errors.BuildError, match="'broken' of phase 'schedule' failed.*nothing works"
+        errors.BuildError, match=r"'broken' of phase 'schedule' failed.*nothing works"
     ):
         convert_and_build(model(), steps=steps)
