@@ -4,6 +4,8 @@ from tvm import te, tirx
 
 __all__ = ["dropout"]
 
+PRIME = 2**31 - 1
+
 
 def dropout(x, ratio, training, seed):
     """``x / (1 - ratio)`` where the mask is true, else 0; and the mask (bool), shapes of ``x``.
@@ -16,10 +18,7 @@ def dropout(x, ratio, training, seed):
         index = tirx.const(0, "int64")
         for k, extent in zip(i, x.shape, strict=True):
             index = index * extent + k
-        # Reinterpreted: the compiler would bound an index, and knows no overflow.
-        word = tirx.reinterpret("uint64", index).astype("uint32")
-        uniform = (_hashed(word, seed) >> _word(8)).astype("float32")
-        share = uniform * tirx.const(2.0**-24, "float32")
+        share = _hashed(index, seed).astype("float32") / tirx.const(float(PRIME), "float32")
         return tirx.any(tirx.Not(training()), share >= ratio().astype("float32"))
 
     mask = te.compute(x.shape, kept, "dropout_mask")
@@ -34,12 +33,9 @@ def dropout(x, ratio, training, seed):
 
 
 def _hashed(index, seed):
-    """The finaliser of MurmurHash3 over an index mixed with the seed (uint32)."""
-    h = index * _word(0x9E3779B1) + _word(seed * 0x85EBCA77 % 2**32)
-    h = (h ^ (h >> _word(16))) * _word(0x85EBCA6B)
-    h = (h ^ (h >> _word(13))) * _word(0xC2B2AE35)
-    return h ^ (h >> _word(16))
-
-
-def _word(value):
-    return tirx.const(value, "uint32")
+    """Below ``PRIME``: quadratic maps, in int64 without overflow, which the compiler assumes."""
+    prime = tirx.const(PRIME, "int64")
+    h = tirx.floormod(index + seed % PRIME, prime)
+    for factor in (48271, 69621, 16807):
+        h = tirx.floormod(h * (h + tirx.const(factor, "int64")) + index, prime)
+    return h
