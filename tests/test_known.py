@@ -5,9 +5,9 @@ import pytest
 from onnx import parser
 from tvm import relax, tirx
 from tvm.sym import Analyzer
+from tvm_ext.frontend.known import Known, evaluate
 
 from tvm_ext import frontend
-from tvm_ext.frontend.known import Known, evaluate
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 N = tirx.Var("n", "int64")
