@@ -140,15 +140,9 @@ class CompiledModel:
             f"<td>{escape(str(list(info.shape)))}</td><td>{info.dtype}</td></tr>"
             for side, info in rows
         )
-        plan = self.memory
-        memory = (
-            ""
-            if plan is None
-            else (
-                f"<p>arena {plan.arena_bytes / 1e6:.1f} MB, weights {plan.weight_bytes / 1e6:.1f} MB</p>"
-            )
-        )
-        return f"<table><tr><th></th><th>name</th><th>shape</th><th>dtype</th></tr>{cells}</table>{memory}"
+        header = "<tr><th></th><th>name</th><th>shape</th><th>dtype</th></tr>"
+        memory = "" if self.memory is None else f"<p>{self.memory}</p>"
+        return f"<table>{header}{cells}</table>{memory}"
 
     def __call__(self, *args: object, **kwargs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         names = [info.name for info in self.inputs]

@@ -59,10 +59,23 @@ class Kernel:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes that a compiled model is known to need: per running thread, and once."""
+    """Bytes that a compiled model is known to need.
+
+    Attributes:
+        arena_bytes: for activations, per running thread.
+        live_bytes: the lower bound of that: the most bytes alive at one time.
+        weight_bytes: for constants, once.
+    """
 
     arena_bytes: int
+    live_bytes: int
     weight_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"arena {self.arena_bytes / 1e6:.1f} MB (at least {self.live_bytes / 1e6:.1f}), "
+            f"weights {self.weight_bytes / 1e6:.1f} MB"
+        )
 
 
 @dataclass(frozen=True)

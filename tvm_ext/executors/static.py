@@ -42,7 +42,7 @@ class StaticExecutor:
     @property
     def memory(self) -> MemoryPlan:
         """What was planned for every thread, and what all threads share."""
-        return MemoryPlan(self.plan.arena_bytes, self.plan.weight_bytes)
+        return MemoryPlan(self.plan.arena_bytes, self.plan.live_bytes, self.plan.weight_bytes)
 
     @classmethod
     def build(cls, module: IRModule, target: Target) -> StaticExecutor:

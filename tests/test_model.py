@@ -1,0 +1,123 @@
+"""What a compiled model tells about itself: kernels and their nodes, times, sources, memory."""
+
+import threading
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from tvm_ext import convert_and_build
+
+
+def network(batch="1"):
+    rng = np.random.default_rng(0)
+
+    def weights(*shape):
+        return ", ".join(f"{v:.4f}" for v in rng.standard_normal(int(np.prod(shape))) / 10)
+
+    return parser.parse_model(f"""
+    <ir_version: 9, opset_import: ["" : 17]>
+    network (float[{batch}, 4, 8, 8] x) => (float[{batch}, 3] y)
+    <float[8, 4, 3, 3] w = {{{weights(8, 4, 3, 3)}}}, float[8, 3] g = {{{weights(8, 3)}}}>
+    {{
+      [conv] c = Conv <pads = [1, 1, 1, 1]> (x, w)
+      [act] r = Relu(c)
+      [pool] p = GlobalAveragePool(r)
+      [flat] f = Flatten(p)
+      [dense] y = MatMul(f, g)
+    }}
+    """)
+
+
+@pytest.fixture(scope="module")
+def static():
+    return convert_and_build(network(), "llvm")
+
+
+@pytest.fixture(scope="module")
+def dynamic():
+    return convert_and_build(network("n"), "llvm")
+
+
+def sample(batch=1, seed=0):
+    return np.random.default_rng(seed).standard_normal((batch, 4, 8, 8)).astype("float32")
+
+
+def test_every_node_is_found_in_the_profile(static):
+    report = static.profile({"x": sample()}, repeat=3)
+    nodes = {node.split()[-1] for kernel in report.kernels for node in kernel.nodes}
+    assert {"conv", "act", "pool"} <= nodes
+    fused = next(k for k in report.kernels if "Relu act" in k.nodes)
+    assert "Conv conv" in fused.nodes
+    multiply_adds = 8 * 8 * 8 * 4 * 9
+    assert fused.flops >= 2 * multiply_adds
+    assert report.seconds > 0
+    assert "GFLOP/s" in str(report)
+
+
+def test_a_dynamic_model_profiles_too(dynamic):
+    report = dynamic.profile({"x": sample(3)}, repeat=2)
+    assert report.kernels
+    assert report.repeat == 2
+
+
+def test_sources_hold_every_phase(static):
+    sources = static.sources()
+    assert ["import", "select", "fuse", "schedule"] == [
+        name for name in sources if name in ("import", "select", "fuse", "schedule")
+    ]
+    assert "conv2d" in sources["import"]
+    assert "vectorized" in sources["schedule"]
+    assert "fmul" in sources["llvm"] or "fma" in sources["llvm"]
+
+
+def test_benchmark_counts_its_runs(static):
+    latency = static.benchmark(warmup=1, repeat=5)
+    assert len(latency.seconds) == 5
+    assert latency.percentile(10) <= latency.median <= latency.percentile(90)
+
+
+def test_memory_is_planned_within_the_bound(static, dynamic):
+    assert static.memory.arena_bytes >= static.memory.live_bytes > 0
+    assert static.memory.weight_bytes > 0
+    assert dynamic.memory is None
+
+
+def test_a_notebook_shows_inputs_and_outputs(static):
+    html = static._repr_html_()
+    assert "[1, 4, 8, 8]" in html
+    assert "float32[1, 3]" in repr(static)
+
+
+def test_static_and_dynamic_agree(static, dynamic):
+    np.testing.assert_allclose(dynamic(sample()), static(sample()), rtol=1e-5, atol=1e-6)
+    batch = dynamic(sample(5))
+    assert batch.shape == (5, 3)
+    np.testing.assert_allclose(batch[:1], static(sample(5)[:1]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", ["static", "dynamic"])
+def test_threads_share_a_model(model, request):
+    model = request.getfixturevalue(model)
+    inputs = [sample(seed=k) for k in range(4)]
+    expected = [model(x) for x in inputs]
+    results = {}
+
+    def work(k):
+        results[k] = [model(inputs[k]) for _ in range(20)]
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k, outputs in results.items():
+        for output in outputs:
+            np.testing.assert_array_equal(output, expected[k])
+
+
+def test_results_of_two_calls_are_independent(static):
+    first = static(sample(seed=1))
+    kept = first.copy()
+    static(sample(seed=2))
+    np.testing.assert_array_equal(first, kept)
