@@ -1,9 +1,11 @@
-"""The TIR pipeline of our builds: TVM's own, with register tiles kept on the stack."""
+"""The TIR pipeline of our builds: TVM's own, with register tiles and named values on the stack."""
 
 import tvm
 from tvm import tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
+
+from .named_values import rewrite_stores
 
 __all__ = ["TIR_PIPELINE"]
 
@@ -15,7 +17,10 @@ STACK_BYTES = 16 << 10
 
 
 def _rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
-    """``stmt`` with every small local allocation marked; only statements that nest are walked."""
+    """``stmt`` with named values as locals and every small local allocation marked."""
+    if isinstance(stmt, tirx.BufferStore):
+        named = rewrite_stores(stmt)
+        return stmt if named is stmt else _rewrite(named)
     if isinstance(stmt, tirx.AllocBuffer):
         small = _bytes(stmt.buffer) <= STACK_BYTES and _scope(stmt.buffer) == "local"
         marks = {"disable_lower_builtin": tirx.const(1, "bool")}

@@ -11,10 +11,20 @@ from dataclasses import dataclass, field
 from functools import wraps
 
 from tvm import tirx
+from tvm.ir import register_op_attr
+from tvm.tirx.expr import CallEffectKind
 
 __all__ = ["formula", "once"]
 
 Scalar = Callable[..., tirx.Expr]
+
+# An identity that TVM believes to read state. Its simplifier replaces the name of a pure value
+# by the value itself, in every place, and a formula of formulas grows exponentially again.
+_VALUE = "tirx.tvm_ext.value"
+register_op_attr(_VALUE, "TCallEffectKind", CallEffectKind.ReadState.value)
+register_op_attr(_VALUE, "TVectorizable", True)
+register_op_attr(_VALUE, "TScriptPrinterName", "tvm_ext_value", level=20)
+tirx.op.register_intrin_lowering(_VALUE, target="default", f=lambda call: call.args[0])
 
 
 @dataclass
@@ -55,5 +65,5 @@ def once(value: tirx.Expr) -> tirx.Expr:
     if not names.shared or isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
         return value
     name = tirx.Var("t", value.ty)
-    names.bound.append((name, value))
+    names.bound.append((name, tirx.call_intrin(value.ty, _VALUE, value)))
     return name
