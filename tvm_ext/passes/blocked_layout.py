@@ -202,17 +202,29 @@ class _BlockedLayout(PyExprMutator):
         twin = self._twin(x) if isinstance(x, relax.Var) else None
         if twin is not None and static_dims(twin)[4] == lanes:
             return twin
-        twin = self._emit_te(ops.block, x, lanes, pattern=None)
+        n, c, h, w = static_dims(x)
+        if h == w == 1:
+            twin = self._reshape(x, [n, c // lanes, 1, 1, lanes])
+        else:
+            twin = self._emit_te(ops.block, x, lanes, pattern=None)
         if isinstance(x, relax.Var):
             self.blocked.setdefault(x, twin)
         return twin
 
     def _unblock(self, result: relax.Var, channels: int) -> relax.Var:
-        plain = self._emit_te(ops.unblock, result, channels, pattern=None)
-        _, blocks, _, _, lanes = static_dims(result)
-        if blocks * lanes == channels:
+        n, blocks, h, w, lanes = static_dims(result)
+        exact = blocks * lanes == channels
+        if exact and h == w == 1:
+            plain = self._reshape(result, [n, channels, 1, 1])
+        else:
+            plain = self._emit_te(ops.unblock, result, channels, pattern=None)
+        if exact:
             self.blocked[plain] = result
         return plain
+
+    def _reshape(self, x: relax.Expr, dims: list[int]) -> relax.Var:
+        """``x`` with other dims: in memory, one pixel of each channel is the same in both layouts."""
+        return self.builder_.emit(relax.op.reshape(x, dims), self.name)
 
     def _emit_te(self, compute, *args, pattern: int | None = OUT_ELEMWISE_FUSABLE) -> relax.Var:
         attrs = None if pattern is None else {"op_pattern": pattern}

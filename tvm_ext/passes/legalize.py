@@ -57,9 +57,13 @@ REPLACED = {
 
 
 def legalize(specific: Mapping[str, Legalization] | None = None) -> tvm.ir.transform.Pass:
-    """``relax.transform.LegalizeOps`` with the replacements above, and a target's own."""
+    """``relax.transform.LegalizeOps`` with the replacements above, and a target's own.
+
+    A reshape stays what it is: the executors make it a view, where a kernel would copy.
+    """
     replaced = {name: _legalization(compute) for name, compute in REPLACED.items()}
-    return relax.transform.LegalizeOps(replaced | dict(specific or {}))
+    kept = {"relax.reshape": lambda _bb, call: call}
+    return relax.transform.LegalizeOps(replaced | kept | dict(specific or {}))
 
 
 def to_kernel(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -68,6 +72,8 @@ def to_kernel(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return call
     if call.op.name in REPLACED:
         return _legalization(REPLACED[call.op.name])(bb, call)
+    if call.op.name == "relax.reshape":
+        return call
     generic = call.op.get_attr("FLegalize")
     return call if generic is None else generic(bb, call)
 

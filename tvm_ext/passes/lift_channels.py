@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
+from tvm.s_tir import SBlock
+from tvm.sym import Analyzer
 from tvm.tirx.function import IndexMap
 
 __all__ = ["lift_channels"]
@@ -36,7 +38,7 @@ def lift_channels(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
                 if layout is not None:
                     sch.transform_layout(block, (side, index), layout)
         _split_channel_loop(sch, block, lanes)
-    lifted = s_tir.transform.StmtSimplify()(sch.mod)["main"]
+    lifted = _with_plain_indices(sch.mod["main"])
     return lifted if _lanes_agree(lifted, lanes) else None
 
 
@@ -68,6 +70,23 @@ def _split_channel_loop(sch, block, lanes: int) -> None:
         return (n, c // lanes, *rest, c % lanes, *index[spatial:])
 
     sch.transform_block_layout(block, IndexMap.from_func(layout, ndim=len(iters)))
+
+
+def _with_plain_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func`` with ``(o * lanes + i) // lanes`` as ``o``, and the like.
+
+    Not by TVM's StmtSimplify: that removes the variables of unit loops, and schedule rules then
+    find no loop for an axis.
+    """
+    analyzer = Analyzer()
+
+    def bind(block: SBlock) -> None:
+        for axis in block.iter_vars:
+            if not (isinstance(axis.dom.extent, tirx.IntImm) and int(axis.dom.extent) == 1):
+                analyzer.bind(axis.var, axis.dom)
+
+    tvm_ffi.structural_walk(func.body, (SBlock, bind))
+    return tvm_ffi.structural_map(func, ((tirx.FloorDiv, tirx.FloorMod), analyzer.simplify))
 
 
 def _lanes_agree(func: tirx.PrimFunc, lanes: int) -> bool:

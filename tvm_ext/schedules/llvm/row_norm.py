@@ -29,7 +29,7 @@ class RowNorm(CPUScheduleRule):
             return None
         sch, blocks = form
         facts = [walk(sch, block) for block in blocks]
-        depth = common_rows(facts)
+        depth = without_lane(facts, common_rows(facts))
         if len(blocks) < 2 or not depth or all("R" not in f.kinds for f in facts):
             return None
         machine = Machine.of(target)
@@ -57,6 +57,16 @@ def common_rows(blocks: list[Walk]) -> int:
                 for load in reader.accesses:
                     if load.buffer.same_as(store.buffer):
                         depth = min(depth, _aligned(writer, store.indices, reader, load.indices))
+    return depth
+
+
+def without_lane(blocks: list[Walk], depth: int) -> int:
+    """``depth`` without a last axis along which reductions read memory: that one is for lanes."""
+    for facts in blocks:
+        if depth > 1 and "R" in facts.kinds:
+            lane = facts.variables[depth - 1]
+            if any(len(a.indices) > 1 and a.indices[-1].same_as(lane) for a in facts.inputs):
+                return depth - 1
     return depth
 
 
