@@ -9,7 +9,7 @@ from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from . import frontend, pipeline, targets
-from .errors import BuildError, TvmExtError
+from .errors import BuildError, TargetError, TvmExtError
 from .executors.plan import NotStatic
 from .executors.static import StaticExecutor
 from .executors.vm import VMExecutor
@@ -29,6 +29,7 @@ def convert_and_build(
     *,
     opt_level: int = 3,
     shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    precision: str | None = None,
     limits: frontend.Limits | None = None,
     steps: pipeline.Pipeline | None = None,
 ) -> CompiledModel:
@@ -40,17 +41,22 @@ def convert_and_build(
             "cuda", or any TVM target.
         opt_level: 0 (straight conversion) to 3 (everything within the stated error bounds).
         shapes: values for symbolic dims, by dim name or by input name.
+        precision: the type to compute in; None or "fp32" keeps the types of the model. No
+            target offers a lower one so far.
         limits: what a model may ask before it is refused.
         steps: instead of ``pipeline.default(target, opt_level)``; brings its own target.
 
     Raises:
         ModelError: the model cannot be read or contradicts itself.
         ConversionError: nodes that cannot be converted, all of them.
-        TargetError: the target is unknown.
+        TargetError: the target is unknown, or lacks the precision.
         BuildError: the compiler failed.
     """
     steps = steps or pipeline.default(targets.resolve(target), opt_level)
     resolved = steps.target
+    if precision not in (None, "fp32"):
+        kind = resolved.kind.name
+        raise TargetError(f"target {kind} has no precision {precision!r}: use None or 'fp32'")
     with progress(len(steps.steps) + 1) as advance:
         conversion = import_model(model, steps, shapes, limits, advance)
         module, provenance = conversion.module, Provenance(conversion.origin)

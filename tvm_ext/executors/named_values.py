@@ -30,6 +30,8 @@ def rewrite_stores(store: tirx.BufferStore) -> tirx.Stmt:
         return store
     locals_: list[tirx.Stmt] = []
     value = _hoisted(store.value, {}, locals_)
+    if not locals_:  # all names stand under a condition
+        return store
     return tirx.SeqStmt([*locals_, tirx.BufferStore(store.buffer, value, store.indices)])
 
 

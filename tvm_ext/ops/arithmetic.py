@@ -38,27 +38,28 @@ def div(a, b):
     """``a[...] / b[...]``; integers truncate toward zero, and give 0 for a zero divisor."""
     if _is_float(a):
         return a / b
-    return _unless_trapping(b, tirx.truncdiv(a, b), minus_one=_zero(a) - a)
+    return _unless_trapping(b, tirx.truncdiv(a, b), minus_one=lambda: _zero(a) - a)
 
 
 @elementwise
 def mod(a, b):
     """The remainder with the sign of ``b[...]``; of integers 0 for a zero divisor."""
     if _is_float(a):
-        remainder = once(tirx.fmod(a, b))
+        remainder = once(_libm_fmod(a, b))
         differs = tirx.any(tirx.all(remainder < 0.0, b > 0.0), tirx.all(remainder > 0.0, b < 0.0))
         shifted = tirx.Select(differs, remainder + b, remainder)
         is_zero = tirx.all(remainder <= 0.0, remainder >= 0.0)
         return tirx.Select(is_zero, tirx.copysign(remainder, b), shifted)
-    return _unless_trapping(b, tirx.floormod(a, b), minus_one=_zero(a))
+    remainder = tirx.truncmod if _is_unsigned(a) else tirx.floormod
+    return _unless_trapping(b, remainder(a, b), minus_one=lambda: _zero(a))
 
 
 @elementwise
 def fmod(a, b):
     """The remainder with the sign of ``a[...]``; of integers 0 for a zero divisor."""
     if _is_float(a):
-        return tirx.fmod(a, b)
-    return _unless_trapping(b, tirx.truncmod(a, b), minus_one=_zero(a))
+        return _libm_fmod(a, b)
+    return _unless_trapping(b, tirx.truncmod(a, b), minus_one=lambda: _zero(a))
 
 
 @elementwise
@@ -116,6 +117,12 @@ def _power_by_squaring(base, exponent, bits):
     return result
 
 
+def _libm_fmod(a, b):
+    """TVM has no lowering of its own fmod for llvm."""
+    dtype = dtype_of(a)
+    return tirx.call_pure_extern(dtype, "fmodf" if dtype == "float32" else "fmod", a, b)
+
+
 def _unless_trapping(b, result, minus_one):
     """``result`` of a division by ``b``; 0 for b = 0, and ``minus_one`` for b = -1.
 
@@ -123,7 +130,7 @@ def _unless_trapping(b, result, minus_one):
     one: an operation in an arm of a Select is evaluated in any case.
     """
     if not _is_unsigned(b):
-        result = tirx.if_then_else(b.equal(_minus_one(b)), minus_one, result)
+        result = tirx.if_then_else(b.equal(_minus_one(b)), minus_one(), result)
     return tirx.if_then_else(b.equal(_zero(b)), _zero(b), result)
 
 

@@ -64,6 +64,8 @@ def once(value: tirx.Expr) -> tirx.Expr:
     names = _bindings.get()
     if not names.shared or isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
         return value
+    if "int" in str(value.ty.dtype):
+        return value  # TVM takes integer names for indices, and changes their width
     name = tirx.Var("t", value.ty)
     names.bound.append((name, tirx.call_intrin(value.ty, _VALUE, value)))
     return name
