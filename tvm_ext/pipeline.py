@@ -18,6 +18,7 @@ from .frontend import rewrites
 from .passes.blocked_layout import blocked_layout
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
+from .passes.order_dims import order_dims
 from .passes.tiled_matmul import legalize_matmul
 
 __all__ = ["PHASES", "Pipeline", "Step", "default"]
@@ -107,6 +108,7 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
     add("fuse", transform.FoldConstant(), at=1)
     add("fuse", transform.FuseOps(), at=1)
     add("fuse", transform.FuseTIR(), at=1)
+    add("fuse", order_dims, at=1)
     add("fuse", transform.DeadCodeElimination())
     add("schedule", schedules.apply(target, opt_level))
     return Pipeline(target, opt_level, tuple(steps))
