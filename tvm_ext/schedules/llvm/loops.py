@@ -212,8 +212,27 @@ def partition(sch: Schedule, outer: LoopRV, extent: ir.Expr | int, step: int) ->
 
 
 def hint_partition(sch: Schedule, loop: LoopRV) -> None:
-    """Let the compiler cut ``loop`` where the predicate of its block changes."""
+    """Let the compiler cut ``loop`` where the predicate of its block changes.
+
+    Not where a condition below reads memory: LoopPartition takes that for a bound as well, and
+    the parts it makes reach beyond the buffers.
+    """
+    if _has_data_dependent_condition(sch.get(loop)):
+        return
     sch.annotate(loop, "pragma_loop_partition_hint", tirx.const(1, "int32"))
+
+
+def _has_data_dependent_condition(stmt: tirx.Stmt) -> bool:
+    """Whether an integer that is compared somewhere in ``stmt`` is read from memory."""
+    found: list[ir.Expr] = []
+
+    def visit(comparison: ir.Expr) -> None:
+        if "int" in str(comparison.a.ty.dtype):
+            tvm_ffi.structural_walk(comparison, (ir.TensorLoad, found.append))
+
+    comparisons = tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE
+    tvm_ffi.structural_walk(stmt, (comparisons, visit))
+    return bool(found)
 
 
 def uses(expr: ir.Expr, var: ir.Var) -> bool:
