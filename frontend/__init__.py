@@ -7,4 +7,4 @@ from .table import TABLE, converter, lookup
 __all__ = ["TABLE", "Conversion", "Limits", "convert", "converter", "load", "lookup",
            "specialise", "unsupported"]
 
-from . import converters  # noqa: F401, E402  registers the built-in converters
+from . import converters  # noqa: F401  registers the built-in converters

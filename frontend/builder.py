@@ -141,7 +141,7 @@ class Builder:
 
     def equal(self, a: Dim, b: Dim) -> bool:
         """Whether two dims are provably equal."""
-        return bool(self._analyzer.can_prove_equal(a, b)) if not (a is b) else True
+        return bool(self._analyzer.can_prove_equal(a, b)) if a is not b else True
 
     # --- knowledge ------------------------------------------------------------------------
 

@@ -118,3 +118,13 @@ def test_reductions_and_other_targets_are_declined():
         assert Elementwise().apply(prim_func(x, topi.sum(x, 1)), WIDE, False) is None
         cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
         assert Elementwise().apply(prim_func(x, topi.exp(x)), cuda, False) is None
+
+
+@pytest.mark.parametrize("by_memory", [False, True])
+def test_a_loop_is_not_cut_where_a_compared_integer_is_read_from_memory(by_memory):
+    """LoopPartition would take the value for a bound, and write beyond the buffer."""
+    x, k = te.placeholder((4, 5), "int64", "x"), te.placeholder((), "int64", "k")
+    bound = k() if by_memory else tirx.const(2, "int64")
+    y = te.compute((4, 5), lambda i, j: tirx.Select(j - i <= bound, x[i, j], x[i, j] + k()))
+    text = schedule(RULES, prim_func(x, k, y), WIDE).mod.script()
+    assert ("pragma_loop_partition_hint" in text) != by_memory
