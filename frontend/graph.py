@@ -244,6 +244,8 @@ class _Walk:
 
     def _fold(self, node: ir.Node, operands: list[relax.Expr | None]) -> tuple | None:
         """The results of shape arithmetic, evaluated now."""
+        if not shape_arithmetic.is_shape_arithmetic(node.op_type):
+            return None
         while operands and operands[-1] is None:
             operands = operands[:-1]
         inputs = [self._known(operand) for operand in operands]

@@ -14,7 +14,7 @@ import numpy as np
 from tvm import tirx
 from tvm.sym import Analyzer
 
-__all__ = ["Known", "evaluate", "simplified"]
+__all__ = ["Known", "evaluate", "is_shape_arithmetic", "simplified"]
 
 # Shapes are short; beyond this a value is data, not a shape.
 MAX_ELEMENTS = 1024
@@ -54,6 +54,11 @@ def _evaluator(*op_types: str) -> Callable[[Evaluator], Evaluator]:
         return function
 
     return register
+
+
+def is_shape_arithmetic(op_type: str) -> bool:
+    """Whether :func:`evaluate` knows the operator: ask before reading large constants."""
+    return op_type in _EVALUATORS
 
 
 def evaluate(
