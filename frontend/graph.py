@@ -266,7 +266,8 @@ class _Walk:
         ty = result.ty
         if not isinstance(ty, relax.TensorType):
             return result
-        if value.dtype is not None and _dtype(value.dtype, value.name) != self.builder.dtype(result):
+        given = self.builder.dtype(result)
+        if value.dtype is not None and _dtype(value.dtype, value.name) != given:
             raise ModelError(
                 f"value {value.name!r} is declared {value.dtype}, "
                 f"but {value.producer().op_type} gives {self.builder.dtype(result)}"

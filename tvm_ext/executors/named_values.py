@@ -93,7 +93,8 @@ def _call(call: Call, names: Names, out: list[tirx.Stmt] | None) -> Call:
 def _stored(name: tirx.Var, value: tirx.Expr, out: list[tirx.Stmt]) -> tirx.Expr:
     """Store ``value`` in a local variable of its own; the load of it."""
     dtype = tvm.DataType(str(value.ty.dtype))
-    local = tirx.decl_buffer((dtype.lanes,), str(dtype.with_lanes(1)), f"{name.name}_local", scope="local")
+    scalar = str(dtype.with_lanes(1))
+    local = tirx.decl_buffer((dtype.lanes,), scalar, f"{name.name}_local", scope="local")
     zero, one = tirx.const(0, "int32"), tirx.const(1, "int32")
     index = zero if dtype.lanes == 1 else tirx.Ramp(zero, one, dtype.lanes)
     out += [tirx.AllocBuffer(local), tirx.BufferStore(local, value, [index])]

@@ -223,7 +223,7 @@ class _BlockedLayout(PyExprMutator):
         return plain
 
     def _reshape(self, x: relax.Expr, dims: list[int]) -> relax.Var:
-        """``x`` with other dims: in memory, one pixel of each channel is the same in both layouts."""
+        """``x`` with other dims; one pixel of each channel lies the same in both layouts."""
         return self.builder_.emit(relax.op.reshape(x, dims), self.name)
 
     def _emit_te(self, compute, *args, pattern: int | None = OUT_ELEMWISE_FUSABLE) -> relax.Var:
