@@ -1,7 +1,7 @@
 """Linear layers without bias leave ``torch.onnx.export`` as Gemm with a zero bias.
 
 ``nn.Linear(bias=False)`` and ``x @ w`` with a 2-D weight are exported as MatMul by torch 2.13 (but
-for a linear layer of matrices under dynamo: Gemm already), a layer with bias as Gemm. Tools that
+for a linear layer of matrices under dynamo: Gemm without a bias), a layer with bias as Gemm. Tools that
 know a dense layer by its Gemm (fusions with the activation behind it, schedules) then miss exactly
 the layers without bias::
 
@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
 
+import numpy as np
+import onnx_ir as ir
 import torch
 from torch.onnx import symbolic_opset9
 from tvm_ext.frontend.rewrites.matmul_to_gemm import BatchedMatMulToGemm, MatMulToGemm
@@ -55,11 +57,31 @@ def _rewriting_export(export):
             return export(model, args, f, dynamo=False, external_data=external_data, **options)
         program = export(model, args, dynamo=True, **options)
         _to_gemm(program.model)
+        _add_zero_biases(program.model.graph)
         if f is not None:
             program.save(f, external_data=external_data)
         return program
 
     return rewritten
+
+
+def _add_zero_biases(graph: ir.Graph) -> None:
+    """Give each ``Gemm(x, w)`` the zero bias that the TorchScript form has."""
+    for node in graph:
+        if node.op_type != "Gemm" or (len(node.inputs) > 2 and node.inputs[2] is not None):
+            continue
+        weight = node.inputs[1]
+        transposed = node.attributes.get_int("transB", 0)
+        columns = None if weight.shape is None else weight.shape[0 if transposed else 1]
+        if not isinstance(columns, int):
+            continue
+        zeros = ir.tensor(np.zeros(columns, weight.dtype.numpy()), name=f"{node.outputs[0].name}_b")
+        bias = ir.Value(
+            name=zeros.name, shape=zeros.shape, type=ir.TensorType(zeros.dtype), const_value=zeros
+        )
+        graph.register_initializer(bias)
+        node.resize_inputs(3)
+        node.replace_input_with(2, bias)
 
 
 def _linear(g, x, weight, bias):
