@@ -1,9 +1,9 @@
 """Linear layers without bias leave ``torch.onnx.export`` as Gemm with a zero bias.
 
 ``nn.Linear(bias=False)`` and ``x @ w`` with a 2-D weight are exported as MatMul by torch 2.13 (but
-for a linear layer of matrices under dynamo: Gemm without a bias), a layer with bias as Gemm. Tools that
-know a dense layer by its Gemm (fusions with the activation behind it, schedules) then miss exactly
-the layers without bias::
+for a linear layer of matrices under dynamo: Gemm without a bias), a layer with bias as Gemm. Tools
+that know a dense layer by its Gemm (fusions with the activation behind it, schedules) then miss
+exactly the layers without bias::
 
     with bias_less_linear_as_gemm():
         torch.onnx.export(model, inputs, "model.onnx")

@@ -6,13 +6,14 @@ from tvm import relax
 
 from tvm_ext.ops.cast import bit_cast as reinterpret
 from tvm_ext.ops.cast import cast as convert
+from tvm_ext.ops.float8 import FORMATS
 
 from ..table import converter
 
 # What a kernel can hold and compute with.
 _SERVED = {
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2",
+    "float16", "bfloat16", "float32", "float64", *FORMATS,
 }  # fmt: skip
 
 
@@ -76,6 +77,6 @@ def _cast(bb, x: relax.Expr, dtype: str, saturate: int = 1) -> relax.Expr:
         raise NotImplementedError(f"element type {', '.join(refused)}")
     if source == dtype:
         return x
-    if dtype == "bool" or "float8" in dtype:
+    if dtype == "bool" or "float8" in source + dtype:
         return bb.emit_te(convert, x, dtype, bool(saturate))
     return bb.emit(relax.op.astype(x, dtype))
