@@ -65,10 +65,10 @@ CHAIN = conv_network(
 def test_layout_changes_only_at_the_ends():
     text = select(CHAIN)
     calls = [line.split("cls.")[1].split(",")[0] for line in text.splitlines() if "cls." in line]
-    assert sum(call.startswith("block") for call in calls) == 1
-    assert sum(call.startswith("unblock") for call in calls) == 1
-    assert calls[0].startswith("block")
-    assert calls[-1].startswith("unblock")
+    assert [call for call in calls if call.startswith("block")] == calls[:1]
+    # One pixel of each channel lies the same in both layouts: the last change is a view.
+    assert not any(call.startswith("unblock") for call in calls)
+    assert text.count("R.reshape") == 1
 
 
 def test_a_chain_of_blocked_kernels_is_right():
