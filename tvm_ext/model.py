@@ -19,11 +19,11 @@ from .inputs import random_inputs
 from .interface import TensorInfo
 from .profile import KernelFacts, Profile, summarise
 
-__all__ = ["CompiledModel", "Latency", "TensorInfo", "load"]
+__all__ = ["CompiledModel", "RunTimes", "TensorInfo", "load"]
 
 
 @dataclass(frozen=True)
-class Latency:
+class RunTimes:
     """Seconds of each of several runs."""
 
     seconds: tuple[float, ...]
@@ -108,7 +108,7 @@ class CompiledModel:
 
     def benchmark(
         self, feeds: Mapping[str, object] | None = None, *, warmup: int = 3, repeat: int = 30
-    ) -> Latency:
+    ) -> RunTimes:
         """Time ``repeat`` whole runs on ``feeds`` (seeded random by default), copies included."""
         feeds = self._or_random(feeds)
         for _ in range(warmup):
@@ -118,7 +118,7 @@ class CompiledModel:
             start = time.perf_counter()
             self.run(None, feeds)
             seconds.append(time.perf_counter() - start)
-        return Latency(tuple(seconds), threads.threads())
+        return RunTimes(tuple(seconds), threads.threads())
 
     def _or_random(self, feeds: Mapping[str, object] | None) -> Mapping[str, object]:
         return random_inputs(self.inputs) if feeds is None else feeds
