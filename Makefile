@@ -23,7 +23,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 
 lint: $(INSTALLED)
-	$(BIN)/ruff check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check --extend-exclude "*.md" .
 	$(BIN)/mypy -p tvm_ext
 
 $(INSTALLED): setup.cfg pyproject.toml

@@ -4,7 +4,16 @@ from .graph import Conversion, convert, unsupported
 from .load import Limits, load, specialise
 from .table import TABLE, converter, lookup
 
-__all__ = ["TABLE", "Conversion", "Limits", "convert", "converter", "load", "lookup",
-           "specialise", "unsupported"]
+__all__ = [
+    "TABLE",
+    "Conversion",
+    "Limits",
+    "convert",
+    "converter",
+    "load",
+    "lookup",
+    "specialise",
+    "unsupported",
+]
 
 from . import converters  # noqa: F401  registers the built-in converters

@@ -21,8 +21,17 @@ from .table import lookup
 __all__ = ["Conversion", "convert", "unsupported"]
 
 # What a converter, or TVM below it, may raise for a node it cannot serve.
-_REFUSALS = (NotImplementedError, ValueError, TypeError, KeyError, IndexError, AttributeError,
-             ArithmeticError, InternalError, RuntimeError)
+_REFUSALS = (
+    NotImplementedError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+    InternalError,
+    RuntimeError,
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,6 @@ class Conversion:
     origin: dict[str, ir.Node]
     inputs: dict[str, Type]
     outputs: dict[str, Type]
-
 
 
 def unsupported(model: ir.Model) -> list[UnsupportedNode]:
@@ -138,8 +146,10 @@ class _Walk:
         """Convert all nodes of ``graph``; failures are collected, their consumers skipped."""
         for node in graph:
             operands = [None if value is None else self.tensor(value) for value in node.inputs]
-            absent = (value is not None and operand is None
-                      for value, operand in zip(node.inputs, operands, strict=True))
+            absent = (
+                value is not None and operand is None
+                for value, operand in zip(node.inputs, operands, strict=True)
+            )
             if not any(absent):
                 self.node(node, operands)
 
@@ -175,13 +185,23 @@ class _Walk:
 
     def captured(self, graph: ir.Graph) -> list[ir.Value]:
         """The run-time values that ``graph`` takes from around it."""
-        used = [value for node in ir.traversal.RecursiveGraphIterator(graph)
-                for value in node.inputs if value is not None] + list(graph.outputs)
-        return [value for value in dict.fromkeys(used)
-                if isinstance(self.values.get(value), relax.Var)]
+        used = [
+            value
+            for node in ir.traversal.RecursiveGraphIterator(graph)
+            for value in node.inputs
+            if value is not None
+        ] + list(graph.outputs)
+        return [
+            value for value in dict.fromkeys(used) if isinstance(self.values.get(value), relax.Var)
+        ]
 
-    def function(self, name: str, graph: ir.Graph, types: Sequence[Type],
-                 body: Callable[[list[relax.Var]], list[relax.Expr]]) -> BodyFunction:
+    def function(
+        self,
+        name: str,
+        graph: ir.Graph,
+        types: Sequence[Type],
+        body: Callable[[list[relax.Var]], list[relax.Expr]],
+    ) -> BodyFunction:
         """A function with parameters of ``types``, then what ``graph`` captures.
 
         ``body`` maps the parameters of ``types`` to the results. Dims are the function's own:
@@ -190,10 +210,12 @@ class _Walk:
         captured = self.captured(graph)
         outer = [self.values[value] for value in captured]
         own: dict[str, tirx.Var] = {}
-        params = [relax.Var(f"p{k}", self._own(ty, own))
-                  for k, ty in enumerate([*types, *(value.ty for value in outer)])]
+        params = [
+            relax.Var(f"p{k}", self._own(ty, own))
+            for k, ty in enumerate([*types, *(value.ty for value in outer)])
+        ]
         outside, self.values = self.values, dict(self.values)
-        self.values.update(zip(captured, params[len(types):], strict=True))
+        self.values.update(zip(captured, params[len(types) :], strict=True))
         bb = self.builder.bb
         try:
             # Public: TVM takes unused parameters away from private functions.
@@ -250,9 +272,7 @@ class _Walk:
             operands = operands[:-1]
         inputs = [self._known(operand) for operand in operands]
         attributes = {name: attr.value for name, attr in node.attributes.items()}
-        result = shape_arithmetic.evaluate(
-            node.op_type, inputs, attributes, self.builder._analyzer
-        )
+        result = shape_arithmetic.evaluate(node.op_type, inputs, attributes, self.builder._analyzer)
         return None if result is None else (self.builder.materialise(result),)
 
     def _known(self, operand: relax.Expr | None) -> Known | None:
@@ -277,8 +297,10 @@ class _Walk:
             if ty.ndim < 0 and declared is None:
                 raise NotImplementedError("the rank of the result is known only at run time")
             declared = declared if declared is not None else [None] * ty.ndim
-            dims = [d if isinstance(d, int) else self.builder.fresh_dim(f"{value.name}_{k}")
-                    for k, d in enumerate(declared)]
+            dims = [
+                d if isinstance(d, int) else self.builder.fresh_dim(f"{value.name}_{k}")
+                for k, d in enumerate(declared)
+            ]
             return self.builder.match(result, dims)
         self._check_shape(value, declared, self.builder.shape(result))
         return result

@@ -68,8 +68,9 @@ def evaluate(
     function = _EVALUATORS.get(op_type)
     if function is None or not inputs or any(not _is_shape_like(known) for known in inputs):
         return None
-    operands = [known.array.astype(object) if known.dtype in _INTEGERS else known.array
-                for known in inputs]
+    operands = [
+        known.array.astype(object) if known.dtype in _INTEGERS else known.array for known in inputs
+    ]
     try:
         with np.errstate(all="ignore"):
             array = function(*operands, **attributes)
@@ -105,8 +106,11 @@ def _result_dtype(op_type: str, inputs: list[Known], attributes: dict[str, objec
 
 
 def _is_shape_like(known: Known | None) -> bool:
-    return (known is not None and known.array.size <= MAX_ELEMENTS
-            and known.dtype in _INTEGERS | _FLOATS)
+    return (
+        known is not None
+        and known.array.size <= MAX_ELEMENTS
+        and known.dtype in _INTEGERS | _FLOATS
+    )
 
 
 class _NotShapeArithmetic(Exception):
@@ -258,8 +262,9 @@ def _either(symbolic: Callable, concrete: Callable) -> Evaluator:
 
     def choose(x, y):
         if isinstance(x, tirx.Expr) or isinstance(y, tirx.Expr):
-            return symbolic(*(v if isinstance(v, tirx.Expr) else tirx.const(v, "int64")
-                              for v in (x, y)))
+            return symbolic(
+                *(v if isinstance(v, tirx.Expr) else tirx.const(v, "int64") for v in (x, y))
+            )
         return concrete(x, y)
 
     def fold(first, *rest):

@@ -172,7 +172,7 @@ def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
     for outer in _graphs(model):
         inner = [graph for node, _ in _nodes(outer) for graph in _subgraphs(node)]
-        for graph in ([outer, *inner] if isinstance(outer, ir.Graph) else inner):
+        for graph in [outer, *inner] if isinstance(outer, ir.Graph) else inner:
             for name, value in graph.initializers.items():
                 if value.const_value is not None:
                     yield name, value.const_value

@@ -10,8 +10,18 @@ from tvm_ext import convert_and_build
 __all__ = ["check_model", "check_node", "node_model"]
 
 
-def node_model(op_type, inputs, attributes=None, *, opset=None, domain="", outputs=1,
-               constants=(), symbolic=False, absent=()):
+def node_model(
+    op_type,
+    inputs,
+    attributes=None,
+    *,
+    opset=None,
+    domain="",
+    outputs=1,
+    constants=(),
+    symbolic=False,
+    absent=(),
+):
     """A model of one node.
 
     ``inputs`` are arrays (None: absent). ``constants`` are indices of inputs that become
@@ -30,8 +40,9 @@ def node_model(op_type, inputs, attributes=None, *, opset=None, domain="", outpu
         dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
         graph_inputs.append(helper.make_tensor_value_info(names[k], dtype, shape))
     output_names = ["" if k in absent else f"y{k}" for k in range(outputs)]
-    node = helper.make_node(op_type, names, output_names, "node", domain=domain,
-                            **(attributes or {}))
+    node = helper.make_node(
+        op_type, names, output_names, "node", domain=domain, **(attributes or {})
+    )
     graph_outputs = [helper.make_empty_tensor_value_info(name) for name in output_names if name]
     opset = opset or onnx.defs.onnx_opset_version()
     imports = [helper.make_opsetid(domain, opset)]
@@ -50,8 +61,12 @@ def node_model(op_type, inputs, attributes=None, *, opset=None, domain="", outpu
 def reference(model, feeds):
     """The outputs by onnx.reference, with float32 and narrower computed in float64."""
     return ReferenceEvaluator(_widened(model)).run(
-        None, {k: v.astype("float64") if v.dtype in (np.float32, np.float16) else v
-               for k, v in feeds.items()})
+        None,
+        {
+            k: v.astype("float64") if v.dtype in (np.float32, np.float16) else v
+            for k, v in feeds.items()
+        },
+    )
 
 
 def _widened(model):
@@ -68,8 +83,9 @@ def _widened(model):
     return wide
 
 
-def check_model(model, feeds, *, rtol=1e-5, atol=1e-6, opt_levels=(0,), expected=None,
-                target="llvm"):
+def check_model(
+    model, feeds, *, rtol=1e-5, atol=1e-6, opt_levels=(0,), expected=None, target="llvm"
+):
     """Build ``model`` at each opt level and compare with ``expected`` or the reference."""
     expected = reference(model, feeds) if expected is None else expected
     assert expected, "nothing to compare"
@@ -79,17 +95,45 @@ def check_model(model, feeds, *, rtol=1e-5, atol=1e-6, opt_levels=(0,), expected
         for got, want in zip(results, expected, strict=True):
             want = np.asarray(want)
             assert got.shape == want.shape, f"shape {got.shape}, expected {want.shape}"
-            np.testing.assert_allclose(got.astype(want.dtype), want, rtol=rtol, atol=atol,
-                                       equal_nan=True, err_msg=f"opt_level {level}")
+            np.testing.assert_allclose(
+                got.astype(want.dtype),
+                want,
+                rtol=rtol,
+                atol=atol,
+                equal_nan=True,
+                err_msg=f"opt_level {level}",
+            )
 
 
-def check_node(op_type, inputs, attributes=None, *, opset=None, domain="", outputs=1,
-               constants=(), symbolic=False, absent=(), expected=None, **tolerance):
+def check_node(
+    op_type,
+    inputs,
+    attributes=None,
+    *,
+    opset=None,
+    domain="",
+    outputs=1,
+    constants=(),
+    symbolic=False,
+    absent=(),
+    expected=None,
+    **tolerance,
+):
     """Build a one-node model and compare it with the reference evaluator in float64."""
-    model = node_model(op_type, inputs, attributes, opset=opset, domain=domain, outputs=outputs,
-                       constants=constants, symbolic=symbolic, absent=absent)
-    feeds = {f"x{k}": array for k, array in enumerate(inputs)
-             if array is not None and k not in constants}
+    model = node_model(
+        op_type,
+        inputs,
+        attributes,
+        opset=opset,
+        domain=domain,
+        outputs=outputs,
+        constants=constants,
+        symbolic=symbolic,
+        absent=absent,
+    )
+    feeds = {
+        f"x{k}": array for k, array in enumerate(inputs) if array is not None and k not in constants
+    }
     expected = reference(model, feeds) if expected is None else expected
     _declare_ranks(model, expected)
     check_model(model, feeds, expected=expected, **tolerance)

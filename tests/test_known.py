@@ -19,8 +19,7 @@ def result_shape(text):
     (ty,) = conversion.outputs.values()
     calls = []
     relax.analysis.post_order_visit(conversion.module["main"], calls.append)
-    run_time = [c for c in calls if isinstance(c, relax.Call)
-                and "tensor_to_shape" in str(c.op)]
+    run_time = [c for c in calls if isinstance(c, relax.Call) and "tensor_to_shape" in str(c.op)]
     assert not run_time, "a shape is computed at run time"
     return [str(dim).replace("T.int64", "").strip("()") for dim in ty.shape.values]
 
@@ -72,17 +71,20 @@ def evaluated(op_type, *inputs, **attributes):
     return None if result is None else [str(v) for v in result.array.flat]
 
 
-@pytest.mark.parametrize("op_type, inputs, attributes, expected", [
-    ("Add", [[N, 2], [1, 3]], {}, ["n + T.int64(1)", "5"]),
-    ("Div", [[-7, 8], [2, 3]], {}, ["-3", "2"]),
-    ("Mod", [[-7, 8], [2, 3]], {}, ["1", "2"]),
-    ("ReduceProd", [[N, 2, 3]], {"keepdims": 0}, ["n * T.int64(6)"]),
-    ("ReduceSum", [[1, 2, 3]], {}, ["6"]),
-    ("ReduceMax", [[1, 5, 3]], {"keepdims": 0}, ["5"]),
-    ("ReduceMin", [[4, 5, 3]], {}, ["3"]),
-    ("Slice", [[N, 2, 3], [-1], [-9], [0], [-1]], {}, ["3", "2", "n"]),
-    ("Max", [[1, 5], [2, 2]], {}, ["2", "5"]),
-])
+@pytest.mark.parametrize(
+    "op_type, inputs, attributes, expected",
+    [
+        ("Add", [[N, 2], [1, 3]], {}, ["n + T.int64(1)", "5"]),
+        ("Div", [[-7, 8], [2, 3]], {}, ["-3", "2"]),
+        ("Mod", [[-7, 8], [2, 3]], {}, ["1", "2"]),
+        ("ReduceProd", [[N, 2, 3]], {"keepdims": 0}, ["n * T.int64(6)"]),
+        ("ReduceSum", [[1, 2, 3]], {}, ["6"]),
+        ("ReduceMax", [[1, 5, 3]], {"keepdims": 0}, ["5"]),
+        ("ReduceMin", [[4, 5, 3]], {}, ["3"]),
+        ("Slice", [[N, 2, 3], [-1], [-9], [0], [-1]], {}, ["3", "2", "n"]),
+        ("Max", [[1, 5], [2, 2]], {}, ["2", "5"]),
+    ],
+)
 def test_evaluators(op_type, inputs, attributes, expected):
     assert evaluated(op_type, *map(known, inputs), **attributes) == expected
 

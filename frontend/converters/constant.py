@@ -23,16 +23,30 @@ def constant_sparse(bb, *, value=None, sparse_value=None):
 
 
 @converter("Constant", 12, 13, 19, 21, 23, 24, 25)
-def constant(bb, *, value=None, sparse_value=None, value_int=None, value_ints=None,
-             value_float=None, value_floats=None, value_string=None, value_strings=None):
+def constant(
+    bb,
+    *,
+    value=None,
+    sparse_value=None,
+    value_int=None,
+    value_ints=None,
+    value_float=None,
+    value_floats=None,
+    value_string=None,
+    value_strings=None,
+):
     if value is not None:
         return bb.const(value.numpy())
     if sparse_value is not None:
         raise NotImplementedError("sparse tensors are not supported")
     if value_string is not None or value_strings is not None:
         raise NotImplementedError("strings are not supported")
-    for number, dtype in ((value_int, "int64"), (value_ints, "int64"),
-                          (value_float, "float32"), (value_floats, "float32")):
+    for number, dtype in (
+        (value_int, "int64"),
+        (value_ints, "int64"),
+        (value_float, "float32"),
+        (value_floats, "float32"),
+    ):
         if number is not None:
             return bb.const(np.asarray(number, dtype))
     raise NotImplementedError("no value is given")

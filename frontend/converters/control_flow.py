@@ -23,8 +23,10 @@ def if_(bb, condition, *, then_branch, else_branch):
         chosen = then_branch if known.item() else else_branch
         return tuple(bb.walk.inline(chosen, []))
     flag = bb.emit(relax.op.reshape(condition, []))
-    blocks = [bb.branch(lambda graph=graph: bb.walk.inline(graph, []))
-              for graph in (then_branch, else_branch)]
+    blocks = [
+        bb.branch(lambda graph=graph: bb.walk.inline(graph, []))
+        for graph in (then_branch, else_branch)
+    ]
     result = bb.emit(relax.If(flag, *blocks))
     return tuple(bb.emit(relax.TupleGetItem(result, k)) for k in range(len(bb.node.outputs)))
 
@@ -42,19 +44,31 @@ def loop(bb, trips=None, condition=None, *state, body):
 
 
 @converter("Scan", 9, 11, 16, 19, 21, 23, 24, 25)
-def scan(bb, *operands, body, num_scan_inputs, scan_input_axes=None, scan_input_directions=None,
-         scan_output_axes=None, scan_output_directions=None):
+def scan(
+    bb,
+    *operands,
+    body,
+    num_scan_inputs,
+    scan_input_axes=None,
+    scan_input_directions=None,
+    scan_output_axes=None,
+    scan_output_directions=None,
+):
     carried = len(operands) - num_scan_inputs
     state, sequences = list(operands[:carried]), operands[carried:]
-    axes = [axis % bb.rank(x) for axis, x in zip(scan_input_axes or [0] * len(sequences),
-                                                 sequences, strict=True)]
+    axes = [
+        axis % bb.rank(x)
+        for axis, x in zip(scan_input_axes or [0] * len(sequences), sequences, strict=True)
+    ]
     backward = scan_input_directions or [0] * len(sequences)
     length = bb.shape(sequences[0])[axes[0]]
 
     def trip(iteration, flag, values):
         state, whole = values[:carried], values[carried:]
-        slices = [bb.emit_te(ops.scan_step, x, iteration, axis, bool(reverse))
-                  for x, axis, reverse in zip(whole, axes, backward, strict=True)]
+        slices = [
+            bb.emit_te(ops.scan_step, x, iteration, axis, bool(reverse))
+            for x, axis, reverse in zip(whole, axes, backward, strict=True)
+        ]
         return flag, bb.walk.inline(body, [*state, *slices])
 
     trips = bb.emit_te(ops.scan_trips, *te_dims(bb, sequences[0])[axes[0] : axes[0] + 1])
@@ -93,8 +107,7 @@ def _run(bb, graph, trips, condition, state, trip, constant=()):
 
     varying: set[tuple[int, int]] = set()  # (state, axis) whose dim a trip changes
     while True:
-        types = [relax.TensorType(dims, bb.dtype(x)) for dims, x in
-                 zip(shapes, state, strict=True)]
+        types = [relax.TensorType(dims, bb.dtype(x)) for dims, x in zip(shapes, state, strict=True)]
         made = bb.walk.function("loop_body", graph, [*scalars, *types, *fixed], emit)
         changed = _changed_dims(bb, made.parameters[2:], made.results[1 : 1 + len(state)])
         if changed <= varying:
@@ -108,11 +121,19 @@ def _run(bb, graph, trips, condition, state, trip, constant=()):
     empty = [bb.const(np.zeros([0, *_static_or_0(ty)], str(ty.dtype.dtype))) for ty in stacked]
     outputs = [relax.TensorType(ndim=ty.ndim, dtype=ty.dtype) for ty in types]
     outputs += [relax.TensorType(ndim=ty.ndim + 1, dtype=ty.dtype) for ty in stacked]
-    arguments = [bb.emit(made.function), bb.emit(relax.op.reshape(trips, [])),
-                 bb.emit(relax.op.reshape(condition, [])), relax.Tuple(state),
-                 relax.Tuple(empty), relax.Tuple([*constant, *made.captured])]
-    final = bb.emit(relax.op.call_builtin_with_ctx(
-        "tvm_ext.loop", relax.Tuple(arguments), ty_args=relax.TupleType(outputs)))
+    arguments = [
+        bb.emit(made.function),
+        bb.emit(relax.op.reshape(trips, [])),
+        bb.emit(relax.op.reshape(condition, [])),
+        relax.Tuple(state),
+        relax.Tuple(empty),
+        relax.Tuple([*constant, *made.captured]),
+    ]
+    final = bb.emit(
+        relax.op.call_builtin_with_ctx(
+            "tvm_ext.loop", relax.Tuple(arguments), ty_args=relax.TupleType(outputs)
+        )
+    )
     items = [bb.emit(relax.TupleGetItem(final, k)) for k in range(len(outputs))]
     count = bb.fresh_dim("trips")
     shapes += [[count, *_own_dims(bb, ty)] for ty in stacked]
@@ -127,8 +148,9 @@ def _changed_dims(bb, before, after):
             raise NotImplementedError("the rank of a carried value changes between trips")
         dims = [None] * new.ndim if new.shape is None else new.shape.values
         pairs = zip(old.shape.values, dims, strict=True)
-        changed |= {(k, axis) for axis, (a, b) in enumerate(pairs)
-                    if b is None or not bb.equal(a, b)}
+        changed |= {
+            (k, axis) for axis, (a, b) in enumerate(pairs) if b is None or not bb.equal(a, b)
+        }
     return changed
 
 

@@ -66,5 +66,6 @@ def _readable(bb, x, axes, index_shape):
     """Refuse to gather from an axis without elements, unless nothing is gathered."""
     dims = bb.shape(x)
     if any(isinstance(dims[axis], int) and dims[axis] == 0 for axis in axes) and not any(
-            isinstance(dim, int) and dim == 0 for dim in index_shape):
+        isinstance(dim, int) and dim == 0 for dim in index_shape
+    ):
         raise ValueError(f"there is nothing to gather in {dims}")

@@ -59,8 +59,11 @@ def place(bb, x, before, after, value, mode="constant"):
     shape = [bb.simplify(b + d + a) for b, d, a in zip(before, dims, after, strict=True)]
     if any(isinstance(dim, int) and dim < 0 for dim in shape):
         raise ValueError(f"the pads take away more than there is in {dims}")
-    padded = [k for k, (b, a) in enumerate(zip(before, after, strict=True))
-              if not (bb.equal(b, 0) and bb.equal(a, 0))]
+    padded = [
+        k
+        for k, (b, a) in enumerate(zip(before, after, strict=True))
+        if not (bb.equal(b, 0) and bb.equal(a, 0))
+    ]
     if not padded:
         return x
     _fillable(bb, dims, shape, mode)

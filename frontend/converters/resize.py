@@ -33,25 +33,72 @@ def upsample(bb, x, scales, *, mode="nearest"):
 
 
 @converter("Resize", 11, 13)
-def resize_11(bb, x, roi=None, scales=None, sizes=None, *, mode="nearest",
-              coordinate_transformation_mode="half_pixel", nearest_mode="round_prefer_floor",
-              cubic_coeff_a=-0.75, exclude_outside=0, extrapolation_value=0.0):
-    return resize(bb, x, roi, scales, sizes, mode=mode, nearest_mode=nearest_mode,
-                  coordinate_transformation_mode=coordinate_transformation_mode,
-                  cubic_coeff_a=cubic_coeff_a, exclude_outside=exclude_outside,
-                  extrapolation_value=extrapolation_value)
+def resize_11(
+    bb,
+    x,
+    roi=None,
+    scales=None,
+    sizes=None,
+    *,
+    mode="nearest",
+    coordinate_transformation_mode="half_pixel",
+    nearest_mode="round_prefer_floor",
+    cubic_coeff_a=-0.75,
+    exclude_outside=0,
+    extrapolation_value=0.0,
+):
+    return resize(
+        bb,
+        x,
+        roi,
+        scales,
+        sizes,
+        mode=mode,
+        nearest_mode=nearest_mode,
+        coordinate_transformation_mode=coordinate_transformation_mode,
+        cubic_coeff_a=cubic_coeff_a,
+        exclude_outside=exclude_outside,
+        extrapolation_value=extrapolation_value,
+    )
 
 
 @converter("Resize", 18, 19)
-def resize(bb, x, roi=None, scales=None, sizes=None, *, antialias=0, axes=None,
-           coordinate_transformation_mode="half_pixel", cubic_coeff_a=-0.75, exclude_outside=0,
-           extrapolation_value=0.0, keep_aspect_ratio_policy="stretch", mode="nearest",
-           nearest_mode="round_prefer_floor"):
-    sampling = Sampling(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a,
-                        bool(antialias), bool(exclude_outside))
-    return _resize(bb, x, sampling, scales=_present(bb, scales), sizes=_present(bb, sizes),
-                   roi=_present(bb, roi), axes=axes, extrapolation_value=extrapolation_value,
-                   policy=keep_aspect_ratio_policy)
+def resize(
+    bb,
+    x,
+    roi=None,
+    scales=None,
+    sizes=None,
+    *,
+    antialias=0,
+    axes=None,
+    coordinate_transformation_mode="half_pixel",
+    cubic_coeff_a=-0.75,
+    exclude_outside=0,
+    extrapolation_value=0.0,
+    keep_aspect_ratio_policy="stretch",
+    mode="nearest",
+    nearest_mode="round_prefer_floor",
+):
+    sampling = Sampling(
+        mode,
+        coordinate_transformation_mode,
+        nearest_mode,
+        cubic_coeff_a,
+        bool(antialias),
+        bool(exclude_outside),
+    )
+    return _resize(
+        bb,
+        x,
+        sampling,
+        scales=_present(bb, scales),
+        sizes=_present(bb, sizes),
+        roi=_present(bb, roi),
+        axes=axes,
+        extrapolation_value=extrapolation_value,
+        policy=keep_aspect_ratio_policy,
+    )
 
 
 def _present(bb, value):
@@ -81,18 +128,32 @@ class _Axis:
         return self.length, self.extent, self.scale, self.k, self.start, self.end
 
 
-def _resize(bb, x, sampling, *, scales=None, sizes=None, roi=None, axes=None,
-            extrapolation_value=0.0, policy="stretch"):
+def _resize(
+    bb,
+    x,
+    sampling,
+    *,
+    scales=None,
+    sizes=None,
+    roi=None,
+    axes=None,
+    extrapolation_value=0.0,
+    policy="stretch",
+):
     rank = bb.rank(x)
     axes = [axis % rank for axis in axes] if axes else list(range(rank))
-    plan = [a for a in _plan(bb, x, axes, scales, sizes, roi, policy)
-            if not _untouched(bb, a, sampling)]
+    plan = [
+        a for a in _plan(bb, x, axes, scales, sizes, roi, policy) if not _untouched(bb, a, sampling)
+    ]
     if not plan:
         return x
     if any(isinstance(a.extent, int) and a.extent == 0 for a in plan):
         raise ValueError("an axis without elements cannot be resized")
-    y = _nearest(bb, x, plan, sampling) if sampling.mode == "nearest" else _interpolated(
-        bb, x, plan, sampling)
+    y = (
+        _nearest(bb, x, plan, sampling)
+        if sampling.mode == "nearest"
+        else _interpolated(bb, x, plan, sampling)
+    )
     if sampling.coordinates == "tf_crop_and_resize":
         masks = [bb.emit_te(sampling.outside, *a.arguments) for a in plan]
         y = bb.emit_te(ops.extrapolated, y, extrapolation_value, [a.axis for a in plan], *masks)
@@ -128,10 +189,13 @@ def _lengths_by_scale(bb, x, axes, extents, scales):
         raise ValueError("neither scales nor sizes are given")
     known = bb.static(scales)
     factors = [scales] * len(axes) if known is None else [float(f) for f in known.flat]
-    if known is not None and all(isinstance(e, int) or f.is_integer()
-                                 for e, f in zip(extents, factors, strict=True)):
-        return [int(e * f) if isinstance(e, int) else bb.simplify(e * int(f))
-                for e, f in zip(extents, factors, strict=True)], factors
+    if known is not None and all(
+        isinstance(e, int) or f.is_integer() for e, f in zip(extents, factors, strict=True)
+    ):
+        return [
+            int(e * f) if isinstance(e, int) else bb.simplify(e * int(f))
+            for e, f in zip(extents, factors, strict=True)
+        ], factors
     dims = [te_dims(bb, x)[axis] for axis in axes]
     return bb.dims(bb.emit_te(ops.scaled_dims, scales, *dims)), factors
 
@@ -180,7 +244,8 @@ def _nearest(bb, x, plan, sampling):
 def _whole_factor(a, sampling):
     """f where position i reads i // f; 0 where it does not."""
     exact = (sampling.coordinates, sampling.nearest_mode) in {
-        ("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"),
+        ("asymmetric", "floor"),
+        ("half_pixel", "round_prefer_floor"),
         ("half_pixel", "round_prefer_ceil"),
     }
     whole = exact and a.static_scale is not None and a.static_scale.is_integer()

@@ -11,7 +11,8 @@ from .slicing import take_slice
 
 # What the sort does not know, and a wider type with the same order.
 _COMPARABLE = {"float16": "float32", "bfloat16": "float32"} | dict.fromkeys(
-    ("bool", "int8", "int16", "uint8", "uint16"), "int32")
+    ("bool", "int8", "int16", "uint8", "uint16"), "int32"
+)
 
 
 @converter("NonZero", 9, 13)
@@ -52,8 +53,16 @@ def unique(bb, x, *, axis=None, sorted=1):
 
 
 @converter("NonMaxSuppression", 10, 11)
-def non_max_suppression(bb, boxes, scores, max_output_boxes_per_class=None, iou_threshold=None,
-                        score_threshold=None, *, center_point_box=0):
+def non_max_suppression(
+    bb,
+    boxes,
+    scores,
+    max_output_boxes_per_class=None,
+    iou_threshold=None,
+    score_threshold=None,
+    *,
+    center_point_box=0,
+):
     def scalar(value, dtype):
         value = bb.const(np.zeros(1, dtype)) if value is None else value
         return bb.emit(relax.op.reshape(value, [1]))
@@ -63,8 +72,7 @@ def non_max_suppression(bb, boxes, scores, max_output_boxes_per_class=None, iou_
     # Without a threshold every score passes.
     lowest = bb.const(np.full(1, -np.inf, "float32"))
     lowest = lowest if score_threshold is None else scalar(score_threshold, "float32")
-    selected = bb.emit_te(nms, boxes, scores, limit, overlap, lowest,
-                          bool(center_point_box))
+    selected = bb.emit_te(nms, boxes, scores, limit, overlap, lowest, bool(center_point_box))
     rows, count = _outputs(bb, selected, 2)
     return _first(bb, rows, bb.dims(count)[0])
 

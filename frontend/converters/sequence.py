@@ -51,8 +51,11 @@ def sequence_insert(bb, sequence, tensor, position=None):
 @converter("SequenceErase", 11)
 def sequence_erase(bb, sequence, position=None):
     items = _items(bb, sequence)
-    del items[len(items) - 1 if position is None else
-              _place(bb, position, len(items), last=len(items) - 1)]
+    del items[
+        len(items) - 1
+        if position is None
+        else _place(bb, position, len(items), last=len(items) - 1)
+    ]
     return _sequence(bb, items)
 
 
@@ -79,16 +82,19 @@ def concat_from_sequence(bb, sequence, *, axis, new_axis=0):
     if new_axis:
         axis %= bb.rank(items[0]) + 1
         items = [bb.emit(relax.op.expand_dims(item, axis)) for item in items]
-    return items[0] if len(items) == 1 else bb.emit(
-        relax.op.concat(items, axis % bb.rank(items[0])))
+    return (
+        items[0] if len(items) == 1 else bb.emit(relax.op.concat(items, axis % bb.rank(items[0])))
+    )
 
 
 @converter("SequenceMap", 17)
 def sequence_map(bb, sequence, *others, body):
     """The body once per element: sequences are as long as the model says, not as its data."""
     first = _items(bb, sequence)
-    columns = [_items(bb, other) if isinstance(other.ty, relax.TupleType) else
-               [other] * len(first) for other in others]
+    columns = [
+        _items(bb, other) if isinstance(other.ty, relax.TupleType) else [other] * len(first)
+        for other in others
+    ]
     rows = [bb.walk.inline(body, list(row)) for row in zip(first, *columns, strict=True)]
     return tuple(_sequence(bb, results) for results in zip(*rows, strict=True))
 

@@ -22,9 +22,14 @@ def slice_inputs(bb, x, starts, ends, axes=None, steps=None):
     given = [operand for operand in (starts, ends, axes, steps) if operand is not None]
     if any(bb.static(operand) is None for operand in given):
         return _slice_at_run_time(bb, x, starts, ends, axes, steps)
-    return _slice(bb, x, bb.dims(starts), bb.dims(ends),
-                  None if axes is None else bb.ints(axes, "axes"),
-                  None if steps is None else bb.ints(steps, "steps"))
+    return _slice(
+        bb,
+        x,
+        bb.dims(starts),
+        bb.dims(ends),
+        None if axes is None else bb.ints(axes, "axes"),
+        None if steps is None else bb.ints(steps, "steps"),
+    )
 
 
 def _slice(bb, x, starts, ends, axes, steps):
@@ -49,8 +54,10 @@ def _bounds(bb, start, end, step, dim):
         return (taken.start, len(taken)) if taken else (0, 0)
     # Far-away ends mean "to the end"; as they are, they would overflow.
     far = 1 << 40
-    start, end = (tirx.const(min(max(v, -far), far), "int64") if isinstance(v, int) else v
-                  for v in (start, end))
+    start, end = (
+        tirx.const(min(max(v, -far), far), "int64") if isinstance(v, int) else v
+        for v in (start, end)
+    )
     dim, step = (tirx.const(v, "int64") if isinstance(v, int) else v for v in (dim, step))
     begin = ops.clamped_begin(start, step > 0, dim)
     return bb.simplify(begin), bb.simplify(ops.slice_length(start, end, step, dim))
@@ -61,8 +68,11 @@ def take_slice(bb, x, begins, steps, lengths):
     if all(bb.equal(a, b) for a, b in zip(lengths, bb.shape(x), strict=True)):
         if all(step == 1 for step in steps):
             return x
-    if all(isinstance(v, int) for v in (*begins, *lengths, *bb.shape(x))) and all(
-            step > 0 for step in steps) and 0 not in lengths:
+    if (
+        all(isinstance(v, int) for v in (*begins, *lengths, *bb.shape(x)))
+        and all(step > 0 for step in steps)
+        and 0 not in lengths
+    ):
         ends = [b + s * (n - 1) + 1 for b, s, n in zip(begins, steps, lengths, strict=True)]
         axes = list(range(len(begins)))
         return bb.emit(relax.op.strided_slice(x, axes, begins, ends, steps))
@@ -81,13 +91,16 @@ def _slice_at_run_time(bb, x, starts, ends, axes, steps):
         axes = [axis % len(dims) for axis in bb.ints(axes, "axes")]
     if steps is None:
         steps = bb.const(np.ones(entries, "int64"))
-    bounds = bb.emit_te(ops.slice_bounds, starts, ends, axes, steps, *te_dims(bb, x),
-                        entries=entries)
+    bounds = bb.emit_te(
+        ops.slice_bounds, starts, ends, axes, steps, *te_dims(bb, x), entries=entries
+    )
     begins, strides, lengths = (bb.emit(relax.TupleGetItem(bounds, k)) for k in range(3))
     shape = bb.dims(lengths)
     if isinstance(axes, list):
-        shape = [length if axis in axes else dim
-                 for axis, (length, dim) in enumerate(zip(shape, dims, strict=True))]
+        shape = [
+            length if axis in axes else dim
+            for axis, (length, dim) in enumerate(zip(shape, dims, strict=True))
+        ]
     return bb.emit_te(ops.strided_slice, x, begins, strides, shape)
 
 
@@ -125,8 +138,9 @@ def split_along(bb, x, axis, sizes, parts=None):
     if len(sizes) > 1 and 0 not in sizes and all(isinstance(o, int) for o in (*offsets, *dims)):
         pieces = bb.emit(relax.op.split(x, offsets[1:-1], axis))
         return tuple(bb.emit(relax.TupleGetItem(pieces, k)) for k in range(len(sizes)))
-    return tuple(_piece(bb, x, axis, begin, length)
-                 for begin, length in zip(offsets, sizes, strict=False))
+    return tuple(
+        _piece(bb, x, axis, begin, length) for begin, length in zip(offsets, sizes, strict=False)
+    )
 
 
 def equal_parts(bb, dim, parts):
@@ -161,8 +175,9 @@ def concat(bb, *xs, axis):
 def same_dims(bb, xs, but=None):
     """``xs`` with equal dims, asserted at run time where not provable; axis ``but`` may differ."""
     shapes = [bb.shape(x) for x in xs]
-    common = [next((d for d in dims if isinstance(d, int)), dims[0])
-              for dims in zip(*shapes, strict=True)]
+    common = [
+        next((d for d in dims if isinstance(d, int)), dims[0]) for dims in zip(*shapes, strict=True)
+    ]
     result = []
     for x, dims in zip(xs, shapes, strict=True):
         wanted = [dim if k == but else common[k] for k, dim in enumerate(dims)]

@@ -90,9 +90,7 @@ def _make_call(node: ir.Node, schema: defs.OpSchema, model: ir.Model) -> bool:
         [a for a in attributes.values() if a.type not in graphs],
         num_outputs=len(outputs), name=node.name, metadata_props=node.metadata_props,
     )  # fmt: skip
-    ir.convenience.replace_nodes_and_values(
-        node.graph, node, [node], [call], outputs, call.outputs
-    )
+    ir.convenience.replace_nodes_and_values(node.graph, node, [node], [call], outputs, call.outputs)
     return True
 
 

@@ -57,7 +57,7 @@ class _Core(Rule):
         axes = [_trailing_axes(value.producer(), rank(x)) for value in reductions]
         if None in axes or len(set(axes)) > 1:
             return "the reductions are not over the same trailing axes"
-        if not all(isinstance(dim, int) for dim in x.shape[axes[0]:]):
+        if not all(isinstance(dim, int) for dim in x.shape[axes[0] :]):
             return "the normalised axes are not static"
         return None
 
@@ -106,9 +106,7 @@ class _Scale(Rule):
         core = getattr(op, self.fused)(x, ones, _domain=FUSED, _outputs=["normalised"])
         return op.Mul(core, scale)
 
-    def refusal(
-        self, context: MatchContext, ones: ir.Value, scale: ir.Value, **_
-    ) -> str | None:
+    def refusal(self, context: MatchContext, ones: ir.Value, scale: ir.Value, **_) -> str | None:
         if not (constant(ones) == 1).all():
             return "it is scaled already"
         return _parameter_refusal(scale, ones)
@@ -133,9 +131,7 @@ class LayerNormBias(Rule):
         core = op.LayerNormalization(x, scale, _domain=FUSED, _outputs=["normalised"])
         return op.Add(core, bias)
 
-    def refusal(
-        self, context: MatchContext, scale: ir.Value, bias: ir.Value, **_
-    ) -> str | None:
+    def refusal(self, context: MatchContext, scale: ir.Value, bias: ir.Value, **_) -> str | None:
         return _parameter_refusal(bias, scale)
 
     def rewrite(self, op, x: ir.Value, scale: ir.Value, bias: ir.Value, normalised: ir.Value):

@@ -11,13 +11,16 @@ def array(value, dtype="float32"):
     return np.array(value, dtype)
 
 
-@pytest.mark.parametrize("attributes, expected", [
-    ({"value_int": 3}, array(3, "int64")),
-    ({"value_ints": [1, 2]}, array([1, 2], "int64")),
-    ({"value_float": 0.5}, array(0.5)),
-    ({"value_floats": [0.5]}, array([0.5])),
-    ({"value": numpy_helper.from_array(array([[True]], "bool"))}, array([[True]], "bool")),
-])
+@pytest.mark.parametrize(
+    "attributes, expected",
+    [
+        ({"value_int": 3}, array(3, "int64")),
+        ({"value_ints": [1, 2]}, array([1, 2], "int64")),
+        ({"value_float": 0.5}, array(0.5)),
+        ({"value_floats": [0.5]}, array([0.5])),
+        ({"value": numpy_helper.from_array(array([[True]], "bool"))}, array([[True]], "bool")),
+    ],
+)
 def test_constant(attributes, expected):
     check_node("Constant", [], attributes, expected=[expected])
 
@@ -29,9 +32,14 @@ def test_constant_of_shape():
     check_node("ConstantOfShape", [array([2, 3], "int64")], {"value": seven}, constants=[0])
 
 
-@pytest.mark.parametrize("start, limit, delta, dtype", [
-    (1, 8, 0.75, "float32"), (10, -3, -2, "int32"), (1, -8, 2, "int64"),
-])
+@pytest.mark.parametrize(
+    "start, limit, delta, dtype",
+    [
+        (1, 8, 0.75, "float32"),
+        (10, -3, -2, "int32"),
+        (1, -8, 2, "int64"),
+    ],
+)
 @pytest.mark.parametrize("constants", [[0, 1, 2], []])
 def test_range(start, limit, delta, dtype, constants):
     scalars = [array(v, dtype) for v in (start, limit, delta)]
@@ -39,11 +47,19 @@ def test_range(start, limit, delta, dtype, constants):
 
 
 def test_one_hot():
-    check_node("OneHot", [array([0, -1, 2], "int64"), array(3, "int64"), array([-1, 4])],
-               {"axis": 0}, constants=[1])
+    check_node(
+        "OneHot",
+        [array([0, -1, 2], "int64"), array(3, "int64"), array([-1, 4])],
+        {"axis": 0},
+        constants=[1],
+    )
     # 7 is out of range: nothing is hot.
-    check_node("OneHot", [array([[0, 7]], "int32"), array(3, "int64"), array([0, 1], "bool")],
-               {"axis": 1}, expected=[array([[[1, 0], [0, 0], [0, 0]]], "bool")])
+    check_node(
+        "OneHot",
+        [array([[0, 7]], "int32"), array(3, "int64"), array([0, 1], "bool")],
+        {"axis": 1},
+        expected=[array([[[1, 0], [0, 0], [0, 0]]], "bool")],
+    )
 
 
 def test_eye_like():

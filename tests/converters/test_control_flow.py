@@ -23,22 +23,29 @@ BRANCHES = """<then_branch = t () => (float[a,b] o) { o = Concat<axis=0>(x, x) }
 
 @pytest.mark.parametrize("flag", [True, False])
 def test_branches_of_different_shapes(flag):
-    check(f"""g (bool c, float[n,3] x) => (float[m,k] y) {{
+    check(
+        f"""g (bool c, float[n,3] x) => (float[m,k] y) {{
       y = If (c) {BRANCHES}
-    }}""", {"c": np.array(flag), "x": X})
+    }}""",
+        {"c": np.array(flag), "x": X},
+    )
 
 
 @pytest.mark.parametrize("flag", [1, 0])
 def test_a_constant_condition_picks_the_branch(flag):
-    check(f"""g (float[n,3] x) => (float[m,k] y) {{
+    check(
+        f"""g (float[n,3] x) => (float[m,k] y) {{
       c = Constant<value = bool {{{flag}}}>()
       y = If (c) {BRANCHES}
-    }}""", {"x": X})
+    }}""",
+        {"x": X},
+    )
 
 
 @pytest.mark.parametrize("trips", [4, 0])
 def test_loop_with_a_growing_state_and_captured_values(trips):
-    check("""g (int64 n, float[2,3] x) => (float[m,3] y, float[q,2,3] s) {
+    check(
+        """g (int64 n, float[2,3] x) => (float[m,3] y, float[q,2,3] s) {
       c = Constant<value = bool {1}>()
       y, s = Loop (n, c, x) <body = b (int64 i, bool ci, float[k,3] v)
                                       => (bool co, float[k2,3] vo, float[2,3] so) {
@@ -46,22 +53,29 @@ def test_loop_with_a_growing_state_and_captured_values(trips):
         vo = Concat<axis=0>(v, x)
         so = Identity(x)
       }>
-    }""", {"n": np.array(trips), "x": X})
+    }""",
+        {"n": np.array(trips), "x": X},
+    )
 
 
 def test_many_trips_do_not_recurse():
-    check("""g (float[2] x) => (float[2] y) {
+    check(
+        """g (float[2] x) => (float[2] y) {
       n = Constant<value = int64 {5000}>()
       c = Constant<value = bool {1}>()
       y = Loop (n, c, x) <body = b (int64 i, bool ci, float[2] v) => (bool co, float[2] vo) {
         co = Identity(ci)
         vo = Transpose(v)
       }>
-    }""", {"x": X[0, :2]}, opt_levels=(0,))
+    }""",
+        {"x": X[0, :2]},
+        opt_levels=(0,),
+    )
 
 
 def test_if_inside_a_loop():
-    check("""g (int64 n, float[5] x) => (float[5] z, float[q,2] s) {
+    check(
+        """g (int64 n, float[5] x) => (float[5] z, float[q,2] s) {
       c = Constant<value = bool {1}>()
       z, s = Loop (n, c, x) <body = b (int64 i, bool ci, float[5] v)
                                       => (bool co, float[5] vo, float[2] so) {
@@ -74,15 +88,20 @@ def test_if_inside_a_loop():
         vo = If(ci) <then_branch = t () => (float[5] o) { o = Slice(v, last, end, zero, last) },
                      else_branch = f () => (float[5] o2) { o2 = Identity(v) }>
       }>
-    }""", {"n": np.array(3), "x": np.arange(5, dtype="float32")})
+    }""",
+        {"n": np.array(3), "x": np.arange(5, dtype="float32")},
+    )
 
 
 def test_scan_along_other_axes_backwards():
-    check("""g (float[3] s0, float[3,n] x) => (float[3] s, float[3,n] y) {
+    check(
+        """g (float[3] s0, float[3,n] x) => (float[3] s, float[3,n] y) {
       s, y = Scan<num_scan_inputs=1, scan_input_axes=[1], scan_input_directions=[1],
                   scan_output_axes=[1], scan_output_directions=[1],
                   body = b (float[3] a, float[3] v) => (float[3] ao, float[3] vo) {
         ao = Identity(v)
         vo = Identity(a)
       }>(s0, x)
-    }""", {"s0": np.float32([7, 8, 9]), "x": np.arange(12, dtype="float32").reshape(3, 4)})
+    }""",
+        {"s0": np.float32([7, 8, 9]), "x": np.arange(12, dtype="float32").reshape(3, 4)},
+    )

@@ -11,6 +11,5 @@ X = np.arange(6, dtype="float32").reshape(2, 1, 3)
 @pytest.mark.parametrize("constants, symbolic", [([1], False), ([1], True), ([], False)])
 def test_expand_and_tile(constants, symbolic):
     for shape in ([4, 2, 5, 3], [1, 1], [2, 0, 3]):
-        check_node("Expand", [X, np.array(shape, "int64")], constants=constants,
-                   symbolic=symbolic)
+        check_node("Expand", [X, np.array(shape, "int64")], constants=constants, symbolic=symbolic)
     check_node("Tile", [X, np.array([2, 3, 1], "int64")], constants=constants, symbolic=symbolic)

@@ -15,10 +15,19 @@ def indices(low, high, *shape, dtype="int64"):
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_gathers(symbolic):
     check_node("Gather", [X, indices(-5, 5, 2, 3)], {"axis": 1}, symbolic=symbolic)
-    check_node("GatherElements", [X, indices(-7, 7, 3, 5, 2, dtype="int32")], {"axis": 2},
-               symbolic=symbolic)
-    check_node("GatherND", [X, indices(-3, 3, 3, 2, 1)], {"batch_dims": 1},
-               constants=[1], symbolic=symbolic)
+    check_node(
+        "GatherElements",
+        [X, indices(-7, 7, 3, 5, 2, dtype="int32")],
+        {"axis": 2},
+        symbolic=symbolic,
+    )
+    check_node(
+        "GatherND",
+        [X, indices(-3, 3, 3, 2, 1)],
+        {"batch_dims": 1},
+        constants=[1],
+        symbolic=symbolic,
+    )
 
 
 def test_gather_of_a_scalar_index_and_of_nothing():
@@ -51,12 +60,21 @@ def test_scatter_nd(reduction):
 def test_scatter_of_integers_and_before_reductions():
     x = np.arange(10, dtype="int64")
     check_node("ScatterND", [x, np.array([3]), np.array(5)])
-    check_node("Scatter", [x.reshape(2, 5), np.array([[1, -1]]), np.array([[7, 8]])],
-               {"axis": 1}, opset=9, expected=[[[0, 7, 2, 3, 8], [5, 6, 7, 8, 9]]])
+    check_node(
+        "Scatter",
+        [x.reshape(2, 5), np.array([[1, -1]]), np.array([[7, 8]])],
+        {"axis": 1},
+        opset=9,
+        expected=[[[0, 7, 2, 3, 8], [5, 6, 7, 8, 9]]],
+    )
 
 
 @pytest.mark.parametrize("reduction, expected", [("min", [np.nan, 1]), ("max", [np.nan, 3])])
 def test_scatter_propagates_nan(reduction, expected):
     data, updates = np.float32([np.nan, 1]), np.float32([2, 3])
-    check_node("ScatterND", [data, np.array([[0], [1]]), updates], {"reduction": reduction},
-               expected=[expected])
+    check_node(
+        "ScatterND",
+        [data, np.array([[0], [1]]), updates],
+        {"reduction": reduction},
+        expected=[expected],
+    )

@@ -33,8 +33,9 @@ def test_pad_of_other_types_and_opsets():
     check_node("Pad", [X], {"pads": [0, 1, 2, 0, 0, 1], "value": 3.0}, opset=10)
     check_node("Pad", [X[:0], ints(1, 0, 0, 0, 0, 0)])
     flags = X > 0
-    check_node("Pad", [flags, ints(1, 0, 0, 0, 0, 0)],
-               expected=[np.pad(flags, ((1, 0), (0, 0), (0, 0)))])
+    check_node(
+        "Pad", [flags, ints(1, 0, 0, 0, 0, 0)], expected=[np.pad(flags, ((1, 0), (0, 0), (0, 0)))]
+    )
 
 
 def test_center_crop_pad():

@@ -16,17 +16,32 @@ def sizes(*values):
     return np.array(values, "int64")
 
 
-@pytest.mark.parametrize("mode, coordinates", [
-    ("nearest", "asymmetric"), ("nearest", "half_pixel"), ("linear", "half_pixel"),
-    ("linear", "align_corners"), ("linear", "pytorch_half_pixel"), ("cubic", "half_pixel"),
-    ("cubic", "asymmetric"), ("linear", "half_pixel_symmetric"),
-])
+@pytest.mark.parametrize(
+    "mode, coordinates",
+    [
+        ("nearest", "asymmetric"),
+        ("nearest", "half_pixel"),
+        ("linear", "half_pixel"),
+        ("linear", "align_corners"),
+        ("linear", "pytorch_half_pixel"),
+        ("cubic", "half_pixel"),
+        ("cubic", "asymmetric"),
+        ("linear", "half_pixel_symmetric"),
+    ],
+)
 @pytest.mark.parametrize("known, symbolic", [(True, False), (True, True), (False, False)])
 def test_modes(mode, coordinates, known, symbolic):
     attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
     constants = [2] if known else []
-    check_node("Resize", [X, None, scales(1, 1, 2.6, 0.6)], attributes, constants=constants,
-               symbolic=symbolic, rtol=1e-4, atol=1e-5)
+    check_node(
+        "Resize",
+        [X, None, scales(1, 1, 2.6, 0.6)],
+        attributes,
+        constants=constants,
+        symbolic=symbolic,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
@@ -39,25 +54,42 @@ def test_nearest_modes(rounding):
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("constants", [[3], []])
 def test_antialias(mode, constants):
-    check_node("Resize", [X, None, None, sizes(2, 3)],
-               {"mode": mode, "antialias": 1, "axes": [2, 3], "exclude_outside": 1},
-               constants=constants, rtol=1e-4, atol=1e-5)
+    check_node(
+        "Resize",
+        [X, None, None, sizes(2, 3)],
+        {"mode": mode, "antialias": 1, "axes": [2, 3], "exclude_outside": 1},
+        constants=constants,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 @pytest.mark.parametrize("constants", [[3], []])
 def test_kept_aspect_ratio(policy, constants):
-    check_node("Resize", [X, None, None, sizes(9, 8)],
-               {"mode": "nearest", "keep_aspect_ratio_policy": policy, "axes": [3, 2]},
-               constants=constants)
+    check_node(
+        "Resize",
+        [X, None, None, sizes(9, 8)],
+        {"mode": "nearest", "keep_aspect_ratio_policy": policy, "axes": [3, 2]},
+        constants=constants,
+    )
 
 
 @pytest.mark.parametrize("constants", [[1, 3], [3]])
 def test_crop_and_resize(constants):
     region = np.array([0, 0, 0.4, 0.6, 1, 1, 1.2, 1.7], "float32")
-    check_node("Resize", [X, region, None, sizes(1, 2, 3, 4)],
-               {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize",
-                "extrapolation_value": 10.0}, constants=constants, rtol=1e-4, atol=1e-5)
+    check_node(
+        "Resize",
+        [X, region, None, sizes(1, 2, 3, 4)],
+        {
+            "mode": "linear",
+            "coordinate_transformation_mode": "tf_crop_and_resize",
+            "extrapolation_value": 10.0,
+        },
+        constants=constants,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_integers_round_and_saturate():
@@ -71,5 +103,11 @@ def test_older_opsets():
     check_node("Upsample", [X], {"scales": [1.0, 1.0, 2.0, 3.0]}, opset=7, expected=[doubled])
     check_node("Upsample", [X, factors], opset=9, constants=[1], expected=[doubled])
     check_node("Resize", [X, factors], opset=10, constants=[1], expected=[doubled])
-    check_node("Resize", [X, scales(), factors], {"mode": "nearest"}, opset=11,
-               constants=[1, 2], expected=[doubled])
+    check_node(
+        "Resize",
+        [X, scales(), factors],
+        {"mode": "nearest"},
+        opset=11,
+        constants=[1, 2],
+        expected=[doubled],
+    )

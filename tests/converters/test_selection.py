@@ -32,8 +32,12 @@ def test_unique(in_order, axis):
     attributes = {"sorted": in_order} | ({} if axis is None else {"axis": axis})
     values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
     order = np.arange(len(first)) if in_order else np.argsort(first)
-    expected = [values.take(order, axis or 0), first[order],
-                np.argsort(order)[inverse.ravel()], counts[order]]
+    expected = [
+        values.take(order, axis or 0),
+        first[order],
+        np.argsort(order)[inverse.ravel()],
+        counts[order],
+    ]
     check_node("Unique", [x], attributes, outputs=4, expected=expected)
 
 
@@ -60,5 +64,9 @@ def test_non_max_suppression():
 def test_non_max_suppression_of_centred_boxes():
     given = boxes([0.5, 0.5, 1, 1], [0.5, 0.6, 1, 1], [0.5, 10.5, 1, 1])
     scores = np.array([[[0.9, 0.75, 0.6]]], "float32")
-    check_node("NonMaxSuppression", [given, scores, np.array([2]), np.float32([0.5])],
-               {"center_point_box": 1}, expected=[np.array([[0, 0, 0], [0, 0, 2]])])
+    check_node(
+        "NonMaxSuppression",
+        [given, scores, np.array([2]), np.float32([0.5])],
+        {"center_point_box": 1},
+        expected=[np.array([[0, 0, 0], [0, 0, 2]])],
+    )

@@ -13,17 +13,26 @@ def ints(*values):
     return np.array(values, "int64")
 
 
-@pytest.mark.parametrize("starts, ends, axes, steps", [
-    ((1, -3), (6, END), (1, 2), (2, 1)),
-    ((-1,), (-END,), (1,), (-2,)),
-    ((100,), (-100,), (1,), (-1,)),
-    ((3,), (3,), (1,), (1,)),
-    ((5,), (2,), (2,), (-1,)),
-    ((-2,), (END,), (-2,), (1,)),
-])
-@pytest.mark.parametrize("constants, symbolic", [
-    ([1, 2, 3, 4], False), ([1, 2, 3, 4], True), ([], False), ([3], True),
-])
+@pytest.mark.parametrize(
+    "starts, ends, axes, steps",
+    [
+        ((1, -3), (6, END), (1, 2), (2, 1)),
+        ((-1,), (-END,), (1,), (-2,)),
+        ((100,), (-100,), (1,), (-1,)),
+        ((3,), (3,), (1,), (1,)),
+        ((5,), (2,), (2,), (-1,)),
+        ((-2,), (END,), (-2,), (1,)),
+    ],
+)
+@pytest.mark.parametrize(
+    "constants, symbolic",
+    [
+        ([1, 2, 3, 4], False),
+        ([1, 2, 3, 4], True),
+        ([], False),
+        ([3], True),
+    ],
+)
 def test_slice(starts, ends, axes, steps, constants, symbolic):
     bounds = [ints(*v) for v in (starts, ends, axes, steps)]
     check_node("Slice", [X, *bounds], constants=constants, symbolic=symbolic)

@@ -57,8 +57,9 @@ def test_data_movement_with_guards():
     padded = topi.nn.pad(joined, (0, 0, 1, 2), (0, 0, 0, 3), 7.0)
     sch = schedule(RULES, prim_func(x, y, padded), WIDE)
     a, b = values((2, 3, 9, 7)), values((2, 5, 9, 7), 1)
-    expected = np.pad(np.concatenate([a, b], 1), ((0, 0), (0, 0), (1, 0), (2, 3)),
-                      constant_values=7)
+    expected = np.pad(
+        np.concatenate([a, b], 1), ((0, 0), (0, 0), (1, 0), (2, 3)), constant_values=7
+    )
     (got,) = run(sch, [a, b], [(expected.shape, "float32")])
     np.testing.assert_array_equal(got, expected)
 

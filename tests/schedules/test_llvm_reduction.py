@@ -35,8 +35,11 @@ def test_sum(declared, shape, axes):
     check(declared, shape, axes)
 
 
-@pytest.mark.parametrize("fold, oracle", [
-    (topi.max, np.max), (topi.min, np.min), (topi.prod, np.prod)], ids=["max", "min", "prod"])
+@pytest.mark.parametrize(
+    "fold, oracle",
+    [(topi.max, np.max), (topi.min, np.min), (topi.prod, np.prod)],
+    ids=["max", "min", "prod"],
+)
 def test_other_operations(fold, oracle):
     check((7, 133), (7, 133), (1,), fold, oracle)
     check((133, 40), (133, 40), (0,), fold, oracle)
@@ -55,8 +58,10 @@ def test_argmax(shape, axis):
     sch = schedule(RULES, prim_func(x, topi.argmax(x, axis)), WIDE)
     expected = array.argmax(axis)
     (got,) = run(sch, [array], [(expected.shape, "int32")])
-    np.testing.assert_array_equal(array.max(axis), np.take_along_axis(
-        array, np.expand_dims(got.astype("int64"), axis), axis).squeeze(axis))
+    np.testing.assert_array_equal(
+        array.max(axis),
+        np.take_along_axis(array, np.expand_dims(got.astype("int64"), axis), axis).squeeze(axis),
+    )
 
 
 def test_nan_and_infinity_stay_in_their_row():

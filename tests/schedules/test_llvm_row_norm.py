@@ -43,8 +43,9 @@ def test_softmax(declared, shape, axis, rules):
 
 
 @pytest.mark.parametrize("mean", [0, 1000])
-@pytest.mark.parametrize("shape", [
-    (1, 8, 56, 56), (2, 3, 17, 5), (1, 3, 150, 150), (1, 1, 8), (2, 3, 4, 3, 5)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 56, 56), (2, 3, 17, 5), (1, 3, 150, 150), (1, 1, 8), (2, 3, 4, 3, 5)], ids=str
+)
 def test_instance_norm_with_relu(shape, mean):
     x = te.placeholder(shape, "float32", "x")
     scale, bias = (te.placeholder(shape[1:2], "float32") for _ in range(2))
@@ -57,8 +58,11 @@ def test_instance_norm_with_relu(shape, mean):
     np.testing.assert_allclose(got, np.maximum(expected, 0), atol=2e-3 if mean else 1e-5)
 
 
-@pytest.mark.parametrize("declared, shape", [
-    ((128, 768), (128, 768)), ((5, 17), (5, 17)), ((X, 24), (3, 24)), ((X, Y), (70, 33))], ids=str)
+@pytest.mark.parametrize(
+    "declared, shape",
+    [((128, 768), (128, 768)), ((5, 17), (5, 17)), ((X, 24), (3, 24)), ((X, Y), (70, 33))],
+    ids=str,
+)
 def test_add_and_layer_norm(declared, shape):
     x, y = (te.placeholder(declared, "float32") for _ in range(2))
     scale, bias = (te.placeholder(declared[-1:], "float32") for _ in range(2))
@@ -85,8 +89,10 @@ def test_blocked_instance_norm_walks_the_lanes_in_vectors(lanes):
 
     square = over_plane(lambda *i: centred(*i) * centred(*i), "square")
     y = te.compute(
-        shape, lambda n, c, h, w, v: centred(n, c, h, w, v)
-        * te.rsqrt(square[n, c, v] / 182.0 + 1e-5), "y")
+        shape,
+        lambda n, c, h, w, v: centred(n, c, h, w, v) * te.rsqrt(square[n, c, v] / 182.0 + 1e-5),
+        "y",
+    )
     sch = schedule((RowNorm(),), prim_func(x, y), WIDE)
     lane = loops(sch, "square_rf_update")[-1]
     assert (lane.kind, int(lane.extent)) == (ForKind.VECTORIZED, lanes)
@@ -101,9 +107,17 @@ def max_pool(a, kernel, stride, pad):
     return windows[:, :, ::stride, ::stride].max((4, 5))
 
 
-@pytest.mark.parametrize("shape, kernel, stride, pad", [
-    ((1, 6, 27, 31), 3, 2, 1), ((2, 3, 17, 17), 2, 2, 0), ((1, 5, 24, 24), 3, 1, 1),
-    ((1, 2, 9, 40), 5, 1, 2), ((1, 24, 7, 7), 7, 7, 0)], ids=str)
+@pytest.mark.parametrize(
+    "shape, kernel, stride, pad",
+    [
+        ((1, 6, 27, 31), 3, 2, 1),
+        ((2, 3, 17, 17), 2, 2, 0),
+        ((1, 5, 24, 24), 3, 1, 1),
+        ((1, 2, 9, 40), 5, 1, 2),
+        ((1, 24, 7, 7), 7, 7, 0),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("blocked", [False, True])
 def test_max_pool(shape, kernel, stride, pad, blocked):
     a = data(shape)
@@ -111,8 +125,9 @@ def test_max_pool(shape, kernel, stride, pad, blocked):
     layout = "NCHW"
     if blocked:
         layout = "NCHW8c"
-        a, expected = (np.repeat(v[..., None], 8, -1) + np.arange(8, dtype="float32")
-                       for v in (a, expected))
+        a, expected = (
+            np.repeat(v[..., None], 8, -1) + np.arange(8, dtype="float32") for v in (a, expected)
+        )
     x = te.placeholder(a.shape, "float32", "x")
     y = topi.nn.pool2d(x, (kernel,) * 2, (stride,) * 2, (1, 1), (pad,) * 4, "max", layout=layout)
     sch = schedule(EITHER, prim_func(x, y), WIDE)

@@ -32,8 +32,11 @@ def range_length(start, limit, delta, compute_dtype):
 
     return te.compute(
         (1,),
-        lambda _: tirx.Select(step == tirx.const(0, compute_dtype), tirx.const(0, "int64"),
-                              tirx.max(count(), tirx.const(0, "int64"))),
+        lambda _: tirx.Select(
+            step == tirx.const(0, compute_dtype),
+            tirx.const(0, "int64"),
+            tirx.max(count(), tirx.const(0, "int64")),
+        ),
         "range_length",
     )
 

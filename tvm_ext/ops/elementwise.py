@@ -50,8 +50,12 @@ def elementwise(
         evaluate = formula(named, shared=dtype != "bfloat16")
 
         def element(*index):
-            operands = (_broadcast_element(x, index, shape) if isinstance(x, te.Tensor)
-                        else x.astype(dtype_of(tensors[0])) for x in tensors)
+            operands = (
+                _broadcast_element(x, index, shape)
+                if isinstance(x, te.Tensor)
+                else x.astype(dtype_of(tensors[0]))
+                for x in tensors
+            )
             result = evaluate(*map(_widened, operands))
             is_narrowed = dtype in NARROW_FLOATS and dtype_of(result) == "float32"
             return result.astype(dtype) if is_narrowed else result

@@ -18,8 +18,12 @@ def tile(x, shape):
     """``x`` repeated to ``shape``, whose dims are multiples of those of ``x``."""
 
     def element(*index):
-        return x(*(i if same(dim, out) else i % dim
-                   for i, dim, out in zip(index, x.shape, shape, strict=True)))
+        return x(
+            *(
+                i if same(dim, out) else i % dim
+                for i, dim, out in zip(index, x.shape, shape, strict=True)
+            )
+        )
 
     def same(dim, out):
         return isinstance(dim, tirx.IntImm) and int(dim) == out

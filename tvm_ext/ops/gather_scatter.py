@@ -93,8 +93,11 @@ def _extremum(better):
     """``min`` or ``max`` of two numbers, NaN if one of them is."""
 
     def choose(old, new):
-        keep = tirx.any(better(old, new), tirx.isnan(old)) if "float" in str(old.ty.dtype) else (
-            better(old, new))
+        keep = (
+            tirx.any(better(old, new), tirx.isnan(old))
+            if "float" in str(old.ty.dtype)
+            else (better(old, new))
+        )
         return tirx.Select(keep, old, new)
 
     return choose

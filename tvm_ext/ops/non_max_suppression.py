@@ -36,8 +36,9 @@ def non_max_suppression(boxes, scores, limit, overlap, lowest, centred):
             with T.serial(0, number) as j:
                 candidate = tirx.max(best[0], 0)
                 better = tirx.any(best[0] < 0, score[b, c, j] > score[b, c, candidate])
-                serial.when(tirx.all(alive[j] != 0, better),
-                            lambda: store(best, j.astype("int64"), 0))
+                serial.when(
+                    tirx.all(alive[j] != 0, better), lambda: store(best, j.astype("int64"), 0)
+                )
             with T.If(best[0] < 0):
                 with T.Then():
                     store(taken, most[0].astype("int64"), 0)
@@ -51,15 +52,21 @@ def non_max_suppression(boxes, scores, limit, overlap, lowest, centred):
             store(taken, taken[0] + 1, 0)
             store(alive, 0, best[0])
             with T.serial(0, number) as j:
-                covers = _overlaps(_corners(box, b, best[0], centred),
-                                   _corners(box, b, j, centred), threshold[0])
+                covers = _overlaps(
+                    _corners(box, b, best[0], centred), _corners(box, b, j, centred), threshold[0]
+                )
                 serial.when(tirx.all(alive[j] != 0, covers), lambda: store(alive, 0, j))
 
         clear = serial.nest([1], lambda i: store(count, 0, i))
         return tirx.SeqStmt([clear, serial.nest([batches, classes], suppress)])
 
-    return serial.kernel([(rows, 3), (1,), (number,), (1,), (1,)], ["int64"] * 5,
-                         [boxes, scores, limit, overlap, lowest], body, "non_max_suppression")
+    return serial.kernel(
+        [(rows, 3), (1,), (number,), (1,), (1,)],
+        ["int64"] * 5,
+        [boxes, scores, limit, overlap, lowest],
+        body,
+        "non_max_suppression",
+    )
 
 
 def _corners(box, b, j, centred):
@@ -72,8 +79,10 @@ def _corners(box, b, j, centred):
 
 def _overlaps(first, second, threshold):
     """Whether intersection / union exceeds ``threshold``; empty boxes overlap nothing."""
-    sides = [tirx.max(tirx.min(first[k + 2], second[k + 2]) - tirx.max(first[k], second[k]), 0)
-             for k in range(2)]
+    sides = [
+        tirx.max(tirx.min(first[k + 2], second[k + 2]) - tirx.max(first[k], second[k]), 0)
+        for k in range(2)
+    ]
     shared = sides[0] * sides[1]
     areas = [(r[2] - r[0]) * (r[3] - r[1]) for r in (first, second)]
     union = areas[0] + areas[1] - shared

@@ -10,8 +10,9 @@ def reverse_sequence(x, lengths, time_axis, batch_axis):
     def element(*index):
         length = tirx.min(lengths[index[batch_axis]].astype("int64"), steps)
         at = list(index)
-        at[time_axis] = tirx.Select(at[time_axis] < length, length - 1 - at[time_axis],
-                                    at[time_axis])
+        at[time_axis] = tirx.Select(
+            at[time_axis] < length, length - 1 - at[time_axis], at[time_axis]
+        )
         return x(*at)
 
     return te.compute(x.shape, element, "reverse_sequence")

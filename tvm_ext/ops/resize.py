@@ -74,8 +74,10 @@ class Sampling:
         weights = te.compute((length, taps), raw, "tap_weight")
         tap = te.reduce_axis((0, taps), "tap")
         total = te.compute((length,), lambda i: te.sum(weights[i, tap], axis=tap), "tap_total")
-        return [te.compute((length, taps), index, "tap_index"),
-                te.compute((length, taps), weight, "normal_tap_weight")]
+        return [
+            te.compute((length, taps), index, "tap_index"),
+            te.compute((length, taps), weight, "normal_tap_weight"),
+        ]
 
     def outside(self, length, extent, scale, k, start, end):
         """Which output positions read from outside the input: ``bool[length]``."""
@@ -155,6 +157,7 @@ def weighted(x, shape, axes, dtype, *tables):
 
     ``tables`` are an index and a weight table per axis. A few taps are written out.
     """
+
     def product(at, remaining):
         if not remaining:
             return x(*at).astype(dtype)
@@ -212,8 +215,7 @@ def kept_aspect(sizes, policy, *dims):
     """
     choose = tirx.min if policy == "not_larger" else tirx.max
     count = len(dims)
-    ratios = te.compute(
-        (count,), lambda k: _f64(sizes[k]) / _f64(_pick(dims, k)), "size_ratio")
+    ratios = te.compute((count,), lambda k: _f64(sizes[k]) / _f64(_pick(dims, k)), "size_ratio")
     scale = reduce(choose, (ratios[k] for k in range(count)))
     scales = te.compute((count,), lambda _: scale, "common_scale")
     lengths = te.compute(

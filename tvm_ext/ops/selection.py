@@ -48,8 +48,7 @@ def true_positions(condition, extent):
 
         return tirx.SeqStmt([_zero(count), serial.nest(condition.shape, visit)])
 
-    return serial.kernel([(extent,), (1,)], ["int64", "int64"], [condition], body,
-                         "true_positions")
+    return serial.kernel([(extent,), (1,)], ["int64", "int64"], [condition], body, "true_positions")
 
 
 def slice_ranks(x, axis):
@@ -78,15 +77,16 @@ def slice_ranks(x, axis):
             with T.serial(0, size) as k:
                 a, b = ins[0][at(i, k)], ins[0][at(j, k)]
                 sign = tirx.Select(b < a, tirx.const(1, "int64"), tirx.const(-1, "int64"))
-                serial.when(tirx.all(order[0] == 0, tirx.Not(a == b)),
-                            lambda: T.buffer_store(order, sign, [0]))
+                serial.when(
+                    tirx.all(order[0] == 0, tirx.Not(a == b)),
+                    lambda: T.buffer_store(order, sign, [0]),
+                )
             serial.when(order[0] > 0, lambda: T.buffer_store(ranks, ranks[i] + 1, [i]))
 
         def clear(i):
             T.buffer_store(ranks, tirx.const(0, "int64"), [i])
 
-        return tirx.SeqStmt([serial.nest([extent], clear),
-                             serial.nest([extent, extent], compare)])
+        return tirx.SeqStmt([serial.nest([extent], clear), serial.nest([extent, extent], compare)])
 
     return serial.kernel([(extent,), (1,)], ["int64", "int64"], [x], body, "slice_ranks")
 
@@ -119,8 +119,9 @@ def unique_groups(keys, order):
 
         return tirx.SeqStmt([_zero(total), serial.nest([extent], visit)])
 
-    return serial.kernel([(extent,)] * 3 + [(1,)], ["int64"] * 4, [keys, order], body,
-                         "unique_groups")
+    return serial.kernel(
+        [(extent,)] * 3 + [(1,)], ["int64"] * 4, [keys, order], body, "unique_groups"
+    )
 
 
 def by_first_place(first, counts, inverse):
@@ -145,8 +146,9 @@ def by_first_place(first, counts, inverse):
 
         return tirx.SeqStmt([_zero(total), serial.nest([extent], visit)])
 
-    return serial.kernel([(extent,)] * 4 + [(1,)], ["int64"] * 5, [first, counts, inverse], body,
-                         "by_first_place")
+    return serial.kernel(
+        [(extent,)] * 4 + [(1,)], ["int64"] * 5, [first, counts, inverse], body, "by_first_place"
+    )
 
 
 def _zero(count):
@@ -157,4 +159,5 @@ def take_first(x, positions, axis, count):
     """``y[..., i, ...] = x[..., positions[i], ...]`` for ``i < count`` along ``axis``."""
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     return te.compute(
-        shape, lambda *i: x(*i[:axis], positions[i[axis]], *i[axis + 1 :]), "take_first")
+        shape, lambda *i: x(*i[:axis], positions[i[axis]], *i[axis + 1 :]), "take_first"
+    )

@@ -35,8 +35,9 @@ def squeezed_shape(axes, *dims, removed):
     def element(j):
         result = tirx.const(0, "int64")
         for axis, dim in enumerate(dims):
-            kept_before = axis - sum(_named(axes, removed, a, rank).astype("int64")
-                                     for a in range(axis))
+            kept_before = axis - sum(
+                _named(axes, removed, a, rank).astype("int64") for a in range(axis)
+            )
             here = tirx.all(tirx.Not(_named(axes, removed, axis, rank)), kept_before == j)
             result = tirx.Select(here, dim, result)
         return result
@@ -52,8 +53,7 @@ def unsqueezed_shape(axes, *dims, added):
         result = tirx.const(1, "int64")
         for axis, dim in enumerate(dims):
             inserted = sum(
-                tirx.all(_named(axes, added, a, rank), a < j).astype("int64")
-                for a in range(rank)
+                tirx.all(_named(axes, added, a, rank), a < j).astype("int64") for a in range(rank)
             )
             result = tirx.Select(j - inserted == axis, dim, result)
         return tirx.Select(_named(axes, added, j, rank), tirx.const(1, "int64"), result)
@@ -63,8 +63,11 @@ def unsqueezed_shape(axes, *dims, added):
 
 def _named(axes, count, axis, rank):
     """Whether ``axes[count]`` names ``axis``, perhaps counted from the end."""
-    return reduce(tirx.Or, (tirx.any(axes[k] == axis, axes[k] == axis - rank)
-                            for k in range(count)), tirx.const(False, "bool"))
+    return reduce(
+        tirx.Or,
+        (tirx.any(axes[k] == axis, axes[k] == axis - rank) for k in range(count)),
+        tirx.const(False, "bool"),
+    )
 
 
 def _product(factors):

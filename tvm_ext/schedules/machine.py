@@ -34,8 +34,11 @@ class Machine:
     def of(cls, target: Target) -> "Machine":
         """The machine that ``target`` describes; one core unless it has ``num-cores``."""
         facts = next(
-            (facts for feature, facts in _FEATURES.items()
-             if codegen.target_has_features(feature, target)),
+            (
+                facts
+                for feature, facts in _FEATURES.items()
+                if codegen.target_has_features(feature, target)
+            ),
             _UNKNOWN,
         )
         return cls(*facts, cores=max(int(target.attrs.get("num-cores", 1)), 1))

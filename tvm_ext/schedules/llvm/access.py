@@ -11,21 +11,62 @@ from tvm import ir, s_tir, sym, tirx
 
 __all__ = ["Access", "Walk", "nominal", "volume"]
 
-_BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Min,
-           tirx.Max, tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Select, tirx.Cast)
+_BINARY = (
+    tirx.Add,
+    tirx.Sub,
+    tirx.Mul,
+    tirx.Div,
+    tirx.FloorDiv,
+    tirx.FloorMod,
+    tirx.Min,
+    tirx.Max,
+    tirx.EQ,
+    tirx.NE,
+    tirx.LT,
+    tirx.LE,
+    tirx.GT,
+    tirx.GE,
+    tirx.Select,
+    tirx.Cast,
+)
 
 # Stands for a symbolic dim where a rule must choose.
 NOMINAL_DIM = 1 << 16
 
 # Operations in units of one vector add; libm calls are scalar.
-_CALL_COST = {"tirx.sqrt": 4, "tirx.rsqrt": 4, "tirx.exp": 20, "tirx.log": 20, "tirx.tanh": 30,
-              "tirx.sigmoid": 20, "tirx.erf": 40, "tirx.pow": 40, "tirx.sin": 30, "tirx.cos": 30}
+_CALL_COST = {
+    "tirx.sqrt": 4,
+    "tirx.rsqrt": 4,
+    "tirx.exp": 20,
+    "tirx.log": 20,
+    "tirx.tanh": 30,
+    "tirx.sigmoid": 20,
+    "tirx.erf": 40,
+    "tirx.pow": 40,
+    "tirx.sin": 30,
+    "tirx.cos": 30,
+}
 _DEFAULT_CALL_COST = 1
 _LIBM_COST = 20
-_CHEAP_CALLS = {"prim.if_then_else", "tirx.if_then_else", "tirx.likely", "tirx.reinterpret",
-                "tirx.fabs", "tirx.floor", "tirx.ceil", "tirx.trunc", "tirx.nearbyint",
-                "tirx.round", "tirx.isnan", "tirx.shift_left", "tirx.shift_right",
-                "tirx.bitwise_and", "tirx.bitwise_or", "tirx.bitwise_xor", "tirx.bitwise_not"}
+_CHEAP_CALLS = {
+    "prim.if_then_else",
+    "tirx.if_then_else",
+    "tirx.likely",
+    "tirx.reinterpret",
+    "tirx.fabs",
+    "tirx.floor",
+    "tirx.ceil",
+    "tirx.trunc",
+    "tirx.nearbyint",
+    "tirx.round",
+    "tirx.isnan",
+    "tirx.shift_left",
+    "tirx.shift_right",
+    "tirx.bitwise_and",
+    "tirx.bitwise_or",
+    "tirx.bitwise_xor",
+    "tirx.bitwise_not",
+}
 
 
 def nominal(extent: ir.Expr | int) -> int:
@@ -61,8 +102,12 @@ class Walk:
     ``values`` binds the former to the latter.
     """
 
-    def __init__(self, block: s_tir.SBlock, variables: Sequence[ir.Var] | None = None,
-                 values: Sequence[ir.Expr] | None = None):
+    def __init__(
+        self,
+        block: s_tir.SBlock,
+        variables: Sequence[ir.Var] | None = None,
+        values: Sequence[ir.Expr] | None = None,
+    ):
         self.block = block
         own = [iteration.var for iteration in block.iter_vars]
         self.variables = own if variables is None else list(variables)
@@ -81,9 +126,7 @@ class Walk:
         def store(node: tirx.BufferStore) -> None:
             found.append(self._access(node.buffer, node.indices, True))
 
-        tvm_ffi.structural_walk(
-            self.block.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)]
-        )
+        tvm_ffi.structural_walk(self.block.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
         return found
 
     @cached_property
@@ -99,8 +142,11 @@ class Walk:
     @cached_property
     def inputs(self) -> list[Access]:
         """The loads, without those of a reduction's own accumulators."""
-        return [a for a in self.accesses
-                if not a.is_store and not any(a.buffer.same_as(w) for w in self.written)]
+        return [
+            a
+            for a in self.accesses
+            if not a.is_store and not any(a.buffer.same_as(w) for w in self.written)
+        ]
 
     @cached_property
     def guarded(self) -> frozenset[int]:
@@ -126,11 +172,13 @@ class Walk:
             return tirx.const(0, node.ty)
 
         tvm_ffi.structural_walk(
-            self.block.body, (tirx.BufferStore, lambda node: values.append(node.value)))
+            self.block.body, (tirx.BufferStore, lambda node: values.append(node.value))
+        )
         return frozenset(
-            k for value in values
-            for k in self.used(
-                tvm_ffi.structural_map(value, (ir.TensorLoad, unread), order="pre")))
+            k
+            for value in values
+            for k in self.used(tvm_ffi.structural_map(value, (ir.TensorLoad, unread), order="pre"))
+        )
 
     @cached_property
     def cost(self) -> int:
@@ -141,15 +189,14 @@ class Walk:
             nonlocal total
             name = node.op.name
             total += _CALL_COST.get(
-                name, _DEFAULT_CALL_COST if name in _CHEAP_CALLS else _LIBM_COST)
+                name, _DEFAULT_CALL_COST if name in _CHEAP_CALLS else _LIBM_COST
+            )
 
         def binary(_node: object) -> None:
             nonlocal total
             total += 1
 
-        tvm_ffi.structural_walk(
-            self.block.body, [(ir.Call, call), (_BINARY, binary)]
-        )
+        tvm_ffi.structural_walk(self.block.body, [(ir.Call, call), (_BINARY, binary)])
         return max(total, 1)
 
     @property
@@ -187,8 +234,10 @@ class Walk:
             steps, parts = [1], [sym.detect_linear_equation(offset, self.variables)]
         strides: list[ir.Expr | int | None]
         if all(parts):
-            strides = [_simplify(sum(map(mul, (part[k] for part in parts), steps)))
-                       for k in range(len(self.variables))]
+            strides = [
+                _simplify(sum(map(mul, (part[k] for part in parts), steps)))
+                for k in range(len(self.variables))
+            ]
         else:
             irregular = {k for index in bound for k in self.used(index)}
             strides = [None if k in irregular else 0 for k in range(len(self.variables))]

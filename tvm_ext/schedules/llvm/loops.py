@@ -16,9 +16,24 @@ from tvm.tirx import IndexMap
 from ..machine import Machine
 from .access import Walk, nominal, volume
 
-__all__ = ["Axis", "attempt", "axes", "collapse", "equal", "fit", "hint_partition", "normal_form",
-           "parallelise", "partition", "share", "shared", "shares_evenly", "uses", "vectorize",
-           "walk"]
+__all__ = [
+    "Axis",
+    "attempt",
+    "axes",
+    "collapse",
+    "equal",
+    "fit",
+    "hint_partition",
+    "normal_form",
+    "parallelise",
+    "partition",
+    "share",
+    "shared",
+    "shares_evenly",
+    "uses",
+    "vectorize",
+    "walk",
+]
 
 # A parallel region costs 1-3 us; below about 5 us of vectorised work it does not pay.
 PARALLEL_WORK = 1 << 16
@@ -126,7 +141,8 @@ def collapse(sch: Schedule, block: SBlockRV, rows: int = 0) -> int:
     if len(groups) < len(found):
         dtype = str(sch.get(found[0].loop).loop_var.ty.dtype)
         sch.transform_block_layout(
-            block, IndexMap.from_func(fused, ndim=len(found), index_dtype=dtype))
+            block, IndexMap.from_func(fused, ndim=len(found), index_dtype=dtype)
+        )
     return depth
 
 
@@ -143,13 +159,23 @@ def axes(sch: Schedule, block: SBlockRV, skip: int = 0, *, drop_units: bool = Tr
     stmts = [sch.get(loop) for loop in loops]
     values = get_sblockrealize(sch, block).iter_values
     facts = Walk(sch.get(block), [stmt.loop_var for stmt in stmts], values)
-    reduced = {k for kind, value in zip(facts.kinds, values, strict=True) if kind == "R"
-               for k in facts.used(value)}
+    reduced = {
+        k
+        for kind, value in zip(facts.kinds, values, strict=True)
+        if kind == "R"
+        for k in facts.used(value)
+    }
     return [
-        Axis(loops[k], "R" if k in reduced else "S", _int(stmts[k].extent),
-             [access.strides[k] for access in facts.accesses], k in facts.guarded,
-             k in facts.counted)
-        for k in range(skip, len(loops)) if not (drop_units and equal(stmts[k].extent, 1))
+        Axis(
+            loops[k],
+            "R" if k in reduced else "S",
+            _int(stmts[k].extent),
+            [access.strides[k] for access in facts.accesses],
+            k in facts.guarded,
+            k in facts.counted,
+        )
+        for k in range(skip, len(loops))
+        if not (drop_units and equal(stmts[k].extent, 1))
     ]
 
 
@@ -242,8 +268,9 @@ def uses(expr: ir.Expr, var: ir.Var) -> bool:
     return any(var.same_as(other) for other in found)
 
 
-def parallelise(sch: Schedule, loops: list[LoopRV], sizes: list[int], work: int,
-                machine: Machine) -> LoopRV | None:
+def parallelise(
+    sch: Schedule, loops: list[LoopRV], sizes: list[int], work: int, machine: Machine
+) -> LoopRV | None:
     """Run the fewest leading ``loops`` in parallel that can be shared evenly among the cores.
 
     Returns the parallel loop; None where they cannot, or where the work does not pay for it.
@@ -265,8 +292,9 @@ def shared(rows: int, work: int, machine: Machine) -> bool:
     return work >= PARALLEL_WORK and machine.cores > 1 and rows > 1
 
 
-def share(sch: Schedule, outer: list[Axis], inner: Axis, lanes: int, work: int,
-          machine: Machine) -> None:
+def share(
+    sch: Schedule, outer: list[Axis], inner: Axis, lanes: int, work: int, machine: Machine
+) -> None:
     """Vectorise ``inner`` and give each core its part of the work.
 
     Where the ``outer`` axes cannot be shared evenly, ``inner`` is cut into one chunk per core.
@@ -290,8 +318,7 @@ def share(sch: Schedule, outer: list[Axis], inner: Axis, lanes: int, work: int,
 
 
 def _worth_cutting(inner: Axis, lanes: int, work: int, machine: Machine) -> bool:
-    return (work >= PARALLEL_WORK and machine.cores > 1
-            and inner.size >= 4 * lanes * machine.cores)
+    return work >= PARALLEL_WORK and machine.cores > 1 and inner.size >= 4 * lanes * machine.cores
 
 
 def shares_evenly(sizes: list[int], machine: Machine) -> bool:

@@ -57,8 +57,12 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, machine: Machine) -> None
         rows.sort(key=lambda axis: not shares_evenly([axis.size], machine))
         put_first(sch, block, [axis.loop for axis in rows])
         schedule_rows(sch, [block], [axis.size for axis in rows], work, machine)
-    elif lane is not None and lane.kind == "S" and work >= PARALLEL_WORK and (
-            lane.size >= 64 * machine.cores > 64):
+    elif (
+        lane is not None
+        and lane.kind == "S"
+        and work >= PARALLEL_WORK
+        and (lane.size >= 64 * machine.cores > 64)
+    ):
         share = -(-lane.extent // machine.cores) if isinstance(lane.extent, int) else 64
         chunk, _ = sch.split(lane.loop, [None, -(-share // 16) * 16])
         arranged = arrange(sch, block, 1, machine)
@@ -72,13 +76,17 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, machine: Machine) -> None
 def put_first(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> None:
     """Move ``loops`` before the others of a block."""
     moved = [sch.get(loop) for loop in loops]
-    others = [loop for loop in sch.get_loops(block)
-              if not any(sch.get(loop).same_as(stmt) for stmt in moved)]
+    others = [
+        loop
+        for loop in sch.get_loops(block)
+        if not any(sch.get(loop).same_as(stmt) for stmt in moved)
+    ]
     sch.reorder(*loops, *others)
 
 
-def schedule_rows(sch: Schedule, blocks: list[SBlockRV], rows: list[int], work: int,
-                  machine: Machine) -> None:
+def schedule_rows(
+    sch: Schedule, blocks: list[SBlockRV], rows: list[int], work: int, machine: Machine
+) -> None:
     """Run ``blocks``, whose first loops are the same rows (of these sizes), row by row."""
     depth = len(rows)
     chain: list[SBlockRV] = []
@@ -101,8 +109,10 @@ def schedule_rows(sch: Schedule, blocks: list[SBlockRV], rows: list[int], work: 
 def _run_in_parallel(sch: Schedule, loop: LoopRV) -> None:
     """As ``Schedule.parallel``, which refuses a loop around an init that stands apart."""
     stmt = sch.get(loop)
-    sch.state.replace(sch.get_sref(loop), tirx.For(
-        stmt.loop_var, stmt.min, stmt.extent, tirx.ForKind.PARALLEL, stmt.body))
+    sch.state.replace(
+        sch.get_sref(loop),
+        tirx.For(stmt.loop_var, stmt.min, stmt.extent, tirx.ForKind.PARALLEL, stmt.body),
+    )
 
 
 def keep_on_stack(sch: Schedule, blocks: list[SBlockRV], rows: int) -> None:
@@ -147,19 +157,25 @@ def lane_axis(found: list[Axis], facts: Walk, machine: Machine) -> Axis | None:
         return smooth(axis, facts), contiguous, axis.kind == "S", axis.size
 
     candidates = [
-        axis for axis in found if not axis.guarded and (
+        axis
+        for axis in found
+        if not axis.guarded
+        and (
             axis.size >= lanes and any(isinstance(s, int) and s == 1 for s in steps(axis, False))
-            if axis.kind == "R" else
-            axis.size >= 4 and all(isinstance(s, int) and s == 1 for s in steps(axis, True)))
+            if axis.kind == "R"
+            else axis.size >= 4 and all(isinstance(s, int) and s == 1 for s in steps(axis, True))
+        )
     ]
     return max(candidates, key=rank, default=None)
 
 
 def smooth(axis: Axis, facts: Walk) -> bool:
     """Whether all that a block reads along ``axis`` is contiguous or stays in place."""
-    return all(isinstance(step, int) and step in (0, 1)
-               for step, access in zip(axis.strides, facts.accesses, strict=True)
-               if not access.is_store)
+    return all(
+        isinstance(step, int) and step in (0, 1)
+        for step, access in zip(axis.strides, facts.accesses, strict=True)
+        if not access.is_store
+    )
 
 
 def factor(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> list[SBlockRV]:
@@ -180,8 +196,10 @@ def factor(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> list[
         return _factor_once(sch, inner.loop, ACCUMULATORS, -2) if few else []
     lanes = fit(lane.extent, lanes)
     width = lanes * next(
-        n for n in (ACCUMULATORS, 2, 1)
-        if n == 1 or lane.size >= 16 * n * lanes or lane.size % (n * lanes) == 0)
+        n
+        for n in (ACCUMULATORS, 2, 1)
+        if n == 1 or lane.size >= 16 * n * lanes or lane.size % (n * lanes) == 0
+    )
     blocks = _factor_once(sch, lane.loop, width)
     while blocks and width > 2:
         width = lanes if width > lanes else width // 2
@@ -201,21 +219,33 @@ def _factor_once(sch: Schedule, loop: LoopRV, width: int, place: int = -1) -> li
     return made
 
 
-def _cut_among_cores(sch: Schedule, block: SBlockRV, work: int,
-                     machine: Machine) -> SBlockRV | None:
+def _cut_among_cores(
+    sch: Schedule, block: SBlockRV, work: int, machine: Machine
+) -> SBlockRV | None:
     """Where the kept axes are too few to share: partial results of equal parts; their block."""
     facts = walk(sch, block)
     found = axes(sch, block)
     kept = prod(axis.size for axis in found if axis.kind == "S")
     longest = max((axis for axis in found if axis.kind == "R"), key=lambda axis: axis.size)
     enough = 2 * machine.lanes(*facts.dtypes) * machine.cores
-    if (machine.cores == 1 or work < 2 * PARALLEL_WORK or not _reorderable(facts)
-            or kept >= enough or (kept > 1 and kept % machine.cores == 0)
-            or not isinstance(longest.extent, int)):
+    if (
+        machine.cores == 1
+        or work < 2 * PARALLEL_WORK
+        or not _reorderable(facts)
+        or kept >= enough
+        or (kept > 1 and kept % machine.cores == 0)
+        or not isinstance(longest.extent, int)
+    ):
         return None
     # Parts of unequal length would need a predicate that outlives the split.
-    parts = next((n for n in range(machine.cores, 8 * machine.cores)
-                  if longest.extent % n == 0 and shares_evenly([n], machine)), None)
+    parts = next(
+        (
+            n
+            for n in range(machine.cores, 8 * machine.cores)
+            if longest.extent % n == 0 and shares_evenly([n], machine)
+        ),
+        None,
+    )
     if parts is None:
         return None
     part, _ = sch.split(longest.loop, [parts, None])
@@ -273,8 +303,11 @@ def _leave_to_llvm(sch: Schedule, found: list[Axis], facts: Walk) -> bool:
     Whether the whole reduction has been unrolled for that, its init included.
     """
     stores = [k for k, access in enumerate(facts.accesses) if access.is_store]
-    along = [axis for axis in found if axis.kind == "S" and axis.size >= 8
-             and all(axis.strides[k] == 1 for k in stores)]
+    along = [
+        axis
+        for axis in found
+        if axis.kind == "S" and axis.size >= 8 and all(axis.strides[k] == 1 for k in stores)
+    ]
     if not along or len(stores) > 1:
         return False
     reduced = [axis for axis in found if axis.kind == "R"]
@@ -290,8 +323,9 @@ def _leave_to_llvm(sch: Schedule, found: list[Axis], facts: Walk) -> bool:
 
 def _positions(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> tuple[int, ...]:
     stmts = [sch.get(loop) for loop in sch.get_loops(block)]
-    return tuple(next(k for k, stmt in enumerate(stmts) if stmt.same_as(sch.get(loop)))
-                 for loop in loops)
+    return tuple(
+        next(k for k, stmt in enumerate(stmts) if stmt.same_as(sch.get(loop))) for loop in loops
+    )
 
 
 def conclude(sch: Schedule, block: SBlockRV, arranged: Arranged) -> None:

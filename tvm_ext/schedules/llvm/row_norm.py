@@ -49,8 +49,10 @@ def common_rows(blocks: list[Walk]) -> int:
     """How many leading loops all blocks share, such that no row reads what another row wrote."""
     depth = min(len(facts.kinds) - len(facts.kinds.lstrip("S")) for facts in blocks)
     first = blocks[0].extents
-    depth = next((k for k in range(depth)
-                  if not all(equal(first[k], facts.extents[k]) for facts in blocks)), depth)
+    depth = next(
+        (k for k in range(depth) if not all(equal(first[k], facts.extents[k]) for facts in blocks)),
+        depth,
+    )
     for writer in blocks:
         for store in writer.stores:
             for reader in blocks:
@@ -74,8 +76,9 @@ def _aligned(writer: Walk, stored: tuple, reader: Walk, loaded: tuple) -> int:
     """The number of leading variables that index the same dimension of a buffer in both blocks."""
     count = 0
     for own, other in zip(writer.variables, reader.variables, strict=False):
-        if not any(own.same_as(s) and other.same_as(t)
-                   for s, t in zip(stored, loaded, strict=True)):
+        if not any(
+            own.same_as(s) and other.same_as(t) for s, t in zip(stored, loaded, strict=True)
+        ):
             break
         count += 1
     return count
