@@ -1,7 +1,9 @@
 """ONNX to Relax: load, rewrite, convert."""
 
 from .graph import Conversion, convert, unsupported
-from .load import Limits, load, specialise
+from .limits import Limits
+from .load import load
+from .symbolic_dims import specialise
 from .table import TABLE, converter, lookup
 
 __all__ = [

@@ -1,0 +1,74 @@
+"""Whether a model is one that the installed onnx defines."""
+
+from collections.abc import Mapping
+
+import onnx
+import onnx_ir as ir
+
+from tvm_ext.errors import ModelError, ModelLimitError
+
+from .limits import Limits
+from .traverse import nodes, tensors
+
+__all__ = ["INVALID", "check_imports", "check_opsets", "check_values", "first_line"]
+
+# What onnx and onnx_ir raise for a model that is none.
+INVALID = (onnx.checker.ValidationError, ir.serde.SerdeError, ValueError, TypeError, KeyError,
+            IndexError, AttributeError)  # fmt: skip
+
+
+def first_line(error: BaseException) -> str:
+    """What the innermost cause says: onnx_ir wraps it once per level of the file."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else repr(error)
+
+
+def check_imports(imports: Mapping[str, int], source: str) -> None:
+    """Every imported ai.onnx opset is one that onnx knows; other domains are anybody's."""
+    known = onnx.defs.onnx_opset_version()
+    for domain, version in imports.items():
+        if domain in ("", "ai.onnx") and not 1 <= version <= known:
+            raise ModelError(
+                f"{source} needs opset {version}; the installed onnx {onnx.__version__} knows "
+                f"1 to {known}: update onnx, or export for an older opset"
+            )
+
+
+def check_opsets(model: ir.Model, source: str) -> None:
+    """As :func:`check_imports`, and the domain ai.onnx has one name, and is there if used."""
+    imports = model.graph.opset_imports
+    if "ai.onnx" in imports:  # the same domain by its other name; nodes are normalised already
+        imports.setdefault("", imports.pop("ai.onnx"))
+    check_imports(imports, source)
+    if "" not in imports and any(node.domain == "" for node, _ in nodes(model.graph)):
+        raise ModelError(f"{source} imports no opset of the domain ai.onnx")
+
+
+def check_values(model: ir.Model, source: str, limits: Limits) -> None:
+    """Every tensor has the bytes that its shape says, every declared value fits the limits."""
+    for name, tensor in tensors(model):
+        # Strings have no fixed size; other classes hold an array made by the caller.
+        if isinstance(tensor, ir.ExternalTensor | ir.TensorProtoTensor):
+            try:
+                if tensor.dtype != ir.DataType.STRING:
+                    tensor.numpy()
+            except (OSError, *INVALID) as error:
+                raise ModelError(f"{source}: tensor {name!r}: {first_line(error)}") from error
+    declared = [*model.graph.inputs, *(out for n, _ in nodes(model.graph) for out in n.outputs)]
+    for value in declared:
+        if value.shape is None:
+            continue
+        elements = 1
+        for dim in value.shape:
+            if isinstance(dim, int) and dim < 0:
+                raise ModelError(f"{source}: value {value.name!r} is declared {value.shape}")
+            elements *= dim if isinstance(dim, int) else 1
+        # Strings have no fixed size: at least one byte each.
+        sized = value.dtype is not None and value.dtype != ir.DataType.STRING
+        if elements * (value.dtype.itemsize if sized else 1) > limits.bytes:
+            raise ModelLimitError(
+                f"{source}: value {value.name!r} is declared {value.shape}, "
+                f"over the limit of {limits.bytes} bytes"
+            )
