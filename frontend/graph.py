@@ -13,7 +13,7 @@ from tvm.ir import GlobalVar, Type
 
 from tvm_ext.errors import ConversionError, ModelError, UnsupportedNode
 
-from . import known as shape_arithmetic
+from . import shape_arithmetic
 from .builder import Builder
 from .known import Known
 from .table import lookup

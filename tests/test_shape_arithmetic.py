@@ -5,7 +5,8 @@ import pytest
 from onnx import parser
 from tvm import relax, tirx
 from tvm.sym import Analyzer
-from tvm_ext.frontend.known import Known, evaluate
+from tvm_ext.frontend.known import Known
+from tvm_ext.frontend.shape_arithmetic import evaluate
 
 from tvm_ext import frontend
 
