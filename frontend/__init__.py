@@ -1,8 +1,9 @@
 """ONNX to Relax: load, rewrite, convert."""
 
-from .graph import Conversion, convert, unsupported
+from .graph import Conversion, convert
 from .limits import Limits
 from .load import load
+from .refusal import unsupported
 from .symbolic_dims import specialise
 from .table import TABLE, converter, lookup
 

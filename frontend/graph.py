@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 from tvm import IRModule, relax, tirx
 from tvm.error import InternalError
@@ -15,10 +14,12 @@ from tvm_ext.errors import ConversionError, ModelError, UnsupportedNode
 
 from . import shape_arithmetic
 from .builder import Builder
+from .declared import checked, dtype_of
 from .known import Known
+from .refusal import refusal, summary, unsupported
 from .table import lookup
 
-__all__ = ["Conversion", "convert", "unsupported"]
+__all__ = ["Conversion", "convert"]
 
 # What a converter, or TVM below it, may raise for a node it cannot serve.
 _REFUSALS = (
@@ -48,17 +49,6 @@ class Conversion:
     origin: dict[str, ir.Node]
     inputs: dict[str, Type]
     outputs: dict[str, Type]
-
-
-def unsupported(model: ir.Model) -> list[UnsupportedNode]:
-    """The nodes that no converter serves, subgraphs included, sorted. Converts nothing."""
-    missing = []
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        opset = model.opset_imports.get(node.domain, 1)
-        since, function = lookup(node.domain, node.op_type, opset)
-        if function is None:
-            missing.append(_refusal(node, opset, since, _why_missing(node, opset, since)))
-    return sorted(missing)
 
 
 def convert(model: ir.Model) -> Conversion:
@@ -129,7 +119,7 @@ class _Walk:
         if not isinstance(value.type, ir.TensorType) or value.shape is None:
             raise ModelError(f"input {value.name!r} is {value.type}; needs a tensor of known rank")
         shape = [self._dim(dim, value.name, axis) for axis, dim in enumerate(value.shape)]
-        dtype = _dtype(value.dtype, value.name)
+        dtype = dtype_of(value.dtype, value.name)
         var = relax.Var(_identifier(value.name), relax.TensorType(shape, dtype))
         self.values[value] = var
         return var
@@ -254,12 +244,12 @@ class _Walk:
         try:
             results = self._fold(node, operands) or _call(function, self.builder, operands, node)
             for value, result in zip(node.outputs, results, strict=False):
-                self.values[value] = self._checked(value, result)
+                self.values[value] = checked(self.builder, value, result)
         except _REFUSALS as reason:
             if isinstance(reason, ModelError):
                 raise
-            text = str(reason) if isinstance(reason, NotImplementedError) else _summary(reason)
-            self.failures.append(_refusal(node, opset, since, text))
+            text = str(reason) if isinstance(reason, NotImplementedError) else summary(reason)
+            self.failures.append(refusal(node, opset, since, text))
             self.cause = self.cause or reason
         finally:
             self.builder.node = None
@@ -281,43 +271,6 @@ class _Walk:
         array = self.builder.static(operand)
         return None if array is None else Known(array, self.builder.dtype(operand))
 
-    def _checked(self, value: ir.Value, result: relax.Expr) -> relax.Expr:
-        """``result`` with every dim bound, and in agreement with what the model declares."""
-        ty = result.ty
-        if not isinstance(ty, relax.TensorType):
-            return result
-        given = self.builder.dtype(result)
-        if value.dtype is not None and _dtype(value.dtype, value.name) != given:
-            raise ModelError(
-                f"value {value.name!r} is declared {value.dtype}, "
-                f"but {value.producer().op_type} gives {self.builder.dtype(result)}"
-            )
-        declared = None if value.shape is None else list(value.shape)
-        if ty.shape is None:
-            if ty.ndim < 0 and declared is None:
-                raise NotImplementedError("the rank of the result is known only at run time")
-            declared = declared if declared is not None else [None] * ty.ndim
-            dims = [
-                d if isinstance(d, int) else self.builder.fresh_dim(f"{value.name}_{k}")
-                for k, d in enumerate(declared)
-            ]
-            return self.builder.match(result, dims)
-        self._check_shape(value, declared, self.builder.shape(result))
-        return result
-
-    def _check_shape(self, value: ir.Value, declared: list | None, inferred: list) -> None:
-        if declared is None:
-            return
-        contradiction = len(declared) != len(inferred) or any(
-            isinstance(d, int) and isinstance(i, int) and d != i
-            for d, i in zip(declared, inferred, strict=True)
-        )
-        if contradiction:
-            raise ModelError(
-                f"value {value.name!r} is declared {value.shape}, "
-                f"but {value.producer().op_type} gives {inferred}"
-            )
-
 
 def _call(function: Callable, builder: Builder, operands: list, node: ir.Node) -> tuple:
     attributes = {name: attr.value for name, attr in node.attributes.items()}
@@ -334,30 +287,6 @@ def _call(function: Callable, builder: Builder, operands: list, node: ir.Node) -
 def _subgraphs(node: ir.Node) -> bool:
     kinds = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
     return any(attr.type in kinds for attr in node.attributes.values())
-
-
-def _refusal(node: ir.Node, opset: int, since: int, reason: str) -> UnsupportedNode:
-    name = node.name or (node.outputs[0].name if node.outputs else "") or ""
-    return UnsupportedNode(node.domain, node.op_type, since, opset, name, reason)
-
-
-def _why_missing(node: ir.Node, opset: int, since: int) -> str:
-    if since == 0:
-        return f"opset {opset} of domain {node.domain or 'ai.onnx'!r} does not define it"
-    return "no converter for this operator version"
-
-
-def _summary(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1].strip() if lines else error!r}"
-
-
-def _dtype(dtype: ir.DataType | None, name: str | None) -> str:
-    if dtype is None:
-        raise ModelError(f"value {name!r} has no element type")
-    if dtype == ir.DataType.STRING:
-        raise ModelError(f"value {name!r} holds strings, which are not supported")
-    return np.dtype(dtype.numpy()).name
 
 
 def _identifier(name: str | None) -> str:
