@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.oracle import reference
+from tvm_ext.emulator import NO_COMPILER, run
 
-from .emulator import NO_COMPILER, run
 from .networks import GRAPHS, NETWORKS, feeds_of, parse
 
 pytestmark = pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))

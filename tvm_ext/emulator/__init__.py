@@ -7,18 +7,23 @@ kernels that no imported module has. Buffers live in CPU memory. What ran before
 
 import contextlib
 import ctypes
+import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
+from tvm.target import Target
 
-from tvm_ext import convert_and_build
+from ..build import convert_and_build
+from ..errors import BuildError
 
 __all__ = ["NO_COMPILER", "emulated", "run"]
 
@@ -36,8 +41,23 @@ _C_TYPES = {
 }
 
 
-def run(model, feeds, folder, *, opt_level=3, target="cuda"):
-    """Build ``model`` for cuda and run it on the CPU; the outputs in order."""
+def run(
+    model: object,
+    feeds: Mapping[str, np.ndarray],
+    folder: str | os.PathLike,
+    *,
+    opt_level: int = 3,
+    target: object = "cuda",
+) -> list[np.ndarray]:
+    """Build ``model`` for cuda and run it on the CPU; the outputs in order.
+
+    ``folder`` takes the compiled kernels. ``model``, ``opt_level`` and ``target`` are those of
+    :func:`tvm_ext.convert_and_build`.
+
+    Raises:
+        BuildError: g++ does not accept a kernel.
+        TvmExtError: whatever ``convert_and_build`` raises.
+    """
     with emulated(folder):
         compiled = convert_and_build(model, target, opt_level=opt_level)
         compiled._executor.device = tvm.cpu()
@@ -45,17 +65,17 @@ def run(model, feeds, folder, *, opt_level=3, target="cuda"):
 
 
 @contextlib.contextmanager
-def emulated(folder):
+def emulated(folder: str | os.PathLike) -> Iterator[None]:
     """Builds for cuda inside of this context run on the CPU, inside of it."""
     build_cuda = tvm.get_global_func("target.build.cuda")
     build_llvm = tvm.get_global_func("target.build.llvm")
 
-    def device(module, target):
+    def device(module: IRModule, target: Target) -> None:
         library = _Library(build_cuda(module, target).inspect_source(), module, folder)
         for kernel in module.functions.values():
             registry.override(str(kernel.attrs["global_symbol"]), library.launcher(kernel))
 
-    def host(module, target):
+    def host(module: IRModule, target: Target) -> tvm.runtime.Module:
         return build_llvm(_workspace_on_cpu(module), target)
 
     with (
@@ -75,7 +95,7 @@ class _Registry:
         self.previous = {}
         return self
 
-    def override(self, name, function):
+    def override(self, name: str, function: Callable[..., object]) -> None:
         found = tvm.get_global_func(name, allow_missing=True)
         self.previous.setdefault(name, found)
         tvm_ffi.register_global_func(name, function, override=True)
@@ -88,7 +108,7 @@ class _Registry:
                 tvm_ffi.register_global_func(name, function, override=True)
 
 
-def _workspace_on_cpu(module):
+def _workspace_on_cpu(module: IRModule) -> IRModule:
     """The host code with its temporary buffers in CPU memory."""
 
     def move(call):
@@ -110,12 +130,12 @@ def _workspace_on_cpu(module):
 class _Library:
     """The kernels of one device module, compiled by g++ when the first of them is called."""
 
-    def __init__(self, source, module, folder):
+    def __init__(self, source: str, module: IRModule, folder: str | os.PathLike):
         self.kernels = source[source.index('extern "C" __global__') :]
         self.names = [str(kernel.attrs["global_symbol"]) for kernel in module.functions.values()]
         self.folder = folder
 
-    def launcher(self, kernel):
+    def launcher(self, kernel: tirx.PrimFunc) -> Callable[..., None]:
         """What the host code calls: data pointers and scalars, then the launch dims by tag."""
         name = str(kernel.attrs["global_symbol"])
         tags = [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
@@ -129,7 +149,7 @@ class _Library:
         return call
 
     @cached_property
-    def compiled(self):
+    def compiled(self) -> ctypes.CDLL:
         """The loaded library, with one launch function per kernel."""
         stem = Path(mkdtemp(dir=self.folder)) / "kernels"  # dlopen knows a library by its path
         source, binary = stem.with_suffix(".cpp"), stem.with_suffix(".so")
@@ -140,7 +160,8 @@ class _Library:
         done = subprocess.run(
             ["g++", *flags, "-o", binary, source], capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr[:4000]
+        if done.returncode:
+            raise BuildError(f"g++ refuses a generated kernel: {done.stderr[:4000]}")
         library = ctypes.CDLL(str(binary))
         for name in self.names:
             kinds = [
@@ -150,7 +171,7 @@ class _Library:
             getattr(library, f"launch_{name}").argtypes = [ctypes.POINTER(ctypes.c_int), *kinds]
         return library
 
-    def launch(self, name):
+    def launch(self, name: str) -> str:
         """The C function that runs one kernel over its grid."""
         body = re.search(rf"\b{name}\([^)]*\) {{.*?^}}", self.kernels, re.DOTALL | re.MULTILINE)[0]
         waits = "true" if re.search(r"__sync|__shfl", body) else "false"
@@ -163,7 +184,7 @@ class _Library:
             "}"
         )
 
-    def parameters(self, name):
+    def parameters(self, name: str) -> list[str]:
         """The C types of the parameters of a kernel."""
         declared = re.search(rf"\b{name}\((.*?)\)", self.kernels)[1].replace("__restrict__", "")
         return [parameter.strip().rsplit(" ", 1)[0].strip() for parameter in declared.split(",")]
