@@ -173,7 +173,7 @@ class _Library:
 
     def launch(self, name: str) -> str:
         """The C function that runs one kernel over its grid."""
-        body = re.search(rf"\b{name}\([^)]*\) {{.*?^}}", self.kernels, re.DOTALL | re.MULTILINE)[0]
+        body = re.findall(rf"\b{name}\([^)]*\) {{.*?^}}", self.kernels, re.DOTALL | re.MULTILINE)[0]
         waits = "true" if re.search(r"__sync|__shfl", body) else "false"
         kinds = self.parameters(name)
         parameters = "".join(f", {kind} a{k}" for k, kind in enumerate(kinds))
@@ -186,5 +186,5 @@ class _Library:
 
     def parameters(self, name: str) -> list[str]:
         """The C types of the parameters of a kernel."""
-        declared = re.search(rf"\b{name}\((.*?)\)", self.kernels)[1].replace("__restrict__", "")
+        declared = re.findall(rf"\b{name}\((.*?)\)", self.kernels)[0].replace("__restrict__", "")
         return [parameter.strip().rsplit(" ", 1)[0].strip() for parameter in declared.split(",")]
