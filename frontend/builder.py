@@ -32,6 +32,7 @@ class Builder:
         self.node: ir.Node | None = None
         self.walk: object = None  # the graph walk, which converts subgraphs
         self.origin: dict[str, ir.Node] = {}  # variable name -> the node that emitted it
+        self.kernel_attrs: dict[str, object] = {}  # of the kernels that emit_te makes
         self._known: dict[relax.Var, Known] = {}
         self._analyzer = Analyzer()
 
@@ -49,6 +50,8 @@ class Builder:
         """
         if "primfunc_name_hint" not in kwargs:
             kwargs["primfunc_name_hint"] = compute.__name__.strip("_<>")
+        if self.kernel_attrs:
+            kwargs["primfunc_attrs"] = {**self.kernel_attrs, **kwargs.get("primfunc_attrs", {})}
         return self.emit(self.bb.call_te(compute, *args, **kwargs))
 
     def match(self, value: relax.Expr, shape: Sequence[Dim], dtype: str | None = None) -> relax.Var:

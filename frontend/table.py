@@ -13,6 +13,7 @@ walk adds operator, node and opset.
 """
 
 from collections.abc import Callable
+from inspect import unwrap
 
 from onnx import defs
 
@@ -24,10 +25,13 @@ Key = tuple[str, str, int]
 TABLE: dict[Key, Converter] = {}
 
 
-def converter(op_type: str, *since: int, domain: str = "") -> Callable[[Converter], Converter]:
+def converter(
+    op_type: str, *since: int, domain: str = "", override: bool = False
+) -> Callable[[Converter], Converter]:
     """Register a converter for exactly these ``since_version`` s of an operator.
 
-    Domains without a schema in the installed onnx (``com.microsoft``) use version 1.
+    Domains without a schema in the installed onnx (``com.microsoft``) use version 1. With
+    ``override`` it takes the place of the one that is registered.
 
     Raises:
         ValueError: a version is taken already, or is no version of that operator.
@@ -36,14 +40,19 @@ def converter(op_type: str, *since: int, domain: str = "") -> Callable[[Converte
     def register(function: Converter) -> Converter:
         for version in since:
             key = domain, op_type, version
-            if key in TABLE:
-                raise ValueError(f"{key} is registered already, by {TABLE[key].__module__}")
+            if key in TABLE and not override:
+                raise ValueError(f"{key} is registered already, at {_place(TABLE[key])}")
             if defs.has(op_type, domain) and not _is_since_version(*key):
                 raise ValueError(f"{key}: the ONNX schema has no such since_version")
             TABLE[key] = function
         return function
 
     return register
+
+
+def _place(function: Converter) -> str:
+    code = unwrap(function).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def _is_since_version(domain: str, op_type: str, version: int) -> bool:

@@ -1,12 +1,12 @@
 """Any ONNX model into fast native code with Apache TVM."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import backend, compare, errors, relay
+    from . import backend, compare, errors, extend, relay
     from .build import convert_and_build
     from .model import CompiledModel, load
     from .session import InferenceSession
@@ -19,6 +19,7 @@ __all__ = [
     "compare",
     "convert_and_build",
     "errors",
+    "extend",
     "load",
     "relay",
 ]
@@ -29,10 +30,10 @@ _HOMES = {
     "convert_and_build": "build",
     "load": "model",
 }
-_MODULES = ("backend", "compare", "errors", "relay")
+_MODULES = ("backend", "compare", "errors", "extend", "relay")
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     # On first use: importing TVM takes seconds, which `tvm-ext --help` need not pay.
     if name in _MODULES:
         return import_module(f".{name}", __name__)

@@ -13,6 +13,7 @@ __all__ = [
     "ModelError",
     "ModelLimitError",
     "OutputPathError",
+    "PluginError",
     "TargetError",
     "TvmExtError",
     "UnsupportedNode",
@@ -69,6 +70,10 @@ class TargetError(TvmExtError, ValueError):
 
 class BuildError(TvmExtError, RuntimeError):
     """The compiler failed on a converted model; the message names the phase."""
+
+
+class PluginError(TvmExtError, ValueError):
+    """A plugin that raises or contradicts what is registered; the message has file and line."""
 
 
 class OutputPathError(TvmExtError, OSError):

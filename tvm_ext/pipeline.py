@@ -1,16 +1,21 @@
 """The phases of a build and the opt levels, on one screen.
 
 A :class:`Pipeline` is a value: an ordered list of named steps, each in a phase. Take the default
-of a target, insert a step before or after a named one, drop one, print the order.
+of a target, insert a step before or after a named one, drop one, print the order. A step is a
+rewrite of an ONNX model in ``import``, a pass on a module later; a schedule rule is one too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
+import onnx_ir as ir
 import tvm
-from tvm import relax
+from tvm import IRModule, relax
+from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from . import schedules
@@ -21,20 +26,25 @@ from .passes.mark_epilogues import mark_epilogues
 from .passes.order_dims import order_dims
 from .passes.tiled_matmul import legalize_matmul
 
-__all__ = ["PHASES", "Pipeline", "Step", "default"]
+__all__ = ["EXTENSIONS", "PHASES", "Pipeline", "Step", "default"]
 
 PHASES = ("import", "select", "fuse", "schedule")
 
-Rewrite = Callable[[object], object]
+Rewrite = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One pass in a phase. ``run`` maps an onnx_ir model in ``import``, an IRModule after it."""
+    """One pass in a phase. ``run`` maps an onnx_ir model in ``import``, an IRModule after it.
+
+    ``bound`` is how far it may move a float32 answer ``y``, as a part of ``1 + |y|``; answers of
+    other types in proportion to their precision.
+    """
 
     phase: str
     name: str
     run: Rewrite
+    bound: float = 1e-4
 
 
 @dataclass(frozen=True)
@@ -46,20 +56,37 @@ class Pipeline:
     steps: tuple[Step, ...]
 
     def insert(
-        self, name: str, run: Rewrite, *, before: str | None = None, after: str | None = None
+        self,
+        name: str,
+        run: Rewrite | dl.base.ScheduleRule,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+        phase: str | None = None,
+        bound: float = 1e-4,
     ) -> Pipeline:
-        """A pipeline with one more step, beside a named one and in its phase.
+        """A pipeline with one more step: beside a named one and in its phase, or last in a phase.
+
+        ``run`` is a function or a pass of onnx_ir or TVM; or a schedule rule of dlight, which is
+        asked for every kernel that has no schedule yet.
 
         Raises:
-            ValueError: the anchor is unknown, not given once, or ``name`` is taken.
+            ValueError: not one of ``before``, ``after`` and ``phase`` is given, it is unknown, or
+                ``name`` is taken.
         """
-        if (before is None) == (after is None):
-            raise ValueError("give one anchor: before=NAME or after=NAME")
+        if sum(place is not None for place in (before, after, phase)) != 1:
+            raise ValueError("give one anchor: before=NAME, after=NAME or phase=PHASE")
         if any(step.name == name for step in self.steps):
             raise ValueError(f"a step named {name!r} is there already")
-        at = self._index(before or after)
-        step = Step(self.steps[at].phase, name, run)
-        at += after is not None
+        if phase is not None:
+            if phase not in PHASES:
+                raise ValueError(f"no phase {phase!r}; there are {list(PHASES)}")
+            at = sum(PHASES.index(step.phase) <= PHASES.index(phase) for step in self.steps)
+        else:
+            at = self._index(before or after)
+            phase = self.steps[at].phase
+            at += after is not None
+        step = Step(phase, name, _adapted(run, self.target), bound)
         return replace(self, steps=(*self.steps[:at], step, *self.steps[at:]))
 
     def without(self, name: str) -> Pipeline:
@@ -85,8 +112,26 @@ class Pipeline:
         return "\n".join(f"{step.phase:9} {step.name}" for step in self.steps)
 
 
+def _adapted(run: Rewrite | dl.base.ScheduleRule, target: Target) -> Rewrite:
+    """What a user gives for a step, as a function of the model or module."""
+    if isinstance(run, dl.base.ScheduleRule):
+
+        def schedule(module: IRModule) -> IRModule:
+            with target:
+                return dl.ApplyDefaultSchedule(run)(module)
+
+        return schedule
+    if isinstance(run, ir.passes.PassBase):
+        return lambda model: run(model).model
+    return run
+
+
+#: What plugins make of every default pipeline, in the order in which they were loaded.
+EXTENSIONS: list[Callable[[Pipeline], Pipeline]] = []
+
+
 def default(target: Target, opt_level: int = 3) -> Pipeline:
-    """The pipeline of ``target`` (see the table of opt levels in the README)."""
+    """The pipeline of ``target`` (see the table of opt levels in the README), plugins included."""
     if opt_level not in (0, 1, 2, 3):
         raise ValueError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
     transform = relax.transform
@@ -111,4 +156,5 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
     add("fuse", order_dims, at=1)
     add("fuse", transform.DeadCodeElimination())
     add("schedule", schedules.apply(target, opt_level))
-    return Pipeline(target, opt_level, tuple(steps))
+    built_in = Pipeline(target, opt_level, tuple(steps))
+    return reduce(lambda pipeline, extend: extend(pipeline), EXTENSIONS, built_in)

@@ -1,0 +1,17 @@
+"""Extend tvm_ext from one file of your own: operators, their schedules, passes.
+
+A plugin is a Python file, or a module of a package, that declares what it adds::
+
+    from tvm_ext.extend import operator, step
+
+:func:`load` runs it: ``load("my_op.py")``, ``tvm-ext build --plugin my_op.py``, or by an entry
+point of the group ``tvm_ext.plugins``. ``tvm-ext new-op`` writes a file to start from,
+``tvm-ext check-op`` proves it right.
+"""
+
+from .operator import Operator, operator
+from .plugin import Plugin, load, load_installed
+from .samples import Sample
+from .steps import step
+
+__all__ = ["Operator", "Plugin", "Sample", "load", "load_installed", "operator", "step"]

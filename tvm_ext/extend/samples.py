@@ -1,0 +1,127 @@
+"""Inputs on which an operator is tried: families of shapes, or arrays that a plugin makes."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
+import numpy as np
+
+from ..errors import PluginError
+
+if TYPE_CHECKING:
+    from .operator import Operator
+
+__all__ = ["Family", "Sample"]
+
+_INPUT = re.compile(r"\s*(\w+)\s*(?::\s*(\w+)\s*)?\[([^\]]*)\]\s*(?:,|$)")
+
+# Extents by the position of a dim's name: each family is tried with each row, cut or repeated.
+# Odd and prime sizes meet vector tails; 1 meets unit loops; the last has something to share out.
+_EXTENTS = ((2, 3, 5, 7, 4), (1, 1, 1, 1, 1), (3, 17, 1, 31, 2), (2, 33, 12, 20, 3))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call of an operator.
+
+    Attributes:
+        inputs: arrays in the order of the schema; None where absent.
+        attributes: by name, those that differ from the defaults.
+        symbolic: the shapes to declare where dims are symbolic; None: each size becomes a name.
+    """
+
+    inputs: tuple[np.ndarray | None, ...]
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    symbolic: tuple[tuple[str | int, ...], ...] | None = None
+
+    def __str__(self) -> str:
+        shapes = (
+            "-" if array is None else f"{array.dtype}{list(array.shape)}" for array in self.inputs
+        )
+        attributes = (f"{name}={value}" for name, value in self.attributes.items())
+        return " ".join([*shapes, *attributes])
+
+
+@dataclass(frozen=True)
+class Family:
+    """Samples of shapes that share named dims: ``"x[n, c], index: int64[n]"``."""
+
+    inputs: tuple[tuple[str, str | None, tuple[str, ...]], ...]
+    dtypes: tuple[str, ...]
+    attributes: Mapping[str, Sequence[object]]
+
+    @classmethod
+    def parse(
+        cls,
+        operator: Operator,
+        text: str,
+        dtypes: tuple[str, ...],
+        attributes: Mapping[str, Sequence[object]],
+    ) -> Family:
+        """Read the text of :meth:`Operator.shapes`.
+
+        Raises:
+            PluginError: it cannot be read, or names what the operator has not.
+        """
+        matches = list(_INPUT.finditer(text))
+        if "".join(match[0] for match in matches) != text or not matches:
+            raise PluginError(f'shapes of {operator}: {text!r} is not "name[dim, ...], ..."')
+        names = [parameter.name for parameter in operator.schema.inputs]
+        given = [match[1] for match in matches]
+        variadic = bool(names) and len(given) > len(names)
+        if not variadic and given != names[: len(given)]:
+            raise PluginError(f"shapes of {operator} name inputs {given}; it has {names}")
+        unknown = sorted(attributes.keys() - operator.schema.attributes.keys())
+        if unknown:
+            raise PluginError(f"shapes of {operator} name attributes {unknown} that it has not")
+        rows = (
+            (m[1], m[2], tuple(d.strip() for d in m[3].split(",") if d.strip())) for m in matches
+        )
+        return cls(tuple(rows), dtypes, dict(attributes))
+
+    def samples(self, random: np.random.Generator) -> Iterator[Sample]:
+        """Every row of sizes in the first dtype, then the other dtypes; attributes take turns."""
+        combinations = [
+            dict(zip(self.attributes, values, strict=True))
+            for values in itertools.product(*self.attributes.values())
+        ]
+        sized = [(extents, self.dtypes[0]) for extents in _EXTENTS]
+        sized += [(_EXTENTS[0], dtype) for dtype in self.dtypes[1:]]
+        for k in range(max(len(sized), len(combinations))):
+            extents, dtype = sized[k % len(sized)]
+            yield self._sample(random, extents, dtype, combinations[k % len(combinations)])
+
+    def _sample(
+        self,
+        random: np.random.Generator,
+        extents: Sequence[int],
+        dtype: str,
+        attributes: Mapping[str, object],
+    ) -> Sample:
+        names: dict[str, int] = {}
+        turn = itertools.cycle(extents)
+        arrays, symbolic = [], []
+        for _, own, dims in self.inputs:
+            for name in (dim for dim in dims if dim.isidentifier() and dim not in names):
+                names[name] = next(turn)
+            # The text is a plugin's own: arithmetic on its names, nothing else is in reach.
+            shape = [int(eval(dim, {"__builtins__": {}}, names)) for dim in dims]
+            arrays.append(_array(random, shape, own or dtype))
+            symbolic.append(tuple(int(d) if d.isdigit() else d for d in dims))
+        return Sample(tuple(arrays), attributes, tuple(symbolic))
+
+
+def _dims(text: str) -> tuple[str, ...]:
+    return tuple(dim.strip() for dim in text.split(",") if dim.strip())
+
+
+def _array(random: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Floats standard normal; integers and bools 0 or 1, so that they may be indices."""
+    if np.dtype(dtype).kind in "biu":
+        return random.integers(0, 2, shape).astype(dtype)
+    return random.standard_normal(shape).astype(dtype)
