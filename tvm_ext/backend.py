@@ -7,6 +7,7 @@ The module itself is a backend::
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -38,7 +39,7 @@ class TvmBackendRep(BackendRep):
         self.model = model
         self._outputs = namedtupledict("Outputs", [info.name for info in model.outputs])
 
-    def run(self, inputs: object, **kwargs: object) -> tuple:
+    def run(self, inputs: object, **kwargs: Any) -> tuple:
         """Run the model; the result is a tuple whose items also answer to the output names.
 
         Args:
@@ -75,9 +76,7 @@ class TvmBackend(Backend):
         return True
 
     @classmethod
-    def prepare(
-        cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: object
-    ) -> TvmBackendRep:
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> TvmBackendRep:
         """Compile ``model`` for ``device``; ``kwargs`` go to ``convert_and_build``.
 
         Raises:
@@ -93,7 +92,7 @@ class TvmBackend(Backend):
         inputs: object,
         device: str = "CPU",
         outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> tuple:
         """Run a single node; ``opset_version`` defaults to the newest opset of its domain."""
         opset = kwargs.pop("opset_version", None)

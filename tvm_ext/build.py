@@ -8,11 +8,12 @@ from tvm import IRModule, relax
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from . import frontend, pipeline, targets
+from . import pipeline, targets
 from .errors import BuildError, TargetError, TvmExtError
 from .executors.plan import NotStatic
 from .executors.static import StaticExecutor
 from .executors.vm import VMExecutor
+from .frontend import Conversion, Limits, convert, load, specialise
 from .model import CompiledModel, TensorInfo
 from .profile import kernel_facts
 from .progress import Advance, progress, silent
@@ -30,7 +31,7 @@ def convert_and_build(
     opt_level: int = 3,
     shapes: Mapping[str, int | Sequence[int | None]] | None = None,
     precision: str | None = None,
-    limits: frontend.Limits | None = None,
+    limits: Limits | None = None,
     steps: pipeline.Pipeline | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model for ``target``.
@@ -114,16 +115,16 @@ def import_model(
     model: object,
     steps: pipeline.Pipeline,
     shapes: Mapping[str, int | Sequence[int | None]] | None = None,
-    limits: frontend.Limits | None = None,
+    limits: Limits | None = None,
     advance: Advance = silent,
-) -> frontend.Conversion:
+) -> Conversion:
     """The import phase of ``steps``: load, rewrite, convert to Relax. Compiles nothing."""
-    source = frontend.load(model, limits)
-    frontend.specialise(source, shapes)
+    source = load(model, limits)
+    specialise(source, shapes)
     for step in steps.phase("import"):
         advance(step.name)
         source = step.run(source)
-    return frontend.convert(source)
+    return convert(source)
 
 
 def _executor(module: IRModule, target: Target) -> StaticExecutor | VMExecutor:

@@ -11,6 +11,7 @@ import numpy as np
 
 import tvm_ext
 
+from .compare import compare as compare_engines
 from .errors import OutputPathError
 from .inputs import random_inputs, read_array
 from .inspect import OperatorSupport, inspect_model, support_table
@@ -52,7 +53,7 @@ def compare(args: Namespace) -> None:
     """Compare MODEL with onnxruntime."""
     if args.plot:
         _check_writable(args.plot.parent)
-    report = tvm_ext.compare(
+    report = compare_engines(
         args.model,
         target=args.target,
         opt_level=args.opt_level,

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 import onnx_ir as ir
 from onnx import defs
 
-from . import build, frontend, pipeline, targets
+from . import build, pipeline, targets
 from .errors import ConversionError, UnsupportedNode
-from .frontend.table import TABLE
+from .frontend import TABLE, Limits, load
 
 __all__ = ["Inspection", "OperatorSupport", "Port", "inspect_model", "support_table"]
 
@@ -70,7 +70,7 @@ def inspect_model(
     *,
     opt_level: int = 3,
     shapes: Mapping[str, int | Sequence[int | None]] | None = None,
-    limits: frontend.Limits | None = None,
+    limits: Limits | None = None,
 ) -> Inspection:
     """Read ``model`` and find every node that cannot be converted at ``opt_level``.
 
@@ -81,7 +81,7 @@ def inspect_model(
     Raises:
         ModelError: the model cannot be read or contradicts itself.
     """
-    loaded = frontend.load(model, limits)
+    loaded = load(model, limits)
     steps = pipeline.default(targets.host_target(), opt_level)
     try:
         build.import_model(loaded, steps, shapes, limits)
@@ -106,14 +106,15 @@ def _operator(node: ir.Node) -> str:
 
 
 def _port(value: ir.Value) -> Port:
+    name = value.name or ""
     if value.type is None:
-        return Port(value.name, "unknown")
+        return Port(name, "unknown")
     if not isinstance(value.type, ir.TensorType):
-        return Port(value.name, str(value.type).lower())
+        return Port(name, str(value.type).lower())
     if value.shape is None:
-        return Port(value.name, f"{value.dtype}[...]".lower())
+        return Port(name, f"{value.dtype}[...]".lower())
     dims = ", ".join(str(d) if isinstance(d, int) else d.value or "?" for d in value.shape)
-    return Port(value.name, f"{str(value.dtype).lower()}[{dims}]")
+    return Port(name, f"{str(value.dtype).lower()}[{dims}]")
 
 
 @dataclass(frozen=True, order=True)

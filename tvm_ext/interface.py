@@ -13,5 +13,11 @@ class TensorInfo:
     shape: tuple[int | str, ...]
     dtype: str
 
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The sizes; None where a dim is symbolic."""
+        sizes = tuple(dim for dim in self.shape if isinstance(dim, int))
+        return sizes if len(sizes) == len(self.shape) else None
+
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"

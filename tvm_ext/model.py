@@ -83,7 +83,9 @@ class CompiledModel:
             OutputPathError: the file cannot be written; nothing is left half-written.
         """
         ports = {"inputs": self.inputs, "outputs": self.outputs}
-        interface = {key: [asdict(info) for info in infos] for key, infos in ports.items()}
+        interface: dict[str, object] = {
+            key: [asdict(info) for info in infos] for key, infos in ports.items()
+        }
         interface["facts"] = {name: asdict(fact) for name, fact in self._facts.items()}
         artifact.write(path, self._executor, interface)
 

@@ -59,7 +59,9 @@ def _flops(func: PrimFunc) -> int | None:
     """
     sch = s_tir.Schedule(func)
     blocks = [sch.get(block) for block in sch.get_child_blocks(get_root_block(sch))]
-    total = 0 if blocks else None
+    if not blocks:
+        return None
+    total = 0
     for block in blocks:
         extents = [axis.dom.extent for axis in block.iter_vars]
         if not all(isinstance(extent, IntImm) for extent in extents):

@@ -7,6 +7,7 @@ session = InferenceSession("model.onnx")
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,9 +46,7 @@ class InferenceSession:
         TvmExtError: as ``convert_and_build``.
     """
 
-    def __init__(
-        self, model: object, *, providers: Sequence[object] | None = None, **options: object
-    ):
+    def __init__(self, model: object, *, providers: Sequence[object] | None = None, **options: Any):
         self._provider = _provider(providers or ["CPUExecutionProvider"])
         self._model = convert_and_build(model, _TARGETS[self._provider], **options)
 

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
 import numpy as np
@@ -60,7 +60,7 @@ def write(path: str | os.PathLike, executor: Executor, interface: dict[str, obje
         raise OutputPathError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def read(path: str | os.PathLike) -> tuple[Executor, dict[str, object]]:
+def read(path: str | os.PathLike) -> tuple[Executor, dict[str, Any]]:
     """What :func:`write` wrote. The kernels are native code: load only files that you trust.
 
     Raises:
@@ -75,12 +75,13 @@ def read(path: str | os.PathLike) -> tuple[Executor, dict[str, object]]:
     if hashlib.sha256(library).hexdigest() != header["library"]:
         raise OutputPathError(f"{os.fspath(path)} is damaged")
     module = _loaded(library)
+    executor: Executor
     if "plan" in header:
-        return StaticExecutor(module, _plan_from_json(header["plan"], sections[1:])), header[
-            "interface"
-        ]
-    executable = relax.VMExecutable(module)
-    return VMExecutor(executable, tvm.device(header["device"], 0)), header["interface"]
+        executor = StaticExecutor(module, _plan_from_json(header["plan"], sections[1:]))
+    else:
+        device = tvm.device(header["device"], 0)
+        executor = VMExecutor(relax.VMExecutable(module), device)
+    return executor, header["interface"]
 
 
 def _linked(executor: Executor) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
 import numpy as np
@@ -130,7 +131,7 @@ class _Walk:
         self.kernels: list[Kernel] = []
         self.weights: list[np.ndarray] = []
         self.arena: list[Slot] = []
-        self.values: dict[relax.Var, object] = {}  # a Slot, or a tuple of values
+        self.values: dict[relax.Var, Any] = {}  # a Slot, or a tuple of values
         self._constants: dict[GenericConst, Slot] = {}
 
     def parameter(self, index: int, param: relax.Var) -> Slot:
@@ -154,7 +155,7 @@ class _Walk:
         else:
             raise NotStatic(f"a call of {value.op}")
 
-    def kernel(self, call: relax.Call, variable: str) -> object:
+    def kernel(self, call: relax.Call, variable: str) -> Slot | tuple[Slot, ...]:
         symbol, arguments = call.args[0], call.args[1]
         if not isinstance(symbol, GlobalVar) or len(call.args) > 2:
             raise NotStatic("a kernel with symbolic arguments")
@@ -171,7 +172,7 @@ class _Walk:
             slot.root.live[1] = now
         return writes if isinstance(ty, relax.TupleType) else writes[0]
 
-    def value(self, expr: relax.Expr) -> object:
+    def value(self, expr: relax.Expr) -> Any:
         if isinstance(expr, GenericConst):
             return self._constant(expr)
         if isinstance(expr, relax.Tuple):
@@ -198,7 +199,7 @@ _CALL_TIR = tirx.op.Op.get("relax.call_tir")
 _RESHAPE = tirx.op.Op.get("relax.reshape")
 
 
-def _flatten(value: object) -> Iterable[Slot]:
+def _flatten(value: Any) -> Iterable[Slot]:
     if isinstance(value, Slot):
         yield value
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ class _Context:
 
     inputs: list[Tensor]
     outputs: list[Tensor]
-    calls: list[tuple[object, tuple[Tensor, ...]]]
+    calls: list[tuple[Callable, tuple[Tensor, ...]]]
 
 
 class StaticExecutor:

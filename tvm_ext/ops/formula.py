@@ -62,7 +62,9 @@ def formula(function: Scalar, shared: bool = True) -> Scalar:
 def once(value: tirx.Expr) -> tirx.Expr:
     """A name for ``value``, which is evaluated once. Only inside a ``formula``."""
     names = _bindings.get()
-    if not names.shared or isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
+    if names is None or not names.shared:
+        return value
+    if isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
         return value
     if "int" in str(value.ty.dtype):
         return value  # TVM takes integer names for indices, and changes their width

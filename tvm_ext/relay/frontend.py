@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from tvm_ext import frontend
 from tvm_ext.errors import ConversionError, InputError, ModelError
+from tvm_ext.frontend import load, specialise, unsupported
 
 from .nd import NDArray, array
 
@@ -24,7 +24,7 @@ class Module:
     def __str__(self) -> str:
         return str(self.model)
 
-    def bound(self, params: Mapping[str, object]) -> Module:
+    def bound(self, params: Mapping[str, NDArray]) -> Module:
         """A module whose named inputs and initializers have the values of ``params``.
 
         Raises:
@@ -38,7 +38,7 @@ class Module:
             if value is None:
                 raise InputError(f"no input or initializer {name!r} to bind")
             tensor = ir.tensor(given.numpy(), name=name)
-            if tensor.dtype != value.dtype or not _fits(tensor.shape, value.shape):
+            if tensor.dtype != value.dtype or not _fits(given.shape, value.shape):
                 raise InputError(
                     f"{name!r} needs {value.dtype}{value.shape}, got {tensor.dtype}{tensor.shape}"
                 )
@@ -75,24 +75,25 @@ def from_onnx(
         ModelError: the model cannot be read, or contradicts ``shape`` or ``dtype``.
         ConversionError: operators without a converter, all of them.
     """
-    source = frontend.load(model)
+    source = load(model)
     if opset is not None:
         source.opset_imports[""] = opset
-    frontend.specialise(source, shape)
+    specialise(source, shape)
     if isinstance(dtype, Mapping):
         _check_dtypes(source, dtype)
-    missing = frontend.unsupported(source)
+    missing = unsupported(source)
     if missing:
         raise ConversionError(missing)
     return Module(source), {} if freeze_params else _thaw(source.graph)
 
 
 def _check_dtypes(model: ir.Model, dtypes: Mapping[str, str]) -> None:
-    inputs = {value.name: value for value in model.graph.inputs}
+    inputs = {str(value.name): value for value in model.graph.inputs}
     for name, dtype in dtypes.items():
         if name not in inputs:
             raise ModelError(f"no input {name!r}; the model has {sorted(inputs)}")
-        declared = inputs[name].dtype.numpy().name
+        given = inputs[name].dtype
+        declared = "of unknown type" if given is None else given.numpy().name
         if declared != dtype:
             raise ModelError(f"input {name!r} is {declared}, not {dtype}")
 
@@ -102,8 +103,10 @@ def _thaw(graph: ir.Graph) -> dict[str, NDArray]:
     params = {}
     inputs = set(graph.inputs)
     for name, value in list(graph.initializers.items()):
-        params[name] = array(value.const_value.numpy())
-        value.dtype, value.shape = value.const_value.dtype, value.const_value.shape
+        tensor = value.const_value
+        assert tensor is not None  # an initializer that is no input has a value
+        params[name] = array(tensor.numpy())
+        value.dtype, value.shape = tensor.dtype, ir.Shape(params[name].shape)
         graph.initializers.pop(name)
         value.const_value = None
         if value not in inputs:
@@ -111,7 +114,7 @@ def _thaw(graph: ir.Graph) -> dict[str, NDArray]:
     return params
 
 
-def _fits(shape: ir.Shape, declared: ir.Shape | None) -> bool:
+def _fits(shape: tuple[int, ...], declared: ir.Shape | None) -> bool:
     return declared is None or (
         len(shape) == len(declared)
         and all(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import tvm
@@ -37,9 +38,9 @@ class GraphExecutor:
         self.bound = bound
         self._names = [info.name for info in model.inputs]
         self._feeds = {
-            info.name: np.zeros(info.shape, info.dtype)
+            info.name: np.zeros(shape, info.dtype)
             for info in model.inputs
-            if all(isinstance(d, int) for d in info.shape)
+            if (shape := info.static_shape) is not None
         }
         self._results: list[np.ndarray] | None = None
 
@@ -158,9 +159,7 @@ class GraphModule:
     def __init__(self, module: GraphExecutor):
         self.module = module
 
-    def set_input(
-        self, key: str | int | None = None, value: object = None, **params: object
-    ) -> None:
+    def set_input(self, key: str | int | None = None, value: object = None, **params: Any) -> None:
         """Set one input by name or position, and others by keyword.
 
         Parameters that were bound when the model was built need no setting and are passed over.
@@ -171,7 +170,7 @@ class GraphModule:
             if name not in self.module.bound:
                 self.module.set_input(name, array)
 
-    def run(self, **inputs: object) -> None:
+    def run(self, **inputs: Any) -> None:
         """Set the given inputs, then compute the outputs."""
         self.set_input(**inputs)
         self.module.run()
@@ -207,7 +206,7 @@ class GraphModule:
         number: int = 5,
         min_repeat_ms: int | None = None,
         end_to_end: bool = False,
-        **inputs: object,
+        **inputs: Any,
     ) -> BenchmarkResult:
         """Time ``run``: seconds per call with mean, median, min, max and std.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tvm
+from numpy.typing import DTypeLike
 
 __all__ = ["NDArray", "array", "empty"]
 
@@ -50,10 +53,10 @@ class NDArray:
             return target.copyfrom(self._values)
         return NDArray(self.numpy(), target)
 
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._values, dtype) if copy else np.asarray(self._values, dtype)
 
-    def __dlpack__(self, **options: object) -> object:
+    def __dlpack__(self, **options: Any) -> object:
         return self._values.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -62,10 +65,10 @@ class NDArray:
     def __len__(self) -> int:
         return len(self._values)
 
-    def __getitem__(self, index: object) -> np.ndarray:
+    def __getitem__(self, index: Any) -> np.ndarray:
         return self._values[index]
 
-    def __setitem__(self, index: object, value: object) -> None:
+    def __setitem__(self, index: Any, value: object) -> None:
         self._values[index] = np.asarray(value)
 
     def __repr__(self) -> str:
