@@ -11,7 +11,7 @@ from tvm.target import Target
 from . import pipeline, targets
 from .errors import BuildError, TargetError, TvmExtError
 from .executors.plan import NotStatic
-from .executors.static import StaticExecutor
+from .executors.native import NativeExecutor
 from .executors.vm import VMExecutor
 from .frontend import Conversion, Limits, convert, load, specialise
 from .model import CompiledModel, TensorInfo
@@ -127,11 +127,11 @@ def import_model(
     return convert(source)
 
 
-def _executor(module: IRModule, target: Target) -> StaticExecutor | VMExecutor:
+def _executor(module: IRModule, target: Target) -> NativeExecutor | VMExecutor:
     """The static executor where shapes are static and the target is a CPU, else the VM."""
     if target.kind.name != "cuda":
         try:
-            return StaticExecutor.build(module, target)
+            return NativeExecutor.build(module, target)
         except NotStatic as reason:
             _log.debug("the VM runs this model: %s", reason)
     return VMExecutor.build(module, target)

@@ -13,7 +13,7 @@ from . import peak
 from .errors import InputError
 from .executors import artifact, threads
 from .executors.plan import MemoryPlan
-from .executors.static import StaticExecutor
+from .executors.native import NativeExecutor
 from .executors.vm import VMExecutor
 from .inputs import random_inputs
 from .interface import TensorInfo
@@ -54,7 +54,7 @@ class CompiledModel:
 
     def __init__(
         self,
-        executor: StaticExecutor | VMExecutor,
+        executor: NativeExecutor | VMExecutor,
         inputs: Sequence[TensorInfo],
         outputs: Sequence[TensorInfo],
         facts: Mapping[str, KernelFacts] | None = None,

@@ -23,15 +23,15 @@ import tvm
 from tvm import relax
 
 from ..errors import BuildError, OutputPathError
-from .plan import ALIGNMENT, Kernel, Plan, Slot
-from .static import StaticExecutor
+from .native import NativeExecutor
+from .plan import ALIGNMENT, Kernel, Plan, Slot, aligned
 from .vm import VMExecutor
 
 __all__ = ["read", "write"]
 
 MAGIC = b"tvm_ext\x01"
 
-Executor = StaticExecutor | VMExecutor
+Executor = NativeExecutor | VMExecutor
 
 
 def write(path: str | os.PathLike, executor: Executor, interface: dict[str, object]) -> None:
@@ -49,7 +49,7 @@ def write(path: str | os.PathLike, executor: Executor, interface: dict[str, obje
         "device": executor.device.dlpack_device_type(),
         "library": hashlib.sha256(library).hexdigest(),
     }
-    if isinstance(executor, StaticExecutor):
+    if isinstance(executor, NativeExecutor):
         weights = executor.plan.weights
         header["plan"] = _plan_as_json(executor.plan)
     header["sections"] = _places([len(library), *(array.nbytes for array in weights)])
@@ -67,30 +67,30 @@ def read(path: str | os.PathLike) -> tuple[Executor, dict[str, Any]]:
         OutputPathError: the file cannot be read, is not ours, or is damaged.
     """
     try:
-        data = np.memmap(path, mode="c")  # private pages: DLPack exports writable arrays only
+        data = np.memmap(path, mode="r")
     except (OSError, ValueError) as error:
         raise OutputPathError(f"cannot read {os.fspath(path)}: {error}") from error
     sections, header = _parsed(path, data)
     library = sections[0].tobytes()
     if hashlib.sha256(library).hexdigest() != header["library"]:
         raise OutputPathError(f"{os.fspath(path)} is damaged")
-    module = _loaded(library)
     executor: Executor
     if "plan" in header:
-        executor = StaticExecutor(module, _plan_from_json(header["plan"], sections[1:]))
+        executor = NativeExecutor(library, _plan_from_json(header["plan"], sections[1:]))
     else:
         device = tvm.device(header["device"], 0)
-        executor = VMExecutor(relax.VMExecutable(module), device)
+        executor = VMExecutor(relax.VMExecutable(_loaded(library)), device)
     return executor, header["interface"]
 
 
 def _linked(executor: Executor) -> bytes:
     """The kernels (and the VM's code and constants) as a shared library."""
+    if isinstance(executor, NativeExecutor):
+        return executor.library
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
         path = Path(folder, "library.so")
-        source = executor.library if isinstance(executor, StaticExecutor) else executor.executable
         try:
-            source.export_library(str(path))
+            executor.executable.export_library(str(path))
         except RuntimeError as error:
             raise BuildError(f"cannot link the kernels: {error}") from error
         return path.read_bytes()
@@ -122,7 +122,7 @@ def _places(sizes: Sequence[int]) -> list[tuple[int, int]]:
     places, offset = [], 0
     for size in sizes:
         places.append((offset, size))
-        offset += -(-size // ALIGNMENT) * ALIGNMENT
+        offset += aligned(size)
     return places
 
 

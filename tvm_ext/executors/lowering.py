@@ -7,7 +7,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from .named_values import rewrite_stores
 
-__all__ = ["TIR_PIPELINE"]
+__all__ = ["TIR_PIPELINE", "lowering_passes"]
 
 TIR_PIPELINE = "tvm_ext"
 
@@ -91,14 +91,16 @@ def _keeping_single_trips(lower: tvm.ir.transform.Pass) -> tvm.ir.transform.Pass
     return lower_kernels
 
 
+def lowering_passes() -> tuple[tvm.ir.transform.Pass, tvm.ir.transform.Pass]:
+    """From scheduled kernels to loops and a calling convention, and from there to intrinsics."""
+    lower, finalize_host, _ = default_s_tir_pipeline()
+    finalize = tvm.ir.transform.Sequential([_stack_locals, finalize_host()])
+    return _keeping_single_trips(lower), finalize
+
+
 def _pipeline():
-    lower, finalize_host, finalize_device = default_s_tir_pipeline()
-    lower = _keeping_single_trips(lower)
-
-    def finalize_host_on_stack():
-        return tvm.ir.transform.Sequential([_stack_locals, finalize_host()])
-
-    return lower, finalize_host_on_stack, finalize_device
+    lower, finalize_host = lowering_passes()
+    return lower, lambda: finalize_host, default_s_tir_pipeline()[2]
 
 
 register_tir_pipeline(TIR_PIPELINE, _pipeline)

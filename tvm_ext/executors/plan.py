@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -13,9 +14,9 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import GlobalVar
 from tvm.ir.expr import GenericConst
 
-__all__ = ["ALIGNMENT", "Kernel", "MemoryPlan", "NotStatic", "Plan", "Slot", "plan"]
+__all__ = ["ALIGNMENT", "Kernel", "MemoryPlan", "NotStatic", "Plan", "Slot", "aligned", "plan"]
 
-# TVM's kernels assume this alignment of every buffer; it is a cache line and an AVX-512 register.
+# A cache line and an AVX-512 register.
 ALIGNMENT = 64
 
 
@@ -27,8 +28,9 @@ class NotStatic(Exception):
 class Slot:
     """A tensor: where its bytes are. ``base`` is the tensor that a view shares bytes with.
 
-    ``kind`` is "input", "weight" or "arena"; ``index`` the input's or weight's number;
-    ``offset`` the place in the arena; ``live`` the first and last kernel that touch it.
+    ``kind`` is "input", "output", "weight" or "arena"; ``index`` the number among its kind;
+    ``offset`` the place in the arena or among the weights; ``live`` the first and last kernel
+    that touch it. An "output" is written where the caller wants it.
     """
 
     shape: tuple[int, ...]
@@ -97,8 +99,13 @@ class Plan:
     live_bytes: int
 
     @property
+    def weight_offsets(self) -> list[int]:
+        """Where each constant begins when they lie one after the other."""
+        return list(accumulate((aligned(a.nbytes) for a in self.weights), initial=0))[:-1]
+
+    @property
     def weight_bytes(self) -> int:
-        return sum(_aligned(array.nbytes) for array in self.weights)
+        return sum(aligned(array.nbytes) for array in self.weights)
 
 
 def plan(module: IRModule) -> Plan:
@@ -115,9 +122,10 @@ def plan(module: IRModule) -> Plan:
             walk.bind(binding)
     outputs = tuple(walk.flat(main.body.body))
     end = len(walk.kernels)
-    for slot in outputs:
-        slot.root.live[1] = end  # the caller reads it after the last kernel
-    arena = [slot for slot in walk.arena if slot.live[1] >= 0]
+    for index, slot in enumerate(outputs):
+        if slot.root.kind == "arena":  # else an input, a weight or an earlier output: copied
+            slot.root.kind, slot.root.index = "output", index
+    arena = [slot for slot in walk.arena if slot.kind == "arena"]
     arena_bytes = _place(arena)
     return Plan(
         tuple(walk.kernels), inputs, outputs, tuple(walk.weights), arena_bytes, _peak(arena, end)
@@ -216,7 +224,8 @@ def _tensor(ty: object) -> tuple[tuple[int, ...], str]:
     return tuple(int(dim) for dim in dims), str(ty.dtype.dtype)
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """``size`` rounded up, so that what follows is aligned too; at least one line."""
     return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
 
 
@@ -225,13 +234,13 @@ def _place(slots: list[Slot]) -> int:
     placed: list[Slot] = []
     total = 0
     for slot in sorted(slots, key=lambda s: (-s.nbytes, s.live[0])):
-        size, cursor, best = _aligned(slot.nbytes), 0, None
+        size, cursor, best = aligned(slot.nbytes), 0, None
         neighbours = sorted((s for s in placed if _overlap(s, slot)), key=lambda s: s.offset)
         for other in neighbours:
             gap = other.offset - cursor
             if gap >= size and (best is None or gap < best[1]):
                 best = cursor, gap
-            cursor = max(cursor, other.offset + _aligned(other.nbytes))
+            cursor = max(cursor, other.offset + aligned(other.nbytes))
         slot.offset = cursor if best is None else best[0]
         total = max(total, slot.offset + size)
         placed.append(slot)
@@ -245,7 +254,7 @@ def _overlap(a: Slot, b: Slot) -> bool:
 def _peak(slots: list[Slot], end: int) -> int:
     return max(
         (
-            sum(_aligned(s.nbytes) for s in slots if s.live[0] <= k <= s.live[1])
+            sum(aligned(s.nbytes) for s in slots if s.live[0] <= k <= s.live[1])
             for k in range(end + 1)
         ),
         default=0,

@@ -1,0 +1,73 @@
+"""Kernels as plain C functions: ``int32_t name(T0 *a, T1 *b, ...)``, no TVM at run time.
+
+TVM gives a kernel its packed calling convention, which unwraps and checks tensors on each call.
+A memory plan knows all shapes already, so here a kernel takes the addresses alone.
+"""
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import IRModule, tirx
+from tvm.ir.transform import PassContext, Sequential
+from tvm.target import Target
+
+from .lowering import lowering_passes
+
+__all__ = ["build_c_abi"]
+
+
+def build_c_abi(kernels: IRModule, target: Target) -> tvm.runtime.Module:
+    """Compile scheduled PrimFuncs to native code; each is called by its ``global_symbol``.
+
+    What ``T.parallel`` and large locals need is called through the variables
+    ``__TVMBackendParallelLaunch``, ``__TVMBackendAllocWorkspace`` and
+    ``__TVMBackendFreeWorkspace``, which the runtime defines.
+    """
+    hosted = target.with_host(target)
+    lower, finalize = lowering_passes()
+    with target:
+        with _without("tirx.MakePackedAPI", *(narrow.info.name for narrow in _STORAGE)):
+            lowered = Sequential([tirx.transform.BindTarget(hosted), lower])(kernels)
+        lowered = Sequential([_addresses_alone, *_STORAGE, finalize])(lowered)
+    return tvm.get_global_func(f"target.build.{target.kind.name}")(lowered, target)
+
+
+# They want pointers for parameters, so they run behind the pass that makes them.
+_STORAGE = (tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize())
+
+
+def _without(*names: str) -> PassContext:
+    context = PassContext.current()
+    return PassContext(
+        opt_level=context.opt_level,
+        required_pass=context.required_pass,
+        disabled_pass=[*context.disabled_pass, *names],
+        config=dict(context.config),
+    )
+
+
+@tvm.transform.module_pass(opt_level=0, name="AddressesAlone")
+def _addresses_alone(module: IRModule, _context: PassContext) -> IRModule:
+    """Parameters are pointers, the result is a code: 0, or what a parallel region returned."""
+    functions = {gv: _with_addresses(f) for gv, f in module.functions_items()}
+    return IRModule(functions, attrs=module.attrs)
+
+
+def _with_addresses(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    pointers = [tirx.Var(p.name, tirx.buffer_data_pointer_type(p)) for p in function.params]
+    declared = [
+        tirx.DeclBuffer(buffer, data=pointer)
+        for buffer, pointer in zip(function.params, pointers, strict=True)
+    ]
+    zero, cpu = tirx.const(0, "int32"), tirx.const(1, "int32")
+    # Allocations that leave the stack ask for the device.
+    body = tirx.AttrStmt(zero, "device_type", cpu, function.body)
+    body = tirx.AttrStmt(zero, "device_id", zero, body)
+    statements = tirx.SeqStmt([*_starts(function.params), *declared, body, tirx.Return(zero)])
+    return tirx.PrimFunc(pointers, statements, tvm.ir.PrimType("int32"), function.attrs)
+
+
+def _starts(buffers: Sequence[tirx.Var]) -> list[tirx.Stmt]:
+    """Offsets that a tensor could have are zero: an address points at the first element."""
+    offsets = [buffer.ty.elem_offset for buffer in buffers]
+    return [tirx.Bind(v, tirx.const(0, v.ty)) for v in offsets if isinstance(v, tirx.Var)]

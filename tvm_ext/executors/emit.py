@@ -1,0 +1,62 @@
+"""The C function that runs a memory plan: one call after the other, no interpreter."""
+
+from collections.abc import Iterator
+
+from .plan import Plan, Slot
+
+__all__ = ["ENTRY", "entry_source", "kernel_symbol"]
+
+ENTRY = "tvmx_execute"
+
+_PARAMETERS = (
+    "const unsigned char *weights, unsigned char *arena, "
+    "void *const *inputs, void *const *outputs, double *seconds"
+)
+
+
+def kernel_symbol(name: str) -> str:
+    """The C name of a kernel: its own could be one of libc's."""
+    return f"tvmx_kernel_{name}"
+
+
+def entry_source(plan: Plan) -> str:
+    """C text of ``int tvmx_execute(weights, arena, inputs, outputs, seconds)``.
+
+    It returns 0 or the code of the kernel that failed. ``seconds`` is NULL, or has room for the
+    time that each kernel took.
+    """
+    return "\n".join([*_head(plan), *_body(plan), ""])
+
+
+def _head(plan: Plan) -> Iterator[str]:
+    yield '#include "tvmx.h"'
+    yield "#include <string.h>\n"
+    for kernel in dict.fromkeys((k.symbol, len(k.reads) + len(k.writes)) for k in plan.kernels):
+        symbol, count = kernel
+        yield f"int32_t {kernel_symbol(symbol)}({', '.join(['void *'] * count) or 'void'});"
+
+
+def _body(plan: Plan) -> Iterator[str]:
+    offsets = plan.weight_offsets
+    yield f"\nint {ENTRY}({_PARAMETERS}) {{"
+    yield "  int code;"
+    yield "  double start = seconds ? tvmx_seconds() : 0;"
+    yield "  (void)weights, (void)arena, (void)inputs, (void)outputs, (void)code;"
+    for number, kernel in enumerate(plan.kernels):
+        where = ", ".join(_address(slot, offsets) for slot in (*kernel.reads, *kernel.writes))
+        yield f"  if ((code = {kernel_symbol(kernel.symbol)}({where}))) return code;"
+        yield f"  if (seconds) start = (seconds[{number}] = tvmx_seconds() - start) + start;"
+    for number, slot in enumerate(plan.outputs):
+        if (slot.root.kind, slot.root.index) != ("output", number):
+            yield f"  memcpy(outputs[{number}], {_address(slot, offsets)}, {slot.nbytes});"
+    yield "  return 0;"
+    yield "}"
+
+
+def _address(slot: Slot, weight_offsets: list[int]) -> str:
+    root = slot.root
+    if root.kind == "arena":
+        return f"arena + {root.offset}"
+    if root.kind == "weight":
+        return f"(void *)(weights + {weight_offsets[root.index]})"
+    return f"{root.kind}s[{root.index}]"

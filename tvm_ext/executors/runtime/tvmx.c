@@ -1,0 +1,296 @@
+/* See tvmx.h. The names __TVMBackend* are those by which compiled kernels ask for services. */
+#define _GNU_SOURCE
+#include "tvmx.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef int (*region_body)(int task, void *group, void *data);
+
+/* What a body reads of its region: kernels know this layout. */
+typedef struct {
+  void *sync;
+  int32_t tasks;
+} task_group;
+
+static int run_tasks(region_body body, void *data, int first, int step, int tasks) {
+  task_group group = {NULL, tasks};
+  int result = 0;
+  for (int task = first; task < tasks; task += step) {
+    int code = body(task, &group, data);
+    if (code != 0) result = code;
+  }
+  return result;
+}
+
+double tvmx_seconds(void) {
+  struct timespec now;
+  timespec_get(&now, TIME_UTC);
+#if defined(CLOCK_MONOTONIC)
+  clock_gettime(CLOCK_MONOTONIC, &now);
+#endif
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+#ifdef TVMX_SINGLE_THREAD
+
+#define THREAD_LOCAL
+int tvmx_set_threads(int count) { return count < 0 ? -1 : 0; }
+int tvmx_threads(void) { return 1; }
+void tvmx_set_spin(int looks) { (void)looks; }
+static void release_at_thread_exit(void) {}
+
+static int launch(region_body body, void *data, int tasks) {
+  return run_tasks(body, data, 0, 1, tasks > 0 ? tasks : 1);
+}
+
+#else
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#define THREAD_LOCAL _Thread_local
+#define MAX_WORKERS 255
+
+typedef struct {
+  pthread_t thread;
+  int index; /* which share of each region is this worker's; the caller has share 0 */
+  unsigned seen; /* the last region that it knows */
+} worker;
+
+static struct {
+  pthread_mutex_t region; /* held by the caller of the running region, or by a change of size */
+  pthread_mutex_t door;   /* guards sleeping and waking */
+  pthread_cond_t wake;
+  atomic_uint generation; /* counts regions: workers wait for it to change */
+  atomic_int pending;     /* workers that have not finished the region */
+  atomic_int sleepers;
+  atomic_int spin;
+  atomic_int failure;
+  atomic_int wanted; /* threads asked for; 0: one per usable core */
+  int started;       /* workers that run */
+  int stopping;
+  worker workers[MAX_WORKERS];
+  region_body body;
+  void *data;
+  int tasks;
+} pool = {
+    .region = PTHREAD_MUTEX_INITIALIZER,
+    .door = PTHREAD_MUTEX_INITIALIZER,
+    .wake = PTHREAD_COND_INITIALIZER,
+    .spin = 20000,
+};
+
+static THREAD_LOCAL int inside; /* this thread runs a region: one within it runs here alone */
+
+static void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static unsigned await_region(unsigned seen) {
+  int looks = atomic_load_explicit(&pool.spin, memory_order_relaxed);
+  for (int look = 0; look < looks; look++) {
+    unsigned now = atomic_load_explicit(&pool.generation, memory_order_acquire);
+    if (now != seen) return now;
+    pause_briefly();
+  }
+  pthread_mutex_lock(&pool.door);
+  atomic_fetch_add(&pool.sleepers, 1);
+  while (atomic_load(&pool.generation) == seen) pthread_cond_wait(&pool.wake, &pool.door);
+  atomic_fetch_sub(&pool.sleepers, 1);
+  pthread_mutex_unlock(&pool.door);
+  return atomic_load(&pool.generation);
+}
+
+static void *work(void *argument) {
+  worker *self = argument;
+  inside = 1;
+  for (;;) {
+    self->seen = await_region(self->seen);
+    if (pool.stopping) return NULL;
+    int code = run_tasks(pool.body, pool.data, self->index, pool.started + 1, pool.tasks);
+    if (code != 0) atomic_store(&pool.failure, code);
+    atomic_fetch_sub_explicit(&pool.pending, 1, memory_order_release);
+  }
+}
+
+/* Every worker takes part in every region, so none can meet the next one's task half-written. */
+static void announce(void) {
+  atomic_fetch_add(&pool.generation, 1);
+  if (atomic_load(&pool.sleepers) > 0) {
+    pthread_mutex_lock(&pool.door);
+    pthread_cond_broadcast(&pool.wake);
+    pthread_mutex_unlock(&pool.door);
+  }
+}
+
+static void stop_workers(void) {
+  pool.stopping = 1;
+  announce();
+  for (int i = 0; i < pool.started; i++) pthread_join(pool.workers[i].thread, NULL);
+  pool.started = pool.stopping = 0;
+}
+
+/* In the child of a fork no worker runs: forget them, the next region starts new ones. */
+static void forget_workers(void) {
+  pthread_mutex_init(&pool.region, NULL);
+  pthread_mutex_init(&pool.door, NULL);
+  pthread_cond_init(&pool.wake, NULL);
+  atomic_store(&pool.sleepers, 0);
+  pool.started = 0;
+  inside = 0;
+}
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_workers); }
+
+static int usable_cores(void) {
+#if defined(__linux__) && defined(CPU_COUNT)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return cores < 1 ? 1 : (int)cores;
+}
+
+int tvmx_threads(void) {
+  int wanted = atomic_load(&pool.wanted);
+  if (wanted == 0) {
+    wanted = usable_cores();
+    atomic_store(&pool.wanted, wanted);
+  }
+  return wanted > MAX_WORKERS + 1 ? MAX_WORKERS + 1 : wanted;
+}
+
+int tvmx_set_threads(int count) {
+  if (count < 0) return -1;
+  atomic_store(&pool.wanted, count);
+  return 0;
+}
+
+void tvmx_set_spin(int looks) { atomic_store(&pool.spin, looks < 0 ? 0 : looks); }
+
+/* As many workers as are wanted, or fewer where the system refuses more threads. */
+static void resize_pool(int workers) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_forks);
+  stop_workers();
+  while (pool.started < workers) {
+    worker *next = &pool.workers[pool.started];
+    next->index = pool.started + 1;
+    next->seen = atomic_load(&pool.generation);
+    if (pthread_create(&next->thread, NULL, work, next) != 0) {
+      atomic_store(&pool.wanted, pool.started + 1); /* do not ask again */
+      break;
+    }
+    pool.started++;
+  }
+}
+
+/* Before the code that workers run is unmapped. */
+__attribute__((destructor)) static void finish(void) {
+  if (pthread_mutex_trylock(&pool.region) != 0) return;
+  stop_workers();
+  pthread_mutex_unlock(&pool.region);
+}
+
+static int launch(region_body body, void *data, int tasks) {
+  int threads = tvmx_threads();
+  if (inside || threads == 1 || pthread_mutex_trylock(&pool.region) != 0)
+    return run_tasks(body, data, 0, 1, tasks > 0 ? tasks : 1);
+  if (pool.started != threads - 1) resize_pool(threads - 1);
+  pool.body = body;
+  pool.data = data;
+  pool.tasks = tasks > 0 ? tasks : pool.started + 1;
+  atomic_store(&pool.failure, 0);
+  atomic_store(&pool.pending, pool.started);
+  announce();
+  inside = 1;
+  int result = run_tasks(body, data, 0, pool.started + 1, pool.tasks);
+  inside = 0;
+  for (int look = 1; atomic_load_explicit(&pool.pending, memory_order_acquire) > 0; look++) {
+    if (look % 10000 == 0) sched_yield(); /* more threads than cores */
+    pause_briefly();
+  }
+  if (result == 0) result = atomic_load(&pool.failure);
+  pthread_mutex_unlock(&pool.region);
+  return result;
+}
+
+#endif
+
+/* Scratch memory of kernels: each thread keeps what it asked for once. */
+#define BLOCKS 16
+#define ALIGNMENT 64
+
+typedef struct {
+  void *address;
+  size_t bytes;
+  int used;
+} block;
+
+static THREAD_LOCAL block blocks[BLOCKS];
+
+#ifndef TVMX_SINGLE_THREAD
+static pthread_key_t exit_key;
+static void make_exit_key(void);
+
+static void release_blocks(void *own) {
+  block *all = own;
+  for (int i = 0; i < BLOCKS; i++) free(all[i].address);
+  memset(all, 0, sizeof(block) * BLOCKS);
+}
+
+static void make_exit_key(void) { pthread_key_create(&exit_key, release_blocks); }
+
+static void release_at_thread_exit(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, make_exit_key);
+  pthread_setspecific(exit_key, blocks);
+}
+#endif
+
+static void *acquire(int device_type, int device, uint64_t bytes, int code, int bits) {
+  (void)device_type, (void)device, (void)code, (void)bits;
+  block *best = NULL, *spare = NULL;
+  for (block *b = blocks; b < blocks + BLOCKS; b++) {
+    if (b->used) continue;
+    if (b->bytes >= bytes && b->address && (!best || b->bytes < best->bytes)) best = b;
+    if (!spare || b->bytes < spare->bytes) spare = b;
+  }
+  if (!best) {
+    if (!spare) return NULL;
+    size_t size = ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    free(spare->address);
+    spare->address = aligned_alloc(ALIGNMENT, size ? size : ALIGNMENT);
+    spare->bytes = spare->address ? size : 0;
+    if (!spare->address) return NULL;
+    release_at_thread_exit();
+    best = spare;
+  }
+  best->used = 1;
+  return best->address;
+}
+
+static int release(int device_type, int device, void *address) {
+  (void)device_type, (void)device;
+  for (block *b = blocks; b < blocks + BLOCKS; b++)
+    if (b->address == address) b->used = 0;
+  return 0;
+}
+
+void *__TVMBackendParallelLaunch = (void *)launch;
+void *__TVMBackendAllocWorkspace = (void *)acquire;
+void *__TVMBackendFreeWorkspace = (void *)release;
+
+tvmx_launcher tvmx_get_launcher(void) { return (tvmx_launcher)launch; }
+void tvmx_set_launcher(tvmx_launcher launcher) {
+  __TVMBackendParallelLaunch = (void *)launcher;
+}

@@ -1,0 +1,38 @@
+/* What compiled models need at run time: threads and scratch memory. C11; libc and pthreads.
+ *
+ * Kernels split their loops over a pool of threads, which all models of a process share. The
+ * pool starts with the first parallel loop; idle threads spin for a while, then sleep.
+ * Define TVMX_SINGLE_THREAD to build without pthreads: every loop then runs in the caller.
+ */
+#ifndef TVMX_H
+#define TVMX_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Let parallel loops use `count` threads, the caller included; 0: one per usable core.
+ * Returns 0, or -1 where a negative count is asked for. Not from within a kernel. */
+int tvmx_set_threads(int count);
+
+/* How many threads parallel loops use. */
+int tvmx_threads(void);
+
+/* How often an idle thread looks for work before it sleeps (default 20000, some 0.2 ms). */
+void tvmx_set_spin(int looks);
+
+/* The function that parallel loops of this library are launched by, and another in its place:
+ * libraries that each hold a copy of this runtime share one pool so. */
+typedef int (*tvmx_launcher)(int (*body)(int, void *, void *), void *data, int tasks);
+tvmx_launcher tvmx_get_launcher(void);
+void tvmx_set_launcher(tvmx_launcher launcher);
+
+/* Seconds of a monotonic clock. */
+double tvmx_seconds(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
