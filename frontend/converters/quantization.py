@@ -8,12 +8,15 @@ import numpy as np
 import onnx_ir as ir
 from tvm import relax
 
+from tvm_ext.ops import arithmetic
 from tvm_ext.ops import quantization as ops
 from tvm_ext.ops.float8 import FORMATS
 
+from ..broadcasting import emit_broadcast
 from ..precision import cast, constant
 from ..table import converter
 from .convolution import add_bias, convolve
+from .matmul import product
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16")
 
@@ -97,7 +100,7 @@ def qlinear_conv(bb, x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale
 
 def _integer_product(bb, a, b, a_zero, b_zero):
     a = _shifted(bb, a, None if a_zero is None else _rows(bb, a_zero, bb.rank(a)))
-    return bb.emit(relax.op.matmul(a, _shifted(bb, b, b_zero)))
+    return product(bb, a, _shifted(bb, b, b_zero))
 
 
 def _shifted(bb, x, zero):
@@ -106,7 +109,7 @@ def _shifted(bb, x, zero):
     array = None if zero is None else constant(bb, zero)
     if zero is None or (array is not None and not array.any()):
         return wide
-    return bb.emit(relax.op.subtract(wide, cast(bb, zero, "int32")))
+    return emit_broadcast(bb, relax.op.subtract, arithmetic.sub, wide, cast(bb, zero, "int32"))
 
 
 def _requantized(bb, total, left_scale, right_scale, y_scale, y_zero):
