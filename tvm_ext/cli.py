@@ -1,4 +1,4 @@
-"""The command line: ``tvm-ext build | run | compare | profile | inspect | ops``.
+"""The command line: ``tvm-ext build``, ``run``, ``compare``, ``inspect``, ``new-op``, ...
 
 Results go to stdout. One of our errors is one line on stderr and exit code 2.
 """
@@ -32,6 +32,8 @@ _EXAMPLES = {
     "profile": "  tvm-ext profile model.onnx --shape batch=1",
     "inspect": "  tvm-ext inspect model.onnx\n  tvm-ext inspect model.onnx --format json",
     "ops": "  tvm-ext ops\n  tvm-ext ops --format markdown > operators.md",
+    "new-op": "  tvm-ext new-op ScaledTanh --domain com.acme",
+    "check-op": "  tvm-ext check-op my_op.py\n  tvm-ext check-op my_op.py --format json",
 }
 
 
@@ -41,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from . import commands  # imports TVM, which --help and a wrong option need not wait for
 
     try:
-        getattr(commands, args.command)(args)
-        return 0
+        commands.load_plugins(getattr(args, "plugin", ()))
+        return getattr(commands, args.command.replace("-", "_"))(args) or 0
     except TvmExtError as error:
         print(f"tvm-ext {args.command}: {_one_line(error)}", file=sys.stderr)
         return 2
@@ -85,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     profile = command("profile", "Time every kernel of a model.")
     inspect = command("inspect", "Describe a model and name every unsupported node.")
     ops = command("ops", "Print which operators are supported, by version.")
+    new_op = command("new-op", "Write a plugin for a new operator, and its test.")
+    check_op = command("check-op", "Check a plugin's operators; exit code 1 where one fails.")
 
     for sub in (build, run, compare, profile, inspect):
         takes = "an ONNX file" if sub in (build, compare, inspect) else "an ONNX or a built file"
@@ -104,6 +108,14 @@ def _parser() -> argparse.ArgumentParser:
             metavar="NAME=SIZES",
             help="size of a symbolic dim (batch=8) or shape of an input "
             "(x=1,3,224,224; ? keeps a dim; x=8, has rank 1)",
+        )
+    for sub in (build, run, compare, profile, inspect, ops):
+        sub.add_argument(
+            "--plugin",
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="a Python file or module that declares operators or passes; it is run",
         )
     for sub in (build, run, compare, profile):
         sub.add_argument(
@@ -127,9 +139,14 @@ def _parser() -> argparse.ArgumentParser:
         (profile, ("table", "json")),
         (inspect, ("text", "json")),
         (ops, ("text", "markdown", "json")),
+        (check_op, ("table", "json")),
     ):
         sub.add_argument("--format", choices=choices, default=choices[0])
 
+    new_op.add_argument("name", metavar="NAME", help="the operator's name, as in ScaledTanh")
+    new_op.add_argument("--domain", required=True, help="of the operator, as in com.acme")
+    new_op.add_argument("--output-dir", type=Path, default=Path("."), help="where to write")
+    check_op.add_argument("plugin_file", metavar="FILE", help="a Python file or module; it is run")
     build.add_argument("-o", "--output", type=Path, required=True, help="where to save")
     run.add_argument("--output-dir", type=Path, help="write each output there as NAME.npy")
     compare.add_argument("--threads", type=int, help="threads of both sides (default: all cores)")

@@ -4,20 +4,37 @@ import json
 import os
 import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 import tvm_ext
 
+from . import extend
 from .compare import compare as compare_engines
 from .errors import OutputPathError
 from .inputs import random_inputs, read_array
 from .inspect import OperatorSupport, inspect_model, support_table
 from .model import CompiledModel
 
-__all__ = ["build", "compare", "inspect", "ops", "profile", "run"]
+__all__ = [
+    "build",
+    "check_op",
+    "compare",
+    "inspect",
+    "load_plugins",
+    "new_op",
+    "ops",
+    "profile",
+    "run",
+]
+
+
+def load_plugins(sources: Sequence[str]) -> None:
+    """Load the plugins that a command is given."""
+    for source in sources:
+        extend.load(source)
 
 
 def build(args: Namespace) -> None:
@@ -76,6 +93,19 @@ def ops(args: Namespace) -> None:
     """Print the support table."""
     table = support_table()
     print({"text": _text, "markdown": _markdown, "json": _json}[args.format](table))
+
+
+def new_op(args: Namespace) -> None:
+    """Write a plugin and its test."""
+    plugin, test = extend.new_operator(args.name, args.domain, args.output_dir)
+    print(f"wrote {plugin} and {test}; now: tvm-ext check-op {plugin}")
+
+
+def check_op(args: Namespace) -> int:
+    """Check the operators of a plugin; the exit code."""
+    report = extend.check(extend.load(args.plugin_file))
+    print(report.to_json() if args.format == "json" else report)
+    return 0 if report.passed else 1
 
 
 def _compile(args: Namespace) -> CompiledModel:

@@ -134,6 +134,9 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
     """The pipeline of ``target`` (see the table of opt levels in the README), plugins included."""
     if opt_level not in (0, 1, 2, 3):
         raise ValueError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
+    from .extend.plugin import load_installed  # here, because plugins are built on this module
+
+    load_installed()
     transform = relax.transform
     steps = [Step("import", name, run) for name, run in rewrites.steps(opt_level)]
 
