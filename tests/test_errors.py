@@ -7,6 +7,7 @@ import tvm
 from onnx import helper
 
 import tvm_ext
+import tvm_ext.executors.cpu
 import tvm_ext.pipeline
 import tvm_ext.targets
 from tvm_ext import convert_and_build, errors, frontend
@@ -129,10 +130,45 @@ def test_a_model_over_the_limits(limits):
         convert_and_build(model().SerializeToString(), "llvm", limits=limits)
 
 
-@pytest.mark.parametrize("target", ["nonsense", "llvm -mcpu=x", {"kind": "nonsense"}, 3])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "nonsense",
+        "",
+        3,
+        {"kind": "nonsense"},
+        "llvm -mcpu=x",
+        "llvm mcpu=x",
+        "llvm -mattr=+nonsense",
+        {"kind": "llvm", "mtriple": "nonsense"},
+        {"kind": "llvm", "num-cores": 0},
+        '{"kind":',
+    ],
+)
 def test_a_target_that_is_not_known(target):
     with pytest.raises(errors.TargetError, match="unknown target"):
         convert_and_build(model(), target)
+
+
+@pytest.mark.parametrize("kind", ["c", "opencl", "vulkan"])
+def test_a_target_without_kernels(kind):
+    with pytest.raises(errors.TargetError, match=f"no kernels for targets of kind '{kind}'"):
+        convert_and_build(model(), kind)
+
+
+def test_options_of_a_target_in_the_old_notation():
+    target = tvm_ext.targets.resolve("llvm -mcpu=core-avx2 -num-cores=3 -mattr=+fma,+avx2")
+    assert target.attrs["mcpu"] == "core-avx2"
+    assert int(target.attrs["num-cores"]) == 3
+    assert list(target.attrs["mattr"]) == ["+fma", "+avx2"]
+
+
+def test_what_a_virtual_machine_hides_is_switched_off(monkeypatch):
+    seen = tvm_ext.executors.cpu._host_features()
+    monkeypatch.setattr(
+        tvm_ext.executors.cpu, "_host_features", lambda: {**seen, "sse4.1": False, "pku": False}
+    )
+    assert list(tvm_ext.targets.host_target().attrs["mattr"]) == ["-sse4.1"]
 
 
 @pytest.mark.skipif(tvm.cuda(0).exist, reason="needs a machine without a GPU")

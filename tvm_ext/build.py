@@ -76,7 +76,7 @@ def convert_and_build(
         [_info(name, ty) for name, ty in conversion.inputs.items()],
         [_info(name, ty) for name, ty in conversion.outputs.items()],
         facts,
-        sources,
+        lambda: sources | executor.sources(),
     )
 
 

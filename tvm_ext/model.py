@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 
@@ -58,11 +58,11 @@ class CompiledModel:
         inputs: Sequence[TensorInfo],
         outputs: Sequence[TensorInfo],
         facts: Mapping[str, KernelFacts] | None = None,
-        sources: Mapping[str, str] | None = None,
+        sources: Callable[[], dict[str, str]] | None = None,
     ):
         self._executor = executor
         self._facts = dict(facts or {})
-        self._sources = dict(sources or {})
+        self._sources = sources or executor.sources
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
 
@@ -81,20 +81,18 @@ class CompiledModel:
 
         Raises:
             OutputPathError: the file cannot be written; nothing is left half-written.
+            BuildError: the kernels cannot be linked: there is no C compiler.
         """
         ports = {"inputs": self.inputs, "outputs": self.outputs}
         interface: dict[str, object] = {
             key: [asdict(info) for info in infos] for key, infos in ports.items()
         }
         interface["facts"] = {name: asdict(fact) for name, fact in self._facts.items()}
-        artifact.write(path, self._executor, interface)
+        artifact.write(path, self._executor, interface, self.sources())
 
     def sources(self) -> dict[str, str]:
-        """The program as text: Relax and TIR after each phase, then what the compiler emitted.
-
-        A model that was loaded from a file has only the latter.
-        """
-        return self._sources | self._executor.sources()
+        """The program as text: Relax and TIR after each phase, then what the compiler emitted."""
+        return self._sources()
 
     def profile(self, feeds: Mapping[str, object] | None = None, repeat: int = 20) -> Profile:
         """Time every kernel in ``repeat`` whole runs on ``feeds`` (seeded random by default).
@@ -194,22 +192,27 @@ class CompiledModel:
         return [_checked(info, feeds[info.name], sizes) for info in self.inputs]
 
 
-def load(path: str | os.PathLike) -> CompiledModel:
+def load(path: str | os.PathLike, *, verify: bool = False) -> CompiledModel:
     """Read a model that :meth:`CompiledModel.save` wrote. It holds native code: trust it first.
+
+    Args:
+        path: the file.
+        verify: check the weights too. They are otherwise not read until a run needs them.
 
     Raises:
         OutputPathError: the file cannot be read, is not ours, or is damaged.
+        TargetError: it is for another kind of machine, or needs instructions that this one lacks.
     """
-    executor, interface = artifact.read(path)
+    saved = artifact.read(path, verify)
     inputs, outputs = (
-        [TensorInfo(row["name"], tuple(row["shape"]), row["dtype"]) for row in interface[key]]
+        [TensorInfo(row["name"], tuple(row["shape"]), row["dtype"]) for row in saved.interface[key]]
         for key in ("inputs", "outputs")
     )
     facts = {
         name: KernelFacts(tuple(row["nodes"]), row["flops"], row["bytes"])
-        for name, row in interface["facts"].items()
+        for name, row in saved.interface["facts"].items()
     }
-    return CompiledModel(executor, inputs, outputs, facts)
+    return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources)
 
 
 def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:

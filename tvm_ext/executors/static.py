@@ -13,6 +13,7 @@ from tvm import IRModule, relax, tirx
 from tvm.runtime import Tensor
 from tvm.target import Target
 
+from .cpu import CpuNeeds
 from .lowering import TIR_PIPELINE
 from .plan import ALIGNMENT, MemoryPlan, Plan, Slot, plan
 
@@ -32,10 +33,12 @@ class StaticExecutor:
     """Calls the kernels of a plan in order; each thread has an arena, weights are shared."""
 
     device = tvm.cpu()
+    linked: np.ndarray | None = None  # the library's bytes, where it came from a file
 
-    def __init__(self, library: tvm.runtime.Module, plan: Plan):
+    def __init__(self, library: tvm.runtime.Module, plan: Plan, needs: CpuNeeds):
         self.library = library
         self.plan = plan
+        self.needs = needs
         self._weights = [_shared(array) for array in plan.weights]
         self._local = threading.local()
 
@@ -60,7 +63,8 @@ class StaticExecutor:
                 if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
             }
         )
-        return cls(tvm.tirx.build(kernels, target, pipeline=TIR_PIPELINE), planned)
+        library = tvm.tirx.build(kernels, target, pipeline=TIR_PIPELINE)
+        return cls(library, planned, CpuNeeds.of(target))
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         context = self._context()
@@ -99,6 +103,7 @@ class StaticExecutor:
         return self._local.context
 
     def _new_context(self) -> _Context:
+        self.needs.check()
         inputs = [tvm.runtime.empty(slot.shape, slot.dtype) for slot in self.plan.inputs]
         arena = np.from_dlpack(tvm.runtime.empty((self.plan.arena_bytes + ALIGNMENT,), "uint8"))
 
