@@ -55,7 +55,9 @@ def test_first_or_last_of_equal_extremes(last):
 
 
 def test_running_sum():
-    check_node("CumSum", [X, np.array(-2)], {"reverse": 1, "exclusive": 1}, constants=(1,))
+    for constants in [(1,), ()]:
+        check_node("CumSum", [X, np.array(-2)], {"reverse": 1, "exclusive": 1},
+                   constants=constants)  # fmt: skip
 
 
 def test_any_number_of_elements_known_at_run_time():
