@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+import torch
 import tvm
 from onnx import helper
 
@@ -51,7 +52,11 @@ def x(*shape, dtype="float32"):
         (lambda f: f(x(2, 3), x0=x(2, 3)), "inputs given twice: \\['x0'\\]"),
         (lambda f: f(x(2, 3), nix=x(2, 3)), "unknown: \\['nix'\\]"),
         (lambda f: f(x(2, 3), x(2, 3, dtype="float64")), "'x1' needs dtype float32, got float64"),
-        (lambda f: f(x(2, 3), [[1, 2, 3], [4, 5, 6]]), "'x1' needs dtype float32, got int64"),
+        (lambda f: f(x(2, 3), [[1, 2, 3], [4, 5]]), "'x1' cannot be read as an array"),
+        (lambda f: f(x(2, 3), torch.zeros(2, 3, device="meta")), "'x1' cannot be read"),
+        (lambda f: f(x(2, 3), None), "'x1' needs dtype float32, got object"),
+        (lambda f: f.run(None, [x(2, 3), x(2, 3)]), "feeds map the names"),
+        (lambda f: f.run("yz", {"x0": x(2, 3), "x1": x(2, 3)}), "a list of names"),
         (lambda f: f(x(2, 3), x(3)), "'x1' needs rank 2 .*got shape \\(3,\\)"),
         (lambda f: f(x(2, 3), x(2, 4)), "'x1' axis 1: needs 3, got 4"),
         (lambda f: f(x(2, 3), x(5, 3)), "'x1' axis 0: needs n = 2, got 5"),
@@ -104,6 +109,30 @@ def test_files_that_are_no_model(tmp_path):
             convert_and_build(missing)
     with pytest.raises(errors.ModelError, match="list"):
         convert_and_build([])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"opt_level": 4},
+        {"opt_level": "3"},
+        {"opt_level": None},
+        {"shapes": [("n", 2)]},
+        {"shapes": "n=2"},
+        {"limits": 5},
+    ],
+    ids=str,
+)
+def test_options_that_are_none(options):
+    with pytest.raises(errors.OptionError, match=next(iter(options))):
+        convert_and_build(model(), "llvm", **options)
+
+
+@pytest.mark.parametrize("name", ["profile", "benchmark"])
+@pytest.mark.parametrize("repeat", [0, -1, 1.5])
+def test_counts_that_are_none(compiled, name, repeat):
+    with pytest.raises(errors.OptionError, match="at least 1"):
+        getattr(compiled, name)({"x0": x(2, 3), "x1": x(2, 3)}, repeat=repeat)
 
 
 @pytest.mark.parametrize("opset", [0, 9999])

@@ -9,7 +9,7 @@ from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from . import pipeline, targets
-from .errors import BuildError, TargetError, TvmExtError
+from .errors import BuildError, OptionError, TargetError, TvmExtError
 from .executors.plan import NotStatic
 from .executors.static import StaticExecutor
 from .executors.vm import VMExecutor
@@ -52,7 +52,9 @@ def convert_and_build(
         ConversionError: nodes that cannot be converted, all of them.
         TargetError: the target is unknown, or lacks the precision.
         BuildError: the compiler failed.
+        OptionError: ``opt_level``, ``shapes`` or ``limits`` are of no such value or type.
     """
+    _check_options(opt_level, shapes, limits)
     steps = steps or pipeline.default(targets.resolve(target), opt_level)
     resolved = steps.target
     if precision not in (None, "fp32"):
@@ -78,6 +80,15 @@ def convert_and_build(
         facts,
         lambda: sources | executor.sources(),
     )
+
+
+def _check_options(opt_level: object, shapes: object, limits: object) -> None:
+    if opt_level not in range(4):
+        raise OptionError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
+    if not isinstance(shapes, Mapping | None):
+        raise OptionError(f"shapes map names to sizes, not {shapes!r}")
+    if not isinstance(limits, Limits | None):
+        raise OptionError(f"limits are a frontend.Limits, not {limits!r}")
 
 
 @contextmanager

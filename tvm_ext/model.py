@@ -8,9 +8,10 @@ from html import escape
 
 import numpy as np
 import tvm
+import tvm_ffi
 
 from . import peak
-from .errors import InputError
+from .errors import InputError, OptionError
 from .executors import artifact, threads
 from .executors.plan import MemoryPlan
 from .executors.static import StaticExecutor
@@ -99,7 +100,9 @@ class CompiledModel:
 
         Raises:
             InputError: ``feeds`` do not fit, or a symbolic dim needs them.
+            OptionError: ``repeat`` is below 1.
         """
+        _check_count("repeat", repeat, least=1)
         arrays = self._arrays(self._or_random(feeds))
         self._executor(arrays)
         calls, seconds = self._executor.time_kernels(arrays, repeat)
@@ -109,7 +112,14 @@ class CompiledModel:
     def benchmark(
         self, feeds: Mapping[str, object] | None = None, *, warmup: int = 3, repeat: int = 30
     ) -> RunTimes:
-        """Time ``repeat`` whole runs on ``feeds`` (seeded random by default), copies included."""
+        """Time ``repeat`` whole runs on ``feeds`` (seeded random by default), copies included.
+
+        Raises:
+            InputError: ``feeds`` do not fit, or a symbolic dim needs them.
+            OptionError: ``repeat`` is below 1, or ``warmup`` below 0.
+        """
+        _check_count("repeat", repeat, least=1)
+        _check_count("warmup", warmup, least=0)
         feeds = self._or_random(feeds)
         for _ in range(warmup):
             self.run(None, feeds)
@@ -137,14 +147,19 @@ class CompiledModel:
         ]
         cells = "".join(
             f"<tr><td>{side}</td><td>{escape(info.name)}</td>"
-            f"<td>{escape(str(list(info.shape)))}</td><td>{info.dtype}</td></tr>"
+            f"<td>[{escape(', '.join(map(str, info.shape)))}]</td><td>{info.dtype}</td></tr>"
             for side, info in rows
         )
         header = "<tr><th></th><th>name</th><th>shape</th><th>dtype</th></tr>"
         memory = "" if self.memory is None else f"<p>{self.memory}</p>"
         return f"<table>{header}{cells}</table>{memory}"
 
-    def __call__(self, *args: object, **kwargs: object) -> np.ndarray | tuple[np.ndarray, ...]:
+    def __reduce__(self) -> tuple:
+        raise TypeError(
+            "a CompiledModel cannot be copied or pickled: save() it and load() the file"
+        )
+
+    def __call__(self, /, *args: object, **kwargs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         names = [info.name for info in self.inputs]
         if len(args) > len(names):
             raise InputError(f"{len(args)} inputs given, the model has {len(names)}: {names}")
@@ -162,19 +177,25 @@ class CompiledModel:
 
         Args:
             output_names: the outputs wanted, in order; None for all.
-            feeds: one array per input name.
+            feeds: one array per input name: numpy or DLPack, or Python numbers, which take the
+                input's dtype. All results are new arrays.
 
         Raises:
             InputError: a name, dtype, rank or shape does not fit.
         """
         wanted = self._output_indices(output_names)
         results = self._executor(self._arrays(feeds))
-        return [results[k] for k in wanted]
+        return [
+            results[k].copy() if k in wanted[:place] else results[k]
+            for place, k in enumerate(wanted)
+        ]
 
     def _output_indices(self, names: Sequence[str] | None) -> list[int]:
         known = [info.name for info in self.outputs]
         if names is None:
             return list(range(len(known)))
+        if isinstance(names, str):
+            raise InputError(f"output names are a list of names, not the name {names!r}")
         unknown = [name for name in names if name not in known]
         if unknown:
             raise InputError(f"no outputs {unknown}; the model has {known}")
@@ -182,6 +203,8 @@ class CompiledModel:
 
     def _arrays(self, feeds: Mapping[str, object]) -> list[np.ndarray]:
         known = [info.name for info in self.inputs]
+        if not isinstance(feeds, Mapping):
+            raise InputError(f"feeds map the names {known} to arrays, not {type(feeds).__name__}")
         missing = [name for name in known if name not in feeds]
         unknown = [name for name in feeds if name not in known]
         if missing or unknown:
@@ -215,15 +238,18 @@ def load(path: str | os.PathLike, *, verify: bool = False) -> CompiledModel:
     return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources)
 
 
+def _check_count(name: str, count: object, least: int) -> None:
+    if not isinstance(count, int) or count < least:
+        raise OptionError(f"{name} is a whole number of at least {least}, not {count!r}")
+
+
 def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:
     """``value`` as a contiguous array that fits ``info``; ``sizes`` binds symbolic dims."""
-    array = (
-        np.from_dlpack(value)
-        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)
-        else np.asarray(value)
-    )
+    array = _as_array(info, value)
     if array.dtype.name != info.dtype:
-        raise InputError(f"input {info.name!r} needs dtype {info.dtype}, got {array.dtype}")
+        raise InputError(
+            f"input {info.name!r} needs dtype {info.dtype}, got {array.dtype}: convert it first"
+        )
     if array.ndim != len(info.shape):
         raise InputError(
             f"input {info.name!r} needs rank {len(info.shape)} {info.shape}, "
@@ -237,4 +263,28 @@ def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarr
                 f"input {info.name!r} axis {axis}: needs {info.shape[axis]}"
                 f"{f' = {want}' if isinstance(info.shape[axis], str) else ''}, got {got}"
             )
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return np.ascontiguousarray(array, np.dtype(info.dtype)).reshape(array.shape)
+
+
+def _as_array(info: TensorInfo, value: object) -> np.ndarray:
+    try:
+        if isinstance(value, np.ndarray | np.generic):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return _from_dlpack(value)
+        array = np.asarray(value)
+        # Python's numbers have no dtype: 1.0 is a float of any width, 1 an integer or a float.
+        plain = isinstance(value, list | tuple | int | float)
+        fits = np.can_cast(array.dtype, info.dtype, "same_kind")
+        return array.astype(info.dtype) if plain and fits else array
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"input {info.name!r} cannot be read as an array: {reason}") from error
+
+
+def _from_dlpack(value: object) -> np.ndarray:
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError):
+        # numpy reads neither bfloat16 nor what has gradients or is on a GPU; this copies.
+        return tvm_ffi.from_dlpack(value).numpy()
