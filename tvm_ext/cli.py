@@ -150,6 +150,9 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("-o", "--output", type=Path, required=True, help="where to save")
     run.add_argument("--output-dir", type=Path, help="write each output there as NAME.npy")
     compare.add_argument("--threads", type=int, help="threads of both sides (default: all cores)")
+    compare.add_argument(
+        "--against", default="onnxruntime", help="onnxruntime (default), or onnx's reference"
+    )
     compare.add_argument("--batch", type=int, help="size of the first dim of every input")
     compare.add_argument("--plot", type=Path, help="also draw the comparison into this file")
     return parser

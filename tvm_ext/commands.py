@@ -72,6 +72,7 @@ def compare(args: Namespace) -> None:
         _check_writable(args.plot.parent)
     report = compare_engines(
         args.model,
+        against=args.against,
         target=args.target,
         opt_level=args.opt_level,
         shapes=dict(args.shape),

@@ -9,7 +9,7 @@ point of the group ``tvm_ext.plugins``. ``tvm-ext new-op`` writes a file to star
 ``tvm-ext check-op`` proves it right.
 """
 
-from .check import check
+from .contract import check
 from .operator import Operator, operator
 from .plugin import Plugin, load, load_installed
 from .samples import Sample
