@@ -1,9 +1,11 @@
 """Builds for cuda on a machine without a GPU."""
 
 import os
+import re
 import shutil
 import subprocess
 
+import onnx
 import pytest
 import tvm
 
@@ -72,3 +74,21 @@ def test_nvcc_accepts_the_text(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
     assert len(list(tmp_path.glob("*.fatbin"))) == len(files)
+
+
+def test_values_named_by_numbers_give_identifiers():
+    # As exporters name them: "1_ptr" is no identifier of C.
+    add = onnx.helper.make_node("Add", ["0", "1"], ["2"])
+    infos = [onnx.helper.make_tensor_value_info(name, 1, ["7n", 4]) for name in "012"]
+    graph = onnx.helper.make_graph([add], "g", infos[:2], infos[2:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)])
+    text = cuda.cuda_sources(convert_and_build(model, "cuda")._executor.executable)
+    assert not re.search(r"\b\d+[a-z]*_ptr", text)
+    assert "v0_ptr" in text
+
+
+@pytest.mark.parametrize("kind", ["float8e4m3fn", "float8e5m2fnuz"])
+def test_no_address_of_a_constant_is_taken(kind):
+    to = onnx.TensorProto.DataType.Value(kind.replace("float8", "FLOAT8").upper())
+    text = sources(f"g (float[9] x) => ({kind}[9] y) {{ y = Cast <to = {to}> (x) }}")
+    assert "&(v" in text and not re.search(r"&\(-?[\d.]", text)

@@ -3,11 +3,12 @@
 import os
 
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import IRModule, relax, tirx
 
 from ..errors import TargetError
 
-__all__ = ["cuda_sources", "prepare"]
+__all__ = ["cuda_sources", "named_in_c", "prepare"]
 
 # TVM hands its text to nvcc or nvrtc with --use_fast_math: denormals become zero, division,
 # square root, exp and pow lose bits. These are its switches against that; a user's own win.
@@ -17,6 +18,30 @@ _PRECISE = {
         "--use_fast_math=false --ftz=false --prec-div=true --prec-sqrt=true"
     ),
 }
+
+
+def named_in_c(module: IRModule) -> IRModule:
+    """``module`` with a letter before each name in its kernels that starts with a digit.
+
+    Exporters number their values, kernels name their buffers after them, and TVM writes those
+    names into CUDA C as they are.
+    """
+    kernels = {
+        symbol: _named_in_c(function) if isinstance(function, tirx.PrimFunc) else function
+        for symbol, function in module.functions_items()
+    }
+    return IRModule(kernels, attrs=module.attrs)
+
+
+def _named_in_c(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    renamed: dict[tirx.Var, tirx.Var] = {}
+
+    def rename(var: tirx.Var) -> tirx.Var:
+        if not var.name[:1].isdigit():
+            return var
+        return renamed.setdefault(var, tirx.Var(f"v{var.name}", var.ty))
+
+    return tvm_ffi.structural_map(kernel, (tirx.Var, rename))
 
 
 def cuda_sources(executable: relax.VMExecutable) -> str:

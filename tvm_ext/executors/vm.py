@@ -56,6 +56,8 @@ class VMExecutor:
     @classmethod
     def build(cls, module: IRModule, target: Target) -> "VMExecutor":
         """Compile ``module`` (kernels already scheduled) for ``target``."""
+        if target.kind.name == "cuda":
+            module = cuda.named_in_c(module)
         with target:
             executable = relax.build(
                 module, target, relax_pipeline=_lowering(), tir_pipeline=TIR_PIPELINE

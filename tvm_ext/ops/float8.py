@@ -6,6 +6,7 @@ as 2**-7. Here codes are taken apart as integers. Rounding is to nearest even.
 
 from dataclasses import dataclass
 
+import numpy as np
 from tvm import tirx
 
 __all__ = ["FORMATS", "decode", "encode"]
@@ -67,7 +68,7 @@ def encode(x: tirx.Expr, dtype: str, saturate: bool) -> tirx.Expr:
     rounded = tirx.nearbyint(_float(bits) / step) * step
     code = _code(rounded, form)
     beyond = form.nan if form.infinity is None else form.infinity
-    over = _code(_single(form.largest), form) if saturate else _word(beyond)
+    over = _word(_largest_code(form) if saturate else beyond)
     code = tirx.Select(rounded > _single(form.largest), over, code)
     if not form.negative_zero:
         sign = tirx.Select(code == _word(0), _word(0), sign)
@@ -79,6 +80,12 @@ def _code(magnitude: tirx.Expr, form: Format) -> tirx.Expr:
     """The code of a positive value that the format has."""
     scaled = tirx.reinterpret("uint32", magnitude * _power(form.bias - 127))
     return scaled >> _word(23 - form.mantissa)
+
+
+def _largest_code(form: Format) -> int:
+    # As a constant of its own: CUDA C cannot take the address of a reinterpreted constant.
+    scaled = np.float32(form.largest * 2.0 ** (form.bias - 127))
+    return int(scaled.view("uint32")) >> (23 - form.mantissa)
 
 
 # Unsigned words: kernels with symbolic dims widen int32 arithmetic to int64, as index arithmetic.
