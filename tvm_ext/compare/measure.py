@@ -130,8 +130,9 @@ def _check(against: str, rounds: int, threads: int | None) -> None:
     rivals = sorted(ENGINES.keys() - {OURS})
     if against not in rivals:
         raise ComparisonError(f"cannot compare against {against!r}; there are {rivals}")
-    if rounds < 1 or (threads is not None and threads < 1):
-        raise ComparisonError("rounds and threads are at least 1")
+    for name, count in (("rounds", rounds), ("threads", 1 if threads is None else threads)):
+        if not isinstance(count, int) or count < 1:
+            raise ComparisonError(f"{name} are a whole number of at least 1, not {count!r}")
     for package in (ENGINES[against].package, "psutil"):
         if find_spec(package) is None:
             raise MissingPackageError(f"{package} is not installed: pip install 'tvm-ext[compare]'")
