@@ -25,6 +25,7 @@ ALLOWED = {
         "pipeline",
         "schedules",
         "targets",
+        "verify",
     },
 }
 PACKAGE = {"frontend": "tvm_ext.frontend", "patches": "tvm_ext.patches"}

@@ -1,19 +1,21 @@
 """The command line: ``tvm-ext build``, ``run``, ``compare``, ``inspect``, ``new-op``, ...
 
-Results go to stdout. One of our errors is one line on stderr and exit code 2.
+Results go to stdout. One of our errors is one line on stderr and exit code 2; an interrupt is 130.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from ._version import __version__
 from .errors import ConversionError, TvmExtError
 
 __all__ = ["main"]
@@ -30,7 +32,10 @@ _EXAMPLES = {
   tvm-ext compare model.onnx
   tvm-ext compare model.onnx --batch 8 --threads 1 --plot comparison.png""",
     "profile": "  tvm-ext profile model.onnx --shape batch=1",
-    "inspect": "  tvm-ext inspect model.onnx\n  tvm-ext inspect model.onnx --format json",
+    "inspect": """\
+  tvm-ext inspect model.onnx --format json
+  tvm-ext inspect model.onnx --passes
+  tvm-ext inspect model.onnx --dump-after FuseTIR""",
     "ops": "  tvm-ext ops\n  tvm-ext ops --format markdown > operators.md",
     "new-op": "  tvm-ext new-op ScaledTanh --domain com.acme",
     "check-op": "  tvm-ext check-op my_op.py\n  tvm-ext check-op my_op.py --format json",
@@ -40,17 +45,33 @@ _EXAMPLES = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     args = _parser().parse_args(argv)
-    from . import commands  # imports TVM, which --help and a wrong option need not wait for
-
+    _write_any_text()
     try:
+        from . import commands  # imports TVM, which --help and a wrong option need not wait for
+
         commands.load_plugins(getattr(args, "plugin", ()))
-        return getattr(commands, args.command.replace("-", "_"))(args) or 0
+        code = getattr(commands, args.command.replace("-", "_"))(args) or 0
+        sys.stdout.flush()
+        return code
     except TvmExtError as error:
-        print(f"tvm-ext {args.command}: {_one_line(error)}", file=sys.stderr)
-        return 2
+        return _fail(args, _one_line(error))
+    except KeyboardInterrupt:
+        return _fail(args, "interrupted", 130)
     except BrokenPipeError:  # the reader of our stdout left, as in `tvm-ext ops | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _write_any_text() -> None:
+    """Names of files and nodes that the terminal's encoding lacks are escaped."""
+    for stream in sys.stdout, sys.stderr:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _fail(args: argparse.Namespace, message: str, code: int = 2) -> int:
+    print(f"tvm-ext {args.command}: {message}", file=sys.stderr)
+    return code
 
 
 def _one_line(error: TvmExtError) -> str:
@@ -62,6 +83,22 @@ def _one_line(error: TvmExtError) -> str:
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
 
+class _Named(argparse.Action):
+    """Collects NAME=VALUE pairs; a name is given once."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        pairs = getattr(namespace, self.dest)
+        if values[0] in dict(pairs):
+            raise argparse.ArgumentError(self, f"{values[0]!r} is given twice")
+        setattr(namespace, self.dest, [*pairs, values])
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, as for every other error."""
@@ -69,7 +106,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser("tvm-ext", description="Compile, run and examine ONNX models with TVM.")
+    parser = _Parser(
+        "tvm-ext",
+        description="Compile, run and examine ONNX models with TVM.",
+        epilog="examples:\n" + "\n".join(text.splitlines()[0] for text in _EXAMPLES.values()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, summary: str) -> argparse.ArgumentParser:
@@ -103,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--shape",
             type=_shape,
-            action="append",
+            action=_Named,
             default=[],
             metavar="NAME=SIZES",
             help="size of a symbolic dim (batch=8) or shape of an input "
@@ -117,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar="FILE",
             help="a Python file or module that declares operators or passes; it is run",
         )
-    for sub in (build, run, compare, profile):
+    for sub in (build, run, compare, profile, inspect):
         sub.add_argument(
             "--target",
             type=_target,
@@ -128,10 +171,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--input",
             type=_file,
-            action="append",
+            action=_Named,
             default=[],
             metavar="NAME=FILE",
-            help="a .npy or .npz file; inputs not given are random",
+            help="a .npy, .npz or .pb file; inputs not given are random",
         )
         sub.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
     for sub, choices in (
@@ -143,6 +186,16 @@ def _parser() -> argparse.ArgumentParser:
     ):
         sub.add_argument("--format", choices=choices, default=choices[0])
 
+    build.add_argument(
+        "--verify",
+        choices=("each-pass",),
+        help="run the program after every pass and stop at the first that changes the answer",
+    )
+    inspect.add_argument("--passes", action="store_true", help="print the passes in their order")
+    inspect.add_argument(
+        "--dump-after", metavar="PASS", help="print the model or module as PASS leaves it"
+    )
+    inspect.add_argument("--time-passes", action="store_true", help="print the time of each pass")
     new_op.add_argument("name", metavar="NAME", help="the operator's name, as in ScaledTanh")
     new_op.add_argument("--domain", required=True, help="of the operator, as in com.acme")
     new_op.add_argument("--output-dir", type=Path, default=Path("."), help="where to write")

@@ -7,6 +7,7 @@ rewrite of an ONNX model in ``import``, a pass on a module later; a schedule rul
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -24,6 +25,7 @@ from .passes.blocked_layout import blocked_layout
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.order_dims import order_dims
+from .passes.tiled_attention import tiled_attention
 from .passes.tiled_matmul import legalize_matmul
 
 __all__ = ["EXTENSIONS", "PHASES", "Pipeline", "Step", "default"]
@@ -45,6 +47,9 @@ class Step:
     name: str
     run: Rewrite
     bound: float = 1e-4
+
+
+Watch = Callable[[Step, Any, float], None]
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,20 @@ class Pipeline:
         at = self._index(name)
         return replace(self, steps=self.steps[:at] + self.steps[at + 1 :])
 
+    def watched(self, watch: Watch) -> Pipeline:
+        """The same steps; after each, ``watch`` is given it, its result and its seconds."""
+
+        def watching(step: Step) -> Step:
+            def run(value: Any) -> Any:
+                start = time.perf_counter()
+                result = step.run(value)
+                watch(step, result, time.perf_counter() - start)
+                return result
+
+            return replace(step, run=run)
+
+        return replace(self, steps=tuple(map(watching, self.steps)))
+
     def phase(self, name: str) -> Iterator[Step]:
         """The steps of one phase, in order."""
         return (step for step in self.steps if step.phase == name)
@@ -147,6 +166,7 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
     add("select", relax.backend.DispatchSampling())
     add("select", relax.backend.DispatchSortScan())
     if target.kind.name == "llvm" and opt_level >= 2:
+        add("select", tiled_attention(target), at=3)
         add("select", blocked_layout(target))
         add("select", legalize({"relax.matmul": legalize_matmul(target)}), name="LegalizeOps")
     else:

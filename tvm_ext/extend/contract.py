@@ -20,6 +20,7 @@ from .. import pipeline, targets
 from ..build import convert_and_build
 from ..emulator import NO_COMPILER, emulated, run
 from ..errors import ConversionError, TvmExtError
+from ..verify import distance
 from .models import expected, feeds_of, fused_model, node_model
 from .operator import Operator
 from .plugin import Plugin
@@ -273,17 +274,8 @@ def _distance(answer: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> flo
         exact = got.dtype.kind in "biu"
         if exact != (want.dtype.kind in "biu"):
             raise _Breach(f"output {k} is {got.dtype}, by the reference {want.dtype}")
-        error, bound = _error(got, want), 0.0 if exact else _BOUND.get(got.dtype.name, 0.25)
+        error, bound = distance(got, want), 0.0 if exact else _BOUND.get(got.dtype.name, 0.25)
         if not error <= bound:
             raise _Breach(f"output {k} is off by {error:.3g} of 1 + |want|, bound {bound:.3g}")
         worst = max(worst, error)
     return worst
-
-
-def _error(got: np.ndarray, want: np.ndarray) -> float:
-    got, want = got.astype("float64"), want.astype("float64")
-    # Equal infinities and NaNs are no difference; others are NaN here, over every bound.
-    same = (got == want) | (np.isnan(got) & np.isnan(want))
-    with np.errstate(invalid="ignore"):
-        errors = np.where(same, 0.0, np.abs(got - want) / (1 + np.abs(want)))
-    return float(errors.max()) if errors.size else 0.0
