@@ -4,6 +4,7 @@ from .conv2d import Conv2dBlocked, DepthwiseBlocked
 from .elementwise import Elementwise
 from .fallback import BlockByBlock, OuterParallel
 from .matmul import MatmulTiled
+from .recurrent import Recurrent
 from .row_norm import RowNorm
 
 __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
@@ -12,7 +13,7 @@ __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 LLVM_CONTRACTIONS = (Conv2dBlocked(), DepthwiseBlocked(), MatmulTiled())
 
 #: Every other kernel.
-LLVM_GENERIC = (Elementwise(), RowNorm(), BlockByBlock(), OuterParallel())
+LLVM_GENERIC = (Elementwise(), RowNorm(), BlockByBlock(), Recurrent(), OuterParallel())
 
 #: Each block by itself: opt_level 0.
-LLVM_SIMPLE = (Elementwise(), BlockByBlock(), OuterParallel())
+LLVM_SIMPLE = (Elementwise(), BlockByBlock(), Recurrent(), OuterParallel())
