@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,10 @@ class TensorInfo:
         return sizes if len(sizes) == len(self.shape) else None
 
     @classmethod
-    def of(cls, name: str, ty: Any) -> TensorInfo:
-        """The description of a Relax tensor type."""
+    def of(cls, name: str, ty: Any, elements: Mapping[str, str] | None = None) -> TensorInfo:
+        """The description of a Relax tensor type; ``elements`` has the dtypes that TVM lacks."""
         shape = tuple(int(d) if hasattr(d, "value") else str(d) for d in ty.shape.values)
-        return cls(name, shape, str(ty.dtype.dtype))
+        return cls(name, shape, (elements or {}).get(name, str(ty.dtype.dtype)))
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -18,6 +18,7 @@ from .executors.static import StaticExecutor
 from .executors.vm import VMExecutor
 from .inputs import random_inputs
 from .interface import TensorInfo
+from .ops.narrow import restored, stored
 from .profile import KernelFacts, Profile, summarise
 
 __all__ = ["CompiledModel", "RunTimes", "TensorInfo", "load"]
@@ -184,7 +185,10 @@ class CompiledModel:
             InputError: a name, dtype, rank or shape does not fit.
         """
         wanted = self._output_indices(output_names)
-        results = self._executor(self._arrays(feeds))
+        held = self._executor(self._arrays(feeds))
+        results = [
+            restored(array, info.dtype) for array, info in zip(held, self.outputs, strict=True)
+        ]
         return [
             results[k].copy() if k in wanted[:place] else results[k]
             for place, k in enumerate(wanted)
@@ -212,7 +216,7 @@ class CompiledModel:
                 f"inputs missing: {missing}, unknown: {unknown}; the model has {known}"
             )
         sizes: dict[str, int] = {}
-        return [_checked(info, feeds[info.name], sizes) for info in self.inputs]
+        return [stored(_checked(info, feeds[info.name], sizes)) for info in self.inputs]
 
 
 def load(path: str | os.PathLike, *, verify: bool = False) -> CompiledModel:

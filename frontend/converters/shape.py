@@ -130,8 +130,9 @@ def _squeeze(bb, x, axes):
 
 
 @converter("Unsqueeze", 1, 11)
-def unsqueeze_attribute(bb, x, *, axes):
-    return _unsqueeze(bb, x, axes)
+def unsqueeze_attribute(bb, x, axes_input=None, *, axes=None):
+    """Exporters have written the input of opset 13 in older opsets too."""
+    return _unsqueeze(bb, x, axes) if axes_input is None else unsqueeze(bb, x, axes_input)
 
 
 @converter("Unsqueeze", *_SINCE_13)
