@@ -53,8 +53,7 @@ def decode(code: tirx.Expr, form: Format) -> tirx.Expr:
     if not form.negative_zero:
         return tirx.Select(code == _word(form.nan), nan, value)
     if form.infinity is None:
-        largest = _code(_single(form.largest), form)
-        return tirx.Select(magnitude > largest, nan, value)
+        return tirx.Select(magnitude > _word(_largest_code(form)), nan, value)
     infinity = _word(form.infinity)
     infinite = tirx.Select(negative, _single(float("-inf")), _single(float("inf")))
     beyond = tirx.Select(magnitude == infinity, infinite, nan)
