@@ -60,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our stdout left, as in `tvm-ext ops | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # such as a full disk under our stdout
+        return _fail(args, f"cannot write the output: {error.strerror or error}")
 
 
 def _write_any_text() -> None:
