@@ -27,6 +27,7 @@ from .passes.mark_epilogues import mark_epilogues
 from .passes.order_dims import order_dims
 from .passes.tiled_attention import tiled_attention
 from .passes.tiled_matmul import legalize_matmul
+from .passes.winograd import winograd
 
 __all__ = ["EXTENSIONS", "PHASES", "Pipeline", "Step", "default"]
 
@@ -168,6 +169,7 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
     if target.kind.name == "llvm" and opt_level >= 2:
         add("select", tiled_attention(target), at=3)
         add("select", blocked_layout(target))
+        add("select", winograd(target), at=3)
         add("select", legalize({"relax.matmul": legalize_matmul(target)}), name="LegalizeOps")
     else:
         add("select", legalize(), name="LegalizeOps")

@@ -6,11 +6,12 @@ from .fallback import BlockByBlock, OuterParallel
 from .matmul import MatmulTiled
 from .recurrent import Recurrent
 from .row_norm import RowNorm
+from .winograd import Conv2dWinograd
 
 __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 
 #: Convolutions and matrix products in the forms that our passes give them.
-LLVM_CONTRACTIONS = (Conv2dBlocked(), DepthwiseBlocked(), MatmulTiled())
+LLVM_CONTRACTIONS = (Conv2dBlocked(), Conv2dWinograd(), DepthwiseBlocked(), MatmulTiled())
 
 #: Every other kernel.
 LLVM_GENERIC = (Elementwise(), RowNorm(), BlockByBlock(), Recurrent(), OuterParallel())
