@@ -5,6 +5,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from .cuda import skip_empty_launches
 from .named_values import rewrite_stores
 
 __all__ = ["TIR_PIPELINE"]
@@ -121,6 +122,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.InferFragment(),
         blocks.LowerThreadAllreduce(),
         blocks.MergeSharedMemoryAllocations(),
+        skip_empty_launches,
         loops.SplitHostDevice(),
         loops.MakePackedAPI(),
         loops.FP8StorageLegalize(),

@@ -65,7 +65,8 @@ class TiledMatmul(GPUScheduleRule):
         if not self.is_target_available(target):
             return None
         sch = s_tir.Schedule(func)
-        found = get_reduction_blocks(sch, sch.get_child_blocks(sch.get_sblock("root")))
+        root = sch.get_sblock(func.body.block.name_hint)
+        found = get_reduction_blocks(sch, sch.get_child_blocks(root))
         if not found:
             return None
         (main,) = found
