@@ -45,6 +45,7 @@ class Conversion:
         origin: variable name in ``main`` -> the ONNX node that emitted it.
         inputs, outputs: ONNX name -> Relax type, in order.
         elements: ONNX name -> element type, of inputs and outputs that TVM has no type for.
+        values: variable name in ``main`` -> the ONNX value that it is.
     """
 
     module: IRModule
@@ -52,6 +53,7 @@ class Conversion:
     inputs: dict[str, Type]
     outputs: dict[str, Type]
     elements: dict[str, str]
+    values: dict[str, str]
 
 
 def convert(model: ir.Model) -> Conversion:
@@ -96,6 +98,7 @@ def convert(model: ir.Model) -> Conversion:
             for value in (*inputs, *graph.outputs)
             if (element := builder.element(walk.values[value])) in STORAGE
         },
+        {e.name: v.name for v, e in walk.values.items() if isinstance(e, relax.Var) and v.name},
     )
 
 

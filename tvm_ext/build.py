@@ -17,7 +17,7 @@ from .progress import Advance, progress, silent
 from .provenance import Provenance
 from .verify import EachPass
 
-__all__ = ["convert_and_build", "import_model"]
+__all__ = ["convert_and_build", "import_model", "run_phase"]
 
 Program = TypeVar("Program")  # an onnx_ir model, or a module
 
@@ -73,7 +73,7 @@ def convert_and_build(
         sources, facts = {"import": module.script()}, {}
         with resolved:
             for phase in pipeline.PHASES[1:]:
-                module = _run_phase(steps, phase, module, provenance, advance)
+                module = run_phase(steps, phase, module, provenance, advance)
                 sources[phase] = module.script()
                 if phase == "fuse":
                     facts = kernel_facts(module, provenance)
@@ -111,13 +111,14 @@ def _compiling(what: str) -> Iterator[None]:
         raise BuildError(f"{what} failed: {type(error).__name__}: {reason}") from error
 
 
-def _run_phase(
+def run_phase(
     steps: pipeline.Pipeline,
     phase: str,
     module: IRModule,
     provenance: Provenance,
-    advance: Advance,
+    advance: Advance = silent,
 ) -> IRModule:
+    """The steps of one phase after the import, except those that the PassContext disables."""
     disabled = set(PassContext.current().disabled_pass)  # TVM asks this in a Sequential only
     for step in steps.phase(phase):
         advance(step.name)

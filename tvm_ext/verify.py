@@ -16,7 +16,7 @@ from .frontend import Conversion, convert, specialise
 from .inputs import random_inputs
 from .interface import TensorInfo
 
-__all__ = ["EachPass", "distance", "finish"]
+__all__ = ["EachPass", "coarseness", "distance", "finish"]
 
 _SINGLE = float(np.finfo("float32").eps)
 
@@ -65,7 +65,7 @@ class EachPass:
         if before is None or answer is None:
             return
         for name, got, want in zip(self._names, answer, before, strict=True):
-            moved, bound = distance(got, want), step.bound * _coarseness(got.dtype)
+            moved, bound = distance(got, want), step.bound * coarseness(got.dtype)
             if not moved <= bound:
                 raise BuildError(
                     f"{what} moves output {name!r} by {moved:.3g} of 1 + |y|, "
@@ -129,7 +129,7 @@ def distance(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.nan_to_num(errors, nan=np.inf).max()) if errors.size else 0.0
 
 
-def _coarseness(dtype: np.dtype) -> float:
+def coarseness(dtype: np.dtype) -> float:
     """How much coarser than float32 a type is; integers are exact."""
     if dtype.kind in "biu":
         return 0.0

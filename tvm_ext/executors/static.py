@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,6 +96,16 @@ class StaticExecutor:
                 function(*arguments)
                 row[k] = clock() - start
         return [(kernel.symbol, kernel.variable) for kernel in self.plan.kernels], seconds
+
+    def values(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+        """Run once; copies of what each kernel writes, by the variable that it defines."""
+        context = self._context()
+        for buffer, array in zip(context.inputs, inputs, strict=True):
+            buffer.copyfrom(array)
+        for kernel, (function, arguments) in zip(self.plan.kernels, context.calls, strict=True):
+            function(*arguments)
+            if len(kernel.writes) == 1:  # several: which of them is a tuple's field, nobody says
+                yield kernel.variable, arguments[-1].numpy()
 
     def _context(self) -> _Context:
         if not hasattr(self._local, "context"):
