@@ -24,6 +24,9 @@ __all__ = ["Recurrent"]
 # The axes of the two blocks: a step and a panel of it; rows, depth, gates and units.
 PANEL, PRODUCT = "OS", "SRSS"
 
+# How far ahead weights are asked for: long enough for the third cache to answer.
+PREFETCH_DEPTH = 8
+
 
 class Recurrent(CPUScheduleRule):
     """Panels with a matrix product "SRSS", in a serial loop, in independent sequences.
@@ -33,7 +36,7 @@ class Recurrent(CPUScheduleRule):
     parallel region takes some microseconds. ``sweeps``: how many times the second cache a core's
     weights may be for sweeping them back and forth, which finds the last of them there.
 
-    LSTM, 512 units, batch 1, two Zen 5 cores: 24 us per step (one way 29).
+    LSTM, 512 units, batch 1, two Zen 5 cores: 22 us per step (one way, not prefetched: 27).
     """
 
     def __init__(self, own_weights: int | None = None, step_work: int = 1 << 17, sweeps: int = 4):
@@ -75,8 +78,13 @@ class Recurrent(CPUScheduleRule):
             for k, loop in enumerate(loops):
                 core, loops[k] = sch.split(loop, [cores, None])
                 sch.parallel(core)
-        cached = weights // cores <= self.sweeps * machine.l2_bytes
-        return _swept_back_and_forth(sch, loops) if cached else sch
+        own = weights // cores
+        if own > self.sweeps * machine.l2_bytes:
+            return sch
+        func = _swept_back_and_forth(sch, loops)
+        if own > machine.l2_bytes:
+            func = _prefetched(func)
+        return Schedule(func, debug_mask="none")
 
 
 def _sequences(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
@@ -146,7 +154,7 @@ def _vectorize_last(sch: Schedule, block: SBlockRV, machine: Machine) -> None:
     vectorize(sch, sch.get_loops(block)[-1], machine.lanes(_dtype(sch.get(block))))
 
 
-def _swept_back_and_forth(sch: Schedule, loops: list[LoopRV]) -> Schedule:
+def _swept_back_and_forth(sch: Schedule, loops: list[LoopRV]) -> tirx.PrimFunc:
     """Run ``loops`` over panels backwards in every other step: each begins where it last ended."""
     panels = [sch.get(loop) for loop in loops]
 
@@ -167,5 +175,41 @@ def _swept_back_and_forth(sch: Schedule, loops: list[LoopRV]) -> Schedule:
         return s_tir.SBlockRealize(values, predicate, realize.block)
 
     func = sch.mod["main"]
-    body = tvm_ffi.structural_map(func.body, (s_tir.SBlockRealize, turned))
-    return Schedule(func.with_body(body), debug_mask="none")
+    return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlockRealize, turned)))
+
+
+def _prefetched(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Ask early for the weights of a product that uses each of them for one row only."""
+
+    def ahead(loop: tirx.For) -> tirx.Stmt:
+        realize = loop.body
+        if not isinstance(realize, s_tir.SBlockRealize) or axis_kinds(realize.block) != PRODUCT:
+            return loop
+        if not equal(realize.block.iter_vars[0].dom.extent, 1):
+            return loop
+        line = tirx.address_of(_weights_ahead(realize, loop.loop_var))
+        read, near, data = (tirx.const(k, "int32") for k in (0, 3, 1))
+        call = tirx.call_intrin("void", "tirx.prefetch", line, read, near, data)
+        return tirx.SeqStmt([tirx.Evaluate(call), loop])
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, ahead)))
+
+
+def _weights_ahead(realize: s_tir.SBlockRealize, lane: tirx.Var) -> ir.TensorLoad:
+    """The first weight that a product in lanes reads some steps later, maybe past the panel."""
+    loads: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(realize.block.body, (ir.TensorLoad, loads.append))
+    weights = max(loads, key=lambda load: len(load.indices))
+    values = list(realize.iter_values)
+    values[1] = values[1] + PREFETCH_DEPTH
+    bound = [(axis.var, value) for axis, value in zip(realize.block.iter_vars, values, strict=True)]
+
+    def first(var: tirx.Var) -> ir.Expr:
+        return tirx.const(0, var.ty) if var.same_as(lane) else var
+
+    def value(var: tirx.Var) -> ir.Expr:
+        value = next((value for own, value in bound if own.same_as(var)), var)
+        return tvm_ffi.structural_map(value, (tirx.Var, first))
+
+    indices = [tvm_ffi.structural_map(index, (tirx.Var, value)) for index in weights.indices]
+    return tirx.BufferLoad(weights.source, indices)
