@@ -85,7 +85,10 @@ def test_arrays_that_are_not_contiguous_are_read_right(compiled):
         ({"nix": (2, 3)}, "no input 'nix'.*'x0'"),
         ({"x0": (2, 4)}, "'x0' axis 1 is 3, not 4"),
         ({"x0": (2,)}, "'x0' has rank 2, not 1"),
-        ({"n": -1}, "-1"),
+        ({"n": -1}, "-1 is not a size"),
+        ({"n": 1 << 63}, "is not a size"),
+        ({"n": 2.0}, "is not a size"),
+        ({"x0": np.array([2, 4])}, "'x0' axis 1 is 3, not 4"),
     ],
 )
 def test_shapes_that_contradict_the_model(shapes, message):
@@ -109,6 +112,8 @@ def test_files_that_are_no_model(tmp_path):
             convert_and_build(missing)
     with pytest.raises(errors.ModelError, match="list"):
         convert_and_build([])
+    with pytest.raises(errors.ModelError, match="utf-8"):
+        convert_and_build(tmp_path / "\udcff.onnx")
 
 
 @pytest.mark.parametrize(
