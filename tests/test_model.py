@@ -1,7 +1,10 @@
 """What a compiled model tells about itself: kernels and their nodes, times, sources, memory."""
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -168,3 +171,26 @@ def test_an_input_may_have_any_name():
 def test_copies_are_refused_with_the_way_out(static, way):
     with pytest.raises(TypeError, match="save"):
         way(static)
+
+
+FORK = """
+import os, signal, sys
+import numpy as np, onnx, tvm_ext
+model = tvm_ext.load(sys.argv[1])
+x = np.load(sys.argv[2])
+expected = model(x)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # a child that waits for workers which the fork did not copy
+    os._exit(0 if np.array_equal(model(x), expected) else 1)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks")
+@pytest.mark.parametrize("batch", ["64", "n"], ids=["static", "dynamic"])
+def test_a_forked_child_runs_the_model_too(batch, tmp_path):
+    convert_and_build(network(batch), "llvm").save(tmp_path / "model.tvmx")
+    np.save(tmp_path / "x.npy", sample(64))
+    arguments = [tmp_path / "model.tvmx", tmp_path / "x.npy"]
+    subprocess.run([sys.executable, "-c", FORK, *map(str, arguments)], check=True)

@@ -105,8 +105,8 @@ class CompiledModel:
         """
         _check_count("repeat", repeat, least=1)
         arrays = self._arrays(self._or_random(feeds))
-        self._executor(arrays)
-        calls, seconds = self._executor.time_kernels(arrays, repeat)
+        threads.on_live_pool(self._executor, arrays)
+        calls, seconds = threads.on_live_pool(self._executor.time_kernels, arrays, repeat)
         on_cpu = self.device == tvm.cpu()
         return summarise(calls, self._facts, seconds, peak.measure() if on_cpu else None)
 
@@ -185,7 +185,7 @@ class CompiledModel:
             InputError: a name, dtype, rank or shape does not fit.
         """
         wanted = self._output_indices(output_names)
-        held = self._executor(self._arrays(feeds))
+        held = threads.on_live_pool(self._executor, self._arrays(feeds))
         results = [
             restored(array, info.dtype) for array, info in zip(held, self.outputs, strict=True)
         ]
