@@ -1,5 +1,6 @@
 """Schedule rules for llvm, one pattern per file, most specific first."""
 
+from .attention import AttentionTiled
 from .conv2d import Conv2dBlocked, DepthwiseBlocked
 from .elementwise import Elementwise
 from .fallback import BlockByBlock, OuterParallel
@@ -11,7 +12,13 @@ from .winograd import Conv2dWinograd
 __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 
 #: Convolutions and matrix products in the forms that our passes give them.
-LLVM_CONTRACTIONS = (Conv2dBlocked(), Conv2dWinograd(), DepthwiseBlocked(), MatmulTiled())
+LLVM_CONTRACTIONS = (
+    AttentionTiled(),
+    Conv2dBlocked(),
+    Conv2dWinograd(),
+    DepthwiseBlocked(),
+    MatmulTiled(),
+)
 
 #: Every other kernel.
 LLVM_GENERIC = (Elementwise(), RowNorm(), BlockByBlock(), Recurrent(), OuterParallel())
