@@ -9,6 +9,8 @@ import onnx
 import pytest
 import tvm
 
+from examples.export import EXPORTERS, to_onnx
+from examples.registry import EXAMPLES, SIZES
 from tvm_ext import convert_and_build
 from tvm_ext.errors import TargetError
 from tvm_ext.executors import cuda
@@ -28,6 +30,30 @@ def test_a_network_builds_to_cuda_text(opt_level):
     text = sources(NETWORKS["classifier"], opt_level=opt_level)
     assert "__global__" in text
     assert "threadIdx.x" in text
+
+
+@pytest.mark.parametrize("exporter, opt_level", [("torchscript", 0), ("dynamo", 3)])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_small_examples_build(name, exporter, opt_level):
+    build_example(name, exporter, "small", opt_level)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opt_level", [0, 1, 2, 3])
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_build(name, size, exporter, opt_level):
+    build_example(name, exporter, size, opt_level)
+
+
+def build_example(name, exporter, size, opt_level):
+    model = to_onnx(name, exporter=exporter, size=size)
+    compiled = convert_and_build(model, "cuda", opt_level=opt_level)
+    text = cuda.cuda_sources(compiled._executor.executable)
+    assert text.count("__global__") > 10
+    # Unrolled by the compiler of the GPU, not by ours: megabytes take it minutes.
+    assert len(text) < 1 << 20
 
 
 def test_the_seed_failure_matmul_relu_without_threads():
