@@ -8,7 +8,7 @@ from tvm_ext.ops.elementwise import broadcast_dim
 
 from .builder import Builder, Dim
 
-__all__ = ["align", "emit_broadcast"]
+__all__ = ["align", "demanded_dims", "emit_broadcast"]
 
 
 def emit_broadcast(
@@ -39,16 +39,16 @@ def _undecided(bb: Builder, shapes: Sequence[Sequence[Dim]]) -> list[list[Dim]] 
     result = padded[0]
     for other in padded[1:]:
         result = [broadcast_dim(a, b) for a, b in zip(result, other, strict=True)]
-    demanded = [
-        [_demanded(bb, d, out) for d, out in zip(shape, result[rank - len(shape) :], strict=True)]
-        for shape in shapes
-    ]
-    known = all(
-        bb.equal(d, want)
-        for shape, wanted in zip(shapes, demanded, strict=True)
-        for d, want in zip(shape, wanted, strict=True)
-    )
-    return None if known else demanded
+    demanded = [demanded_dims(bb, shape, result[rank - len(shape) :]) for shape in shapes]
+    known = all(wanted is None for wanted in demanded)
+    pairs = zip(shapes, demanded, strict=True)
+    return None if known else [list(shape) if want is None else want for shape, want in pairs]
+
+
+def demanded_dims(bb: Builder, dims: Sequence[Dim], outs: Sequence[Dim]) -> list[Dim] | None:
+    """What ``dims`` must be at run time to broadcast to ``outs``; None if they are known to."""
+    wanted = [_demanded(bb, dim, out) for dim, out in zip(dims, outs, strict=True)]
+    return None if all(map(bb.equal, dims, wanted)) else wanted
 
 
 def _demanded(bb: Builder, dim: Dim, out: Dim) -> Dim:
@@ -57,7 +57,8 @@ def _demanded(bb: Builder, dim: Dim, out: Dim) -> Dim:
         raise ValueError(f"dims {dim} and {out} do not broadcast")
     if isinstance(dim, int) or bb.equal(dim, out):
         return dim
-    return tirx.Select(dim == 1, tirx.const(1, "int64"), out)
+    one, out = (tirx.const(d, "int64") if isinstance(d, int) else d for d in (1, out))
+    return tirx.Select(dim == 1, one, out)
 
 
 def align(

@@ -9,6 +9,8 @@ from tvm import relax, te, tirx
 from tvm.ir.expr import GenericConst
 from tvm.sym import Analyzer, ConstIntBound
 
+from tvm_ext.ops.narrow import STORAGE, stored
+
 from .known import Known, simplified
 
 __all__ = ["Builder", "Dim"]
@@ -34,6 +36,7 @@ class Builder:
         self.origin: dict[str, ir.Node] = {}  # variable name -> the node that emitted it
         self.kernel_attrs: dict[str, object] = {}  # of the kernels that emit_te makes
         self._known: dict[relax.Var, Known] = {}
+        self._elements: dict[relax.Expr, str] = {}  # where it is not the Relax type
         self._analyzer = Analyzer()
 
     # --- emission -------------------------------------------------------------------------
@@ -62,7 +65,14 @@ class Builder:
     def const(self, array: object, dtype: str | None = None) -> relax.Expr:
         """A constant of exactly the array's dtype (``relax.const`` alone narrows int64)."""
         array = np.asarray(array, dtype)
-        return relax.const(array, array.dtype.name)
+        held = stored(array)
+        return self.of_element(relax.const(held, held.dtype.name), array.dtype.name)
+
+    def of_element(self, value: relax.Expr, element: str) -> relax.Expr:
+        """``value``, which holds elements of an ONNX type that TVM may lack."""
+        if element in STORAGE:
+            self._elements[value] = element
+        return value
 
     def fresh_dim(self, hint: str = "d") -> tirx.Var:
         """A new symbolic dim (int64, known to be no less than 0)."""
@@ -100,6 +110,10 @@ class Builder:
     def dtype(value: relax.Expr) -> str:
         """The element type, as numpy and ml_dtypes name it."""
         return str(value.ty.dtype.dtype)
+
+    def element(self, value: relax.Expr) -> str:
+        """The ONNX element type; :meth:`dtype` is what holds it (see ``tvm_ext.ops.narrow``)."""
+        return self._elements.get(value, self.dtype(value))
 
     def static(self, value: relax.Expr) -> np.ndarray | None:
         """The value if known at compile time, else None.

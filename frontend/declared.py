@@ -5,6 +5,7 @@ import onnx_ir as ir
 from tvm import relax
 
 from tvm_ext.errors import ModelError
+from tvm_ext.ops.narrow import STORAGE
 
 from .builder import Builder
 
@@ -29,12 +30,7 @@ def checked(builder: Builder, value: ir.Value, result: relax.Expr) -> relax.Expr
     ty = result.ty
     if not isinstance(ty, relax.TensorType):
         return result
-    given = builder.dtype(result)
-    if value.dtype is not None and dtype_of(value.dtype, value.name) != given:
-        raise ModelError(
-            f"value {value.name!r} is declared {value.dtype}, "
-            f"but {value.producer().op_type} gives {builder.dtype(result)}"
-        )
+    _check_element(builder, value, result)
     declared = None if value.shape is None else list(value.shape)
     if ty.shape is None:
         if ty.ndim < 0 and declared is None:
@@ -47,6 +43,19 @@ def checked(builder: Builder, value: ir.Value, result: relax.Expr) -> relax.Expr
         return builder.match(result, dims)
     _check_shape(value, declared, builder.shape(result))
     return result
+
+
+def _check_element(builder: Builder, value: ir.Value, result: relax.Expr) -> None:
+    if value.dtype is None:
+        return
+    declared, given = dtype_of(value.dtype, value.name), builder.element(result)
+    if STORAGE.get(declared) == given:  # what only moves elements does not ask what they are
+        builder.of_element(result, declared)
+    elif declared != given:
+        raise ModelError(
+            f"value {value.name!r} is declared {value.dtype}, "
+            f"but {value.producer().op_type} gives {given}"
+        )
 
 
 def _check_shape(value: ir.Value, declared: list | None, inferred: list) -> None:

@@ -11,6 +11,7 @@ from tvm.error import InternalError
 from tvm.ir import GlobalVar, Type
 
 from tvm_ext.errors import ConversionError, ModelError, UnsupportedNode
+from tvm_ext.ops.narrow import STORAGE
 
 from . import shape_arithmetic
 from .builder import Builder
@@ -43,12 +44,16 @@ class Conversion:
         module: ``main`` takes the inputs in order and returns a tuple of the outputs.
         origin: variable name in ``main`` -> the ONNX node that emitted it.
         inputs, outputs: ONNX name -> Relax type, in order.
+        elements: ONNX name -> element type, of inputs and outputs that TVM has no type for.
+        values: variable name in ``main`` -> the ONNX value that it is.
     """
 
     module: IRModule
     origin: dict[str, ir.Node]
     inputs: dict[str, Type]
     outputs: dict[str, Type]
+    elements: dict[str, str]
+    values: dict[str, str]
 
 
 def convert(model: ir.Model) -> Conversion:
@@ -88,6 +93,12 @@ def convert(model: ir.Model) -> Conversion:
         builder.origin,
         {value.name: param.ty for value, param in zip(inputs, params, strict=True)},
         {value.name: out.ty for value, out in zip(graph.outputs, outputs, strict=True)},
+        {
+            value.name: element
+            for value in (*inputs, *graph.outputs)
+            if (element := builder.element(walk.values[value])) in STORAGE
+        },
+        {e.name: v.name for v, e in walk.values.items() if isinstance(e, relax.Var) and v.name},
     )
 
 
@@ -120,7 +131,8 @@ class _Walk:
             raise ModelError(f"input {value.name!r} is {value.type}; needs a tensor of known rank")
         shape = [self._dim(dim, value.name, axis) for axis, dim in enumerate(value.shape)]
         dtype = dtype_of(value.dtype, value.name)
-        var = relax.Var(_identifier(value.name), relax.TensorType(shape, dtype))
+        held = relax.TensorType(shape, STORAGE.get(dtype, dtype))
+        var = self.builder.of_element(relax.Var(_identifier(value.name), held), dtype)
         self.values[value] = var
         return var
 

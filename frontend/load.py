@@ -55,6 +55,7 @@ def load(model: object, limits: Limits | None = None) -> ir.Model:
 
 def _from_path(path: Path, limits: Limits) -> ir.Model:
     try:
+        str(path).encode()  # as the checker reads it
         if not path.is_file():
             found = "it is no regular file" if path.exists() else "no such file"
             raise ModelError(f"cannot read {path}: {found}")
@@ -63,7 +64,7 @@ def _from_path(path: Path, limits: Limits) -> ir.Model:
                 f"{path} has {path.stat().st_size} bytes, over the limit of {limits.bytes}"
             )
         proto = _parse(path.read_bytes(), str(path), limits)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name, or no UTF-8
         if isinstance(error, ModelError):
             raise
         raise ModelError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error

@@ -167,6 +167,11 @@ def _reshape(x, shape, *, allowzero=0):
     return x.reshape(target)
 
 
+@_evaluator("Transpose")
+def _transpose(x, *, perm=None):
+    return x.transpose(perm)
+
+
 @_evaluator("Flatten")
 def _flatten(x, *, axis=1):
     return x.reshape(prod(x.shape[:axis]), -1)

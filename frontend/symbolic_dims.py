@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from operator import index
 
+import numpy as np
 import onnx_ir as ir
 
 from tvm_ext.errors import ModelError
@@ -25,8 +26,8 @@ def specialise(model: ir.Model, shapes: Mapping[str, int | Sequence[int | None]]
         return
     binding = _Binding(model)
     for key, given in shapes.items():
-        if isinstance(given, Sequence) and not isinstance(given, str):
-            binding.input(key, given)
+        if isinstance(given, Sequence | np.ndarray) and not isinstance(given, str):
+            binding.input(key, list(given))
         else:
             binding.dim(key, given)
     binding.apply()
@@ -103,6 +104,6 @@ def _size(what: str, size: object) -> int:
         number = index(size)
     except TypeError as error:
         raise ModelError(f"{what}: {size!r} is not a size") from error
-    if number < 0:
+    if not 0 <= number < 1 << 63:  # ONNX holds sizes as int64
         raise ModelError(f"{what}: {number} is not a size")
     return number

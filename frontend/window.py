@@ -17,16 +17,20 @@ __all__ = ["Window", "padded", "resolve"]
 
 @dataclass(frozen=True)
 class Window:
-    """One entry per spatial axis; pads may be symbolic where SAME meets a symbolic dim."""
+    """One entry per spatial axis.
 
-    kernel: list[int]
+    Pads may be symbolic where SAME meets a symbolic dim, the kernel of Col2Im is where it is read
+    at run time.
+    """
+
+    kernel: list[Dim]
     strides: list[int]
     dilations: list[int]
     before: list[Dim]
     after: list[Dim]
 
     @property
-    def extents(self) -> list[int]:
+    def extents(self) -> list[Dim]:
         """The span of the dilated kernel along each axis."""
         return [d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
@@ -52,7 +56,7 @@ class Window:
         ]
 
 
-def _positions(size: Dim, extent: int, stride: int, before: Dim, after: Dim, ceil: int) -> Dim:
+def _positions(size: Dim, extent: Dim, stride: int, before: Dim, after: Dim, ceil: int) -> Dim:
     slack = size + before + after - extent
     if not ceil:
         return slack // stride + 1
@@ -65,7 +69,7 @@ def _positions(size: Dim, extent: int, stride: int, before: Dim, after: Dim, cei
 
 def resolve(
     spatial: Sequence[Dim],
-    kernel: Sequence[int],
+    kernel: Sequence[Dim],
     strides: Sequence[int] | None,
     dilations: Sequence[int] | None,
     pads: Sequence[int] | None,
@@ -82,7 +86,7 @@ def resolve(
     pads = list(pads or [0] * 2 * rank)
     if not (len(kernel) == len(strides) == len(dilations) == rank and len(pads) == 2 * rank):
         raise NotImplementedError(f"kernel, strides, dilations or pads do not fit {rank} axes")
-    if min([*strides, *dilations, *kernel]) < 1:
+    if min([*strides, *dilations, *(k for k in kernel if isinstance(k, int))]) < 1:
         raise NotImplementedError("kernel, strides and dilations must be positive")
 
     window = Window(list(kernel), strides, dilations, pads[:rank], pads[rank:])

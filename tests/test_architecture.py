@@ -15,6 +15,18 @@ ALLOWED = {
     "tvm_ext/schedules": set(),
     "tvm_ext/passes": {"ops", "schedules"},
     "tvm_ext/executors": {"errors"},
+    "tvm_ext/emulator": {"build", "errors"},
+    "tvm_ext/extend": {
+        "build",
+        "display",
+        "emulator",
+        "errors",
+        "frontend",
+        "pipeline",
+        "schedules",
+        "targets",
+        "verify",
+    },
 }
 PACKAGE = {"frontend": "tvm_ext.frontend", "patches": "tvm_ext.patches"}
 

@@ -1,5 +1,7 @@
 """Saving a compiled model and loading it in another process."""
 
+import os
+import shutil
 import subprocess
 import sys
 
@@ -9,7 +11,8 @@ import pytest
 
 import tvm_ext
 from tests.oracle import node_model
-from tvm_ext.errors import OutputPathError
+from tvm_ext.errors import BuildError, OutputPathError, TargetError
+from tvm_ext.executors import artifact, cpu
 
 NET = """<ir_version: 8, opset_import: ["": 17]>
 net (float[BATCH, 3, 6, 5] x) => (float[BATCH, 4, 6, 5] y, float[BATCH, 120] z)
@@ -21,8 +24,8 @@ net (float[BATCH, 3, 6, 5] x) => (float[BATCH, 4, 6, 5] y, float[BATCH, 120] z)
 X = np.random.default_rng(0).standard_normal((2, 3, 6, 5)).astype("float32")
 
 
-def build(batch):
-    return tvm_ext.convert_and_build(onnx.parser.parse_model(NET.replace("BATCH", batch)), "llvm")
+def build(batch, target="llvm"):
+    return tvm_ext.convert_and_build(onnx.parser.parse_model(NET.replace("BATCH", batch)), target)
 
 
 @pytest.fixture(scope="module", params=["2", "n"], ids=["static", "symbolic"])
@@ -80,19 +83,128 @@ def test_weights_of_every_width_survive(tmp_path):
         )
 
 
-@pytest.mark.parametrize("keep", [0, 5, 40, 4000, -1], ids=str)
+def test_a_loaded_model_has_its_sources_and_saves_again(saved, tmp_path):
+    model, path = saved
+    loaded = tvm_ext.load(path)
+    assert loaded.sources() == model.sources()
+    assert {"import", "schedule", "llvm"} <= loaded.sources().keys()
+    loaded.save(tmp_path / "again.tvmx")
+    assert (tmp_path / "again.tvmx").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("keep", [0, 5, 12, 40, 400, 4000, -1], ids=str)
 def test_truncated_files_are_refused(saved, tmp_path, keep):
     (tmp_path / "cut.tvmx").write_bytes(saved[1].read_bytes()[:keep])
     with pytest.raises(OutputPathError, match=r"cut\.tvmx"):
         tvm_ext.load(tmp_path / "cut.tvmx")
 
 
-def test_damaged_code_is_refused(saved, tmp_path):
-    data = bytearray(saved[1].read_bytes())
-    data[data.index(b"\x7fELF") + 2000] ^= 255
-    (tmp_path / "bad.tvmx").write_bytes(data)
+def flipped(path, offset, to):
+    """A copy of ``path`` with one bit changed."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    to.write_bytes(data)
+    return to
+
+
+def test_one_changed_bit_in_header_or_code_is_refused(saved, tmp_path):
+    path = saved[1]
+    data = path.read_bytes()
+    header_end = artifact._FIXED + int.from_bytes(
+        data[artifact._FIXED - 8 : artifact._FIXED], "little"
+    )
+    rng = np.random.default_rng(0)
+    for offset in [*rng.integers(8, header_end, 60), data.index(b"\x7fELF") + 2000]:
+        with pytest.raises(OutputPathError, match=r"bad\.tvmx is (damaged|truncated)"):
+            tvm_ext.load(flipped(path, offset, tmp_path / "bad.tvmx"))
+
+
+def test_changed_weights_are_found_on_demand(tmp_path):
+    path = tmp_path / "model.tvmx"
+    model = build("2")
+    model.save(path)
+    bad = flipped(path, -1, tmp_path / "bad.tvmx")  # weights come last
+    tvm_ext.load(path, verify=True)
+    tvm_ext.load(bad)
     with pytest.raises(OutputPathError, match="damaged"):
-        tvm_ext.load(tmp_path / "bad.tvmx")
+        tvm_ext.load(bad, verify=True)
+
+
+def test_other_formats_and_versions_are_told_apart(saved, tmp_path, monkeypatch):
+    other = bytearray(saved[1].read_bytes())
+    other[len(artifact.MAGIC)] = 1
+    (tmp_path / "old.tvmx").write_bytes(other)
+    with pytest.raises(OutputPathError, match=r"format 1.*build the model again"):
+        tvm_ext.load(tmp_path / "old.tvmx")
+    monkeypatch.setattr(artifact.tvm, "__version__", "9.9")
+    with pytest.raises(OutputPathError, match=r"built with TVM .*this is 9\.9"):
+        tvm_ext.load(saved[1])
+
+
+def test_a_cpu_that_lacks_instructions_is_told_before_they_run(saved, monkeypatch):
+    model = build("2", {"kind": "llvm", "mcpu": "x86-64-v3"})
+    monkeypatch.setattr(cpu, "_host_features", lambda: {"fma": False, "avx2": False, "avx": True})
+    with pytest.raises(TargetError, match="avx2, fma, which this one lacks"):
+        model(X)
+    monkeypatch.setattr(
+        cpu, "_host_features", lambda: dict.fromkeys(saved[0]._executor.needs.features, False)
+    )
+    with pytest.raises(TargetError, match="which this one lacks"):
+        tvm_ext.load(saved[1])
+
+
+def test_a_model_for_another_machine_builds_but_does_not_run_here():
+    model = build("2", {"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
+    with pytest.raises(TargetError, match="built for aarch64-linux-gnu; this machine is"):
+        model(X)
+    assert "aarch64" in model.sources()["llvm"]
+
+
+@pytest.mark.skipif(
+    shutil.which("aarch64-linux-gnu-gcc") is not None,
+    reason="needs a machine without that compiler",
+)
+def test_saving_for_another_machine_names_the_compiler_that_it_needs(tmp_path):
+    model = build("2", {"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
+    with pytest.raises(BuildError, match="aarch64-linux-gnu-gcc"):
+        model.save(tmp_path / "arm.tvmx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_file_has_the_rights_of_any_new_file_and_links_stay(saved, tmp_path):
+    (tmp_path / "plain").touch()
+    (tmp_path / "link.tvmx").symlink_to("real.tvmx")
+    saved[0].save(tmp_path / "link.tvmx")
+    assert (tmp_path / "link.tvmx").is_symlink()
+    assert (tmp_path / "real.tvmx").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    name = "m" * 255  # as long as names can be
+    saved[0].save(tmp_path / name)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.tvmx", name, "plain", "real.tvmx"]
+
+
+def test_what_is_no_regular_file_is_neither_read_nor_replaced(saved, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for action in saved[0].save, tvm_ext.load:
+        with pytest.raises(OutputPathError, match="no regular file"):
+            action(tmp_path / "pipe")
+    for wrong in None, 5, b"bytes":
+        with pytest.raises(OutputPathError, match="give the path"):
+            tvm_ext.load(wrong)
+
+
+def test_a_file_that_is_not_written_whole_leaves_the_old_one(saved, tmp_path, monkeypatch):
+    path = tmp_path / "model.tvmx"
+    path.write_bytes(b"old")
+
+    def full(file, *_):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(artifact, "_write", full)
+    with pytest.raises(OutputPathError, match="No space left"):
+        saved[0].save(path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_places_that_cannot_be_written_or_read(saved, tmp_path):

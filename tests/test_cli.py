@@ -1,6 +1,7 @@
 """The command line: what it prints, its exit codes, and that nothing is half-written."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -191,3 +192,89 @@ def test_profile_times_the_kernels(softmax, capsys):
     main(["profile", str(softmax), *options, "--format", "json"])
     (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
     assert kernel["seconds"] > 0
+
+
+def test_the_help_shows_an_example_of_every_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    for command in "build", "run", "compare", "profile", "inspect", "ops":
+        assert f"\n  tvm-ext {command}" in text
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--shape", "n=2", "--shape", "n=3"], "'n' is given twice"),
+        (["--input", "x=a.npy", "--input", "x=b.npy"], "'x' is given twice"),
+    ],
+)
+def test_a_name_given_twice_is_an_error(softmax, capsys, options, message):
+    assert message in fails(capsys, "run", softmax, *options)
+
+
+def test_a_built_file_takes_shapes_but_no_target(softmax, tmp_path, capsys):
+    built = tmp_path / "any name"
+    assert main(["build", str(softmax), "-o", str(built), "--target", "llvm"]) == 0
+    capsys.readouterr()
+    for shape in "n=7", "x=7,5", "x=7,?":
+        assert main(["run", str(built), "--shape", shape]) == 0
+        assert capsys.readouterr().out.startswith("a/b  float32[7, 5]")
+    for shape in "m=7", "y=7,5", "x=7", "x=7,6":
+        assert "--shape" in fails(capsys, "run", built, "--shape", shape)
+    for option in ["--target", "cuda"], ["--opt-level", "1"]:
+        assert "built already" in fails(capsys, "run", built, *option)
+
+
+def test_a_build_does_not_write_over_its_model_or_a_folder(softmax, tmp_path, capsys):
+    before = softmax.read_bytes()
+    (tmp_path / "link.tvmx").symlink_to(softmax)
+    for output in softmax, tmp_path / "link.tvmx":
+        assert "the model itself" in fails(capsys, "build", softmax, "-o", output)
+    assert "is a folder" in fails(capsys, "build", softmax, "-o", tmp_path)
+    assert softmax.read_bytes() == before
+
+
+def test_inputs_of_the_official_test_data_are_read(softmax, tmp_path, capsys):
+    x = np.random.default_rng(0).normal(size=(3, 5)).astype("float32")
+    (tmp_path / "x.pb").write_bytes(onnx.numpy_helper.from_array(x, "x").SerializeToString())
+    np.save(tmp_path / "x.npy", x)
+    printed = []
+    for name in "x.pb", "x.npy":
+        assert main(["run", str(softmax), "--input", f"x={tmp_path / name}"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    for name, content in ("text.npy", b"hello"), ("text.pb", b"hello"), ("empty.pb", b""):
+        (tmp_path / name).write_bytes(content)
+        line = fails(capsys, "run", softmax, "--input", f"x={tmp_path / name}")
+        assert name in line and "pickle" not in line
+
+
+def test_an_interrupt_and_a_full_disk_are_one_line(softmax, capsys, monkeypatch):
+    def raising(error):
+        def command(_args):
+            raise error
+
+        return command
+
+    monkeypatch.setattr("tvm_ext.commands.inspect", raising(KeyboardInterrupt()))
+    assert main(["inspect", str(softmax)]) == 130
+    assert capsys.readouterr().err == "tvm-ext inspect: interrupted\n"
+    monkeypatch.setattr("tvm_ext.commands.inspect", raising(OSError(28, "No space left on device")))
+    assert "No space left" in fails(capsys, "inspect", softmax)
+
+
+def test_names_that_the_terminal_cannot_show_are_escaped(softmax, tmp_path):
+    copy = tmp_path / "é.onnx"
+    copy.write_bytes(softmax.read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-m", "tvm_ext", "build", copy, "-o", tmp_path / "é.tvmx"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\xe9.tvmx (" in done.stdout

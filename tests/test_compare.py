@@ -126,6 +126,12 @@ def test_inputs_come_from_a_file(tmp_path):
     (tmp_path / "text.npz").write_text("no arrays")
     with pytest.raises(InputError, match=r"text\.npz"):
         feeds_for(source, tmp_path / "text.npz", None)
+    np.save(tmp_path / "one.npy", np.ones(3))
+    with pytest.raises(InputError, match=r"one\.npy.*give an \.npz"):
+        feeds_for(source, tmp_path / "one.npy", None)
+
+
+GIVEN = {"x": np.ones((3, 4, 6, 5)), "scale": np.ones(4), "bias": np.ones(4)}
 
 
 @pytest.mark.parametrize(
@@ -135,8 +141,12 @@ def test_inputs_come_from_a_file(tmp_path):
         (NORM.replace("batch", "2"), None, 8, InputError, "symbolic batch, or with this one"),
         (NORM.replace("6", "h"), None, 1, InputError, "symbolic dims h"),
         (NORM, None, 0, ComparisonError, "no elements"),
+        (NORM, None, -1, InputError, "batch is a size"),
+        (NORM, None, 2.5, InputError, "batch is a size"),
+        (NORM, GIVEN, 2, InputError, "batch is 2, but no input"),
+        (NORM, [np.ones(3)], None, InputError, "not list"),
     ],
-    ids=["names", "static batch", "symbolic", "empty"],
+    ids=["names", "static batch", "symbolic", "empty", "negative", "float", "other batch", "list"],
 )
 def test_inputs_that_do_not_fit_are_refused(text, given, batch, error, reason):
     with pytest.raises(error, match=reason):
@@ -168,6 +178,8 @@ def test_compare_renders_as_table_json_and_plot(report, tmp_path):
     assert image.startswith(b"\x89PNG")
     with pytest.raises(OutputPathError):
         report.plot(tmp_path / "missing" / "plot.png")
+    with pytest.raises(OutputPathError, match="nonsense"):
+        report.plot(tmp_path / "plot.nonsense")
 
 
 @pytest.mark.parametrize(
@@ -175,6 +187,7 @@ def test_compare_renders_as_table_json_and_plot(report, tmp_path):
     [
         ({"against": "tvm_ext"}, "onnxruntime"),
         ({"threads": 0}, "at least 1"),
+        ({"threads": "2"}, "at least 1"),
         ({"rounds": 0}, "at"),
     ],
     ids=str,

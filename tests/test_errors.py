@@ -3,10 +3,12 @@
 import numpy as np
 import onnx
 import pytest
+import torch
 import tvm
 from onnx import helper
 
 import tvm_ext
+import tvm_ext.executors.cpu
 import tvm_ext.pipeline
 import tvm_ext.targets
 from tvm_ext import convert_and_build, errors, frontend
@@ -50,7 +52,11 @@ def x(*shape, dtype="float32"):
         (lambda f: f(x(2, 3), x0=x(2, 3)), "inputs given twice: \\['x0'\\]"),
         (lambda f: f(x(2, 3), nix=x(2, 3)), "unknown: \\['nix'\\]"),
         (lambda f: f(x(2, 3), x(2, 3, dtype="float64")), "'x1' needs dtype float32, got float64"),
-        (lambda f: f(x(2, 3), [[1, 2, 3], [4, 5, 6]]), "'x1' needs dtype float32, got int64"),
+        (lambda f: f(x(2, 3), [[1, 2, 3], [4, 5]]), "'x1' cannot be read as an array"),
+        (lambda f: f(x(2, 3), torch.zeros(2, 3, device="meta")), "'x1' cannot be read"),
+        (lambda f: f(x(2, 3), None), "'x1' needs dtype float32, got object"),
+        (lambda f: f.run(None, [x(2, 3), x(2, 3)]), "feeds map the names"),
+        (lambda f: f.run("yz", {"x0": x(2, 3), "x1": x(2, 3)}), "a list of names"),
         (lambda f: f(x(2, 3), x(3)), "'x1' needs rank 2 .*got shape \\(3,\\)"),
         (lambda f: f(x(2, 3), x(2, 4)), "'x1' axis 1: needs 3, got 4"),
         (lambda f: f(x(2, 3), x(5, 3)), "'x1' axis 0: needs n = 2, got 5"),
@@ -79,7 +85,10 @@ def test_arrays_that_are_not_contiguous_are_read_right(compiled):
         ({"nix": (2, 3)}, "no input 'nix'.*'x0'"),
         ({"x0": (2, 4)}, "'x0' axis 1 is 3, not 4"),
         ({"x0": (2,)}, "'x0' has rank 2, not 1"),
-        ({"n": -1}, "-1"),
+        ({"n": -1}, "-1 is not a size"),
+        ({"n": 1 << 63}, "is not a size"),
+        ({"n": 2.0}, "is not a size"),
+        ({"x0": np.array([2, 4])}, "'x0' axis 1 is 3, not 4"),
     ],
 )
 def test_shapes_that_contradict_the_model(shapes, message):
@@ -103,6 +112,32 @@ def test_files_that_are_no_model(tmp_path):
             convert_and_build(missing)
     with pytest.raises(errors.ModelError, match="list"):
         convert_and_build([])
+    with pytest.raises(errors.ModelError, match="utf-8"):
+        convert_and_build(tmp_path / "\udcff.onnx")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"opt_level": 4},
+        {"opt_level": "3"},
+        {"opt_level": None},
+        {"shapes": [("n", 2)]},
+        {"shapes": "n=2"},
+        {"limits": 5},
+    ],
+    ids=str,
+)
+def test_options_that_are_none(options):
+    with pytest.raises(errors.OptionError, match=next(iter(options))):
+        convert_and_build(model(), "llvm", **options)
+
+
+@pytest.mark.parametrize("name", ["profile", "benchmark"])
+@pytest.mark.parametrize("repeat", [0, -1, 1.5])
+def test_counts_that_are_none(compiled, name, repeat):
+    with pytest.raises(errors.OptionError, match="at least 1"):
+        getattr(compiled, name)({"x0": x(2, 3), "x1": x(2, 3)}, repeat=repeat)
 
 
 @pytest.mark.parametrize("opset", [0, 9999])
@@ -129,10 +164,45 @@ def test_a_model_over_the_limits(limits):
         convert_and_build(model().SerializeToString(), "llvm", limits=limits)
 
 
-@pytest.mark.parametrize("target", ["nonsense", "llvm -mcpu=x", {"kind": "nonsense"}, 3])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "nonsense",
+        "",
+        3,
+        {"kind": "nonsense"},
+        "llvm -mcpu=x",
+        "llvm mcpu=x",
+        "llvm -mattr=+nonsense",
+        {"kind": "llvm", "mtriple": "nonsense"},
+        {"kind": "llvm", "num-cores": 0},
+        '{"kind":',
+    ],
+)
 def test_a_target_that_is_not_known(target):
     with pytest.raises(errors.TargetError, match="unknown target"):
         convert_and_build(model(), target)
+
+
+@pytest.mark.parametrize("kind", ["c", "opencl", "vulkan"])
+def test_a_target_without_kernels(kind):
+    with pytest.raises(errors.TargetError, match=f"no kernels for targets of kind '{kind}'"):
+        convert_and_build(model(), kind)
+
+
+def test_options_of_a_target_in_the_old_notation():
+    target = tvm_ext.targets.resolve("llvm -mcpu=core-avx2 -num-cores=3 -mattr=+fma,+avx2")
+    assert target.attrs["mcpu"] == "core-avx2"
+    assert int(target.attrs["num-cores"]) == 3
+    assert list(target.attrs["mattr"]) == ["+fma", "+avx2"]
+
+
+def test_what_a_virtual_machine_hides_is_switched_off(monkeypatch):
+    seen = tvm_ext.executors.cpu._host_features()
+    monkeypatch.setattr(
+        tvm_ext.executors.cpu, "_host_features", lambda: {**seen, "sse4.1": False, "pku": False}
+    )
+    assert list(tvm_ext.targets.host_target().attrs["mattr"]) == ["-sse4.1"]
 
 
 @pytest.mark.skipif(tvm.cuda(0).exist, reason="needs a machine without a GPU")

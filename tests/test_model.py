@@ -1,12 +1,19 @@
 """What a compiled model tells about itself: kernels and their nodes, times, sources, memory."""
 
+import copy
+import os
+import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
+import torch
 from onnx import parser
 
 from tvm_ext import convert_and_build
+from tvm_ext.errors import InputError
 
 
 def network(batch="1"):
@@ -121,3 +128,69 @@ def test_results_of_two_calls_are_independent(static):
     kept = first.copy()
     static(sample(seed=2))
     np.testing.assert_array_equal(first, kept)
+
+
+def test_an_output_asked_for_twice_is_two_arrays(static):
+    first, second = static.run(["y", "y"], {"x": sample()})
+    kept = second.copy()
+    first[:] = 0
+    np.testing.assert_array_equal(second, kept)
+
+
+def test_tensors_of_torch_are_read_in_every_dtype_and_layout(static):
+    x = torch.from_numpy(sample())
+    strided = x.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1)
+    for same in strided, x.clone().requires_grad_():
+        np.testing.assert_array_equal(static(same), static(sample()))
+    text = "f (bfloat16[3] x) => (bfloat16[3] y) { y = Neg (x) }"
+    negate = convert_and_build(
+        parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}')
+    )
+    shifted = torch.arange(4, dtype=torch.bfloat16)[1:]
+    np.testing.assert_array_equal(negate(shifted).astype("float32"), [-1, -2, -3])
+
+
+def test_python_numbers_take_the_dtype_of_the_input():
+    text = "f (float[2] x, int64 k) => (float[2] y) { c = CastLike (k, x)  y = Add (x, c) }"
+    add = convert_and_build(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}'))
+    np.testing.assert_array_equal(add([1, 2.5], 3), [4, 5.5])
+    np.testing.assert_array_equal(add((1, 2), 3), [4, 5])
+    with pytest.raises(InputError, match="'k' needs dtype int64, got float64"):
+        add([1, 2], 3.0)
+
+
+def test_an_input_may_have_any_name():
+    text = "f (float[2] self) => (float[2] y) { y = Neg (self) }"
+    model = convert_and_build(
+        parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}')
+    )
+    np.testing.assert_array_equal(model(self=np.ones(2, "float32")), [-1, -1])
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_copies_are_refused_with_the_way_out(static, way):
+    with pytest.raises(TypeError, match="save"):
+        way(static)
+
+
+FORK = """
+import os, signal, sys
+import numpy as np, onnx, tvm_ext
+model = tvm_ext.load(sys.argv[1])
+x = np.load(sys.argv[2])
+expected = model(x)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # a child that waits for workers which the fork did not copy
+    os._exit(0 if np.array_equal(model(x), expected) else 1)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks")
+@pytest.mark.parametrize("batch", ["64", "n"], ids=["static", "dynamic"])
+def test_a_forked_child_runs_the_model_too(batch, tmp_path):
+    convert_and_build(network(batch), "llvm").save(tmp_path / "model.tvmx")
+    np.save(tmp_path / "x.npy", sample(64))
+    arguments = [tmp_path / "model.tvmx", tmp_path / "x.npy"]
+    subprocess.run([sys.executable, "-c", FORK, *map(str, arguments)], check=True)

@@ -61,6 +61,25 @@ def test_expand_through_where_and_equal():
     }""") == ["n", "5"]
 
 
+def test_pads_turned_from_torch_order():
+    """The chain that torch.onnx writes for ReflectionPad2d: last axis first, in pairs."""
+    assert result_shape("""g (float[1,3,8,9] x) => (float[a,b,c,d] y) {
+      given = Constant<value = int64[4] {1,2,3,4}>()
+      count = Constant<value = int64[1] {4}>()
+      none = ConstantOfShape<value = int64[1] {0}>(count)
+      all = Concat<axis=0>(given, none)
+      pairs = Constant<value = int64[2] {-1,2}>()
+      table = Reshape(all, pairs)
+      last = Constant<value = int64[1] {-1}>()
+      least = Constant<value = int64[1] {-9223372036854775807}>()
+      axis = Constant<value = int64[1] {0}>()
+      reversed = Slice(table, last, least, axis, last)
+      turned = Transpose<perm=[1,0]>(reversed)
+      pads = Reshape(turned, last)
+      y = Pad<mode="reflect">(x, pads)
+    }""") == ["1", "3", "15", "12"]
+
+
 def known(values, dtype="int64"):
     array = np.empty(len(values), object)
     array[:] = values

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import backend, compare, errors, extend, relay
+    from . import backend, compare, debug, errors, extend, relay
     from .build import convert_and_build
     from .model import CompiledModel, load
     from .session import InferenceSession
@@ -18,6 +18,7 @@ __all__ = [
     "backend",
     "compare",
     "convert_and_build",
+    "debug",
     "errors",
     "extend",
     "load",
@@ -30,7 +31,7 @@ _HOMES = {
     "convert_and_build": "build",
     "load": "model",
 }
-_MODULES = ("backend", "compare", "errors", "extend", "relay")
+_MODULES = ("backend", "compare", "debug", "errors", "extend", "relay")
 
 
 def __getattr__(name: str) -> Any:

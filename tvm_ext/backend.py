@@ -16,7 +16,7 @@ from onnx import helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 from .build import convert_and_build
-from .errors import InputError, TargetError
+from .errors import InputError, ModelError, TargetError
 from .model import CompiledModel
 
 __all__ = [
@@ -94,15 +94,21 @@ class TvmBackend(Backend):
         outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple:
-        """Run a single node; ``opset_version`` defaults to the newest opset of its domain."""
+        """Run a single node; ``opset_version`` defaults to the newest opset of its domain.
+
+        Raises:
+            ModelError: the node is not valid ONNX.
+            InputError: the inputs do not fit.
+            TvmExtError: as ``prepare``.
+        """
         opset = kwargs.pop("opset_version", None)
-        super().run_node(
-            node,
-            inputs,
-            device,
-            outputs_info,
-            **({} if opset is None else {"opset_version": opset}),
-        )
+        version = {} if opset is None else {"opset_version": opset}
+        try:
+            super().run_node(node, inputs, device, outputs_info, **version)
+        except onnx.checker.ValidationError as error:
+            raise ModelError(
+                f"{node.op_type} {node.name!r} is not a valid node: {error}"
+            ) from error
         names = [name for name in node.input if name]
         if not isinstance(inputs, Mapping):
             arrays = inputs if isinstance(inputs, list | tuple) else [inputs]

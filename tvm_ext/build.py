@@ -1,27 +1,25 @@
 """From an ONNX model to a compiled one."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
-from tvm import IRModule, relax
+from tvm import IRModule
 from tvm.ir.transform import PassContext
-from tvm.target import Target
 
 from . import pipeline, targets
-from .errors import BuildError, TargetError, TvmExtError
-from .executors.plan import NotStatic
-from .executors.native import NativeExecutor
-from .executors.vm import VMExecutor
+from .errors import BuildError, OptionError, TargetError, TvmExtError
+from .executors.choice import build_executor
 from .frontend import Conversion, Limits, convert, load, specialise
 from .model import CompiledModel, TensorInfo
 from .profile import kernel_facts
 from .progress import Advance, progress, silent
 from .provenance import Provenance
+from .verify import EachPass
 
-__all__ = ["convert_and_build", "import_model"]
+__all__ = ["convert_and_build", "import_model", "run_phase"]
 
-_log = logging.getLogger(__name__)
+Program = TypeVar("Program")  # an onnx_ir model, or a module
 
 
 def convert_and_build(
@@ -33,6 +31,8 @@ def convert_and_build(
     precision: str | None = None,
     limits: Limits | None = None,
     steps: pipeline.Pipeline | None = None,
+    verify: str | None = None,
+    feeds: Mapping[str, object] | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model for ``target``.
 
@@ -46,14 +46,23 @@ def convert_and_build(
             target offers a lower one so far.
         limits: what a model may ask before it is refused.
         steps: instead of ``pipeline.default(target, opt_level)``; brings its own target.
+        verify: "each-pass" runs the program after every step, on the CPU, and ends the build at
+            the first that moves the answer by more than its bound. Slow: a compilation per step.
+        feeds: the inputs to verify on, by name; seeded random ones by default.
 
     Raises:
         ModelError: the model cannot be read or contradicts itself.
         ConversionError: nodes that cannot be converted, all of them.
         TargetError: the target is unknown, or lacks the precision.
         BuildError: the compiler failed.
+        OptionError: ``opt_level``, ``shapes`` or ``limits`` are of no such value or type.
     """
+    _check_options(opt_level, shapes, limits)
     steps = steps or pipeline.default(targets.resolve(target), opt_level)
+    if verify == "each-pass":
+        steps = steps.watched(EachPass(load(model, limits), shapes, feeds))
+    elif verify is not None:
+        raise OptionError(f"verify is None or 'each-pass', not {verify!r}")
     resolved = steps.target
     if precision not in (None, "fp32"):
         kind = resolved.kind.name
@@ -64,20 +73,29 @@ def convert_and_build(
         sources, facts = {"import": module.script()}, {}
         with resolved:
             for phase in pipeline.PHASES[1:]:
-                module = _run_phase(steps, phase, module, provenance, advance)
+                module = run_phase(steps, phase, module, provenance, advance)
                 sources[phase] = module.script()
                 if phase == "fuse":
                     facts = kernel_facts(module, provenance)
         advance("compile")
         with _compiling("compilation of the kernels"):
-            executor = _executor(module, resolved)
+            executor = build_executor(module, resolved)
     return CompiledModel(
         executor,
-        [_info(name, ty) for name, ty in conversion.inputs.items()],
-        [_info(name, ty) for name, ty in conversion.outputs.items()],
+        [TensorInfo.of(*item, conversion.elements) for item in conversion.inputs.items()],
+        [TensorInfo.of(*item, conversion.elements) for item in conversion.outputs.items()],
         facts,
-        sources,
+        lambda: sources | executor.sources(),
     )
+
+
+def _check_options(opt_level: object, shapes: object, limits: object) -> None:
+    if opt_level not in range(4):
+        raise OptionError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
+    if not isinstance(shapes, Mapping | None):
+        raise OptionError(f"shapes map names to sizes, not {shapes!r}")
+    if not isinstance(limits, Limits | None):
+        raise OptionError(f"limits are a frontend.Limits, not {limits!r}")
 
 
 @contextmanager
@@ -93,20 +111,20 @@ def _compiling(what: str) -> Iterator[None]:
         raise BuildError(f"{what} failed: {type(error).__name__}: {reason}") from error
 
 
-def _run_phase(
+def run_phase(
     steps: pipeline.Pipeline,
     phase: str,
     module: IRModule,
     provenance: Provenance,
-    advance: Advance,
+    advance: Advance = silent,
 ) -> IRModule:
+    """The steps of one phase after the import, except those that the PassContext disables."""
     disabled = set(PassContext.current().disabled_pass)  # TVM asks this in a Sequential only
     for step in steps.phase(phase):
         advance(step.name)
         if step.name not in disabled:
             before = module
-            with _compiling(f"step {step.name!r} of phase {phase!r}"):
-                module = step.run(module)
+            module = _run_step(step, module)
             provenance.observe(step.name, before, module)
     return module
 
@@ -123,20 +141,16 @@ def import_model(
     specialise(source, shapes)
     for step in steps.phase("import"):
         advance(step.name)
-        source = step.run(source)
+        source = _run_step(step, source)
     return convert(source)
 
 
-def _executor(module: IRModule, target: Target) -> NativeExecutor | VMExecutor:
-    """The static executor where shapes are static and the target is a CPU, else the VM."""
-    if target.kind.name != "cuda":
-        try:
-            return NativeExecutor.build(module, target)
-        except NotStatic as reason:
-            _log.debug("the VM runs this model: %s", reason)
-    return VMExecutor.build(module, target)
-
-
-def _info(name: str, ty: relax.TensorType) -> TensorInfo:
-    shape = tuple(int(d) if hasattr(d, "value") else str(d) for d in ty.shape.values)
-    return TensorInfo(name, shape, str(ty.dtype.dtype))
+def _run_step(step: pipeline.Step, value: Program) -> Program:
+    with _compiling(f"step {step.name!r} of phase {step.phase!r}"):
+        result = step.run(value)
+    if not isinstance(result, type(value)):
+        raise BuildError(
+            f"step {step.name!r} of phase {step.phase!r} returned "
+            f"{type(result).__name__}, not {type(value).__name__}"
+        )
+    return result

@@ -1,19 +1,21 @@
-"""The command line: ``tvm-ext build | run | compare | profile | inspect | ops``.
+"""The command line: ``tvm-ext build``, ``run``, ``compare``, ``inspect``, ``new-op``, ...
 
-Results go to stdout. One of our errors is one line on stderr and exit code 2.
+Results go to stdout. One of our errors is one line on stderr and exit code 2; an interrupt is 130.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from ._version import __version__
 from .errors import ConversionError, TvmExtError
 
 __all__ = ["main"]
@@ -30,25 +32,48 @@ _EXAMPLES = {
   tvm-ext compare model.onnx
   tvm-ext compare model.onnx --batch 8 --threads 1 --plot comparison.png""",
     "profile": "  tvm-ext profile model.onnx --shape batch=1",
-    "inspect": "  tvm-ext inspect model.onnx\n  tvm-ext inspect model.onnx --format json",
+    "inspect": """\
+  tvm-ext inspect model.onnx --format json
+  tvm-ext inspect model.onnx --passes
+  tvm-ext inspect model.onnx --dump-after FuseTIR""",
     "ops": "  tvm-ext ops\n  tvm-ext ops --format markdown > operators.md",
+    "new-op": "  tvm-ext new-op ScaledTanh --domain com.acme",
+    "check-op": "  tvm-ext check-op my_op.py\n  tvm-ext check-op my_op.py --format json",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     args = _parser().parse_args(argv)
-    from . import commands  # imports TVM, which --help and a wrong option need not wait for
-
+    _write_any_text()
     try:
-        getattr(commands, args.command)(args)
-        return 0
+        from . import commands  # imports TVM, which --help and a wrong option need not wait for
+
+        commands.load_plugins(getattr(args, "plugin", ()))
+        code = getattr(commands, args.command.replace("-", "_"))(args) or 0
+        sys.stdout.flush()
+        return code
     except TvmExtError as error:
-        print(f"tvm-ext {args.command}: {_one_line(error)}", file=sys.stderr)
-        return 2
+        return _fail(args, _one_line(error))
+    except KeyboardInterrupt:
+        return _fail(args, "interrupted", 130)
     except BrokenPipeError:  # the reader of our stdout left, as in `tvm-ext ops | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # such as a full disk under our stdout
+        return _fail(args, f"cannot write the output: {error.strerror or error}")
+
+
+def _write_any_text() -> None:
+    """Names of files and nodes that the terminal's encoding lacks are escaped."""
+    for stream in sys.stdout, sys.stderr:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _fail(args: argparse.Namespace, message: str, code: int = 2) -> int:
+    print(f"tvm-ext {args.command}: {message}", file=sys.stderr)
+    return code
 
 
 def _one_line(error: TvmExtError) -> str:
@@ -60,6 +85,22 @@ def _one_line(error: TvmExtError) -> str:
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
 
+class _Named(argparse.Action):
+    """Collects NAME=VALUE pairs; a name is given once."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        pairs = getattr(namespace, self.dest)
+        if values[0] in dict(pairs):
+            raise argparse.ArgumentError(self, f"{values[0]!r} is given twice")
+        setattr(namespace, self.dest, [*pairs, values])
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line, as for every other error."""
@@ -67,7 +108,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser("tvm-ext", description="Compile, run and examine ONNX models with TVM.")
+    parser = _Parser(
+        "tvm-ext",
+        description="Compile, run and examine ONNX models with TVM.",
+        epilog="examples:\n" + "\n".join(text.splitlines()[0] for text in _EXAMPLES.values()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, summary: str) -> argparse.ArgumentParser:
@@ -85,6 +132,8 @@ def _parser() -> argparse.ArgumentParser:
     profile = command("profile", "Time every kernel of a model.")
     inspect = command("inspect", "Describe a model and name every unsupported node.")
     ops = command("ops", "Print which operators are supported, by version.")
+    new_op = command("new-op", "Write a plugin for a new operator, and its test.")
+    check_op = command("check-op", "Check a plugin's operators; exit code 1 where one fails.")
 
     for sub in (build, run, compare, profile, inspect):
         takes = "an ONNX file" if sub in (build, compare, inspect) else "an ONNX or a built file"
@@ -99,13 +148,21 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--shape",
             type=_shape,
-            action="append",
+            action=_Named,
             default=[],
             metavar="NAME=SIZES",
             help="size of a symbolic dim (batch=8) or shape of an input "
             "(x=1,3,224,224; ? keeps a dim; x=8, has rank 1)",
         )
-    for sub in (build, run, compare, profile):
+    for sub in (build, run, compare, profile, inspect, ops):
+        sub.add_argument(
+            "--plugin",
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="a Python file or module that declares operators or passes; it is run",
+        )
+    for sub in (build, run, compare, profile, inspect):
         sub.add_argument(
             "--target",
             type=_target,
@@ -116,10 +173,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--input",
             type=_file,
-            action="append",
+            action=_Named,
             default=[],
             metavar="NAME=FILE",
-            help="a .npy or .npz file; inputs not given are random",
+            help="a .npy, .npz or .pb file; inputs not given are random",
         )
         sub.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
     for sub, choices in (
@@ -127,12 +184,30 @@ def _parser() -> argparse.ArgumentParser:
         (profile, ("table", "json")),
         (inspect, ("text", "json")),
         (ops, ("text", "markdown", "json")),
+        (check_op, ("table", "json")),
     ):
         sub.add_argument("--format", choices=choices, default=choices[0])
 
+    build.add_argument(
+        "--verify",
+        choices=("each-pass",),
+        help="run the program after every pass and stop at the first that changes the answer",
+    )
+    inspect.add_argument("--passes", action="store_true", help="print the passes in their order")
+    inspect.add_argument(
+        "--dump-after", metavar="PASS", help="print the model or module as PASS leaves it"
+    )
+    inspect.add_argument("--time-passes", action="store_true", help="print the time of each pass")
+    new_op.add_argument("name", metavar="NAME", help="the operator's name, as in ScaledTanh")
+    new_op.add_argument("--domain", required=True, help="of the operator, as in com.acme")
+    new_op.add_argument("--output-dir", type=Path, default=Path("."), help="where to write")
+    check_op.add_argument("plugin_file", metavar="FILE", help="a Python file or module; it is run")
     build.add_argument("-o", "--output", type=Path, required=True, help="where to save")
     run.add_argument("--output-dir", type=Path, help="write each output there as NAME.npy")
     compare.add_argument("--threads", type=int, help="threads of both sides (default: all cores)")
+    compare.add_argument(
+        "--against", default="onnxruntime", help="onnxruntime (default), or onnx's reference"
+    )
     compare.add_argument("--batch", type=int, help="size of the first dim of every input")
     compare.add_argument("--plot", type=Path, help="also draw the comparison into this file")
     return parser

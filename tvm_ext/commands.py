@@ -4,26 +4,44 @@ import json
 import os
 import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 import tvm_ext
 
+from . import extend, pipeline, targets, trace
 from .compare import compare as compare_engines
-from .errors import OutputPathError
-from .inputs import random_inputs, read_array
+from .errors import InputError, OutputPathError
+from .executors.artifact import is_artifact
+from .inputs import dims_of, random_inputs, read_array
 from .inspect import OperatorSupport, inspect_model, support_table
 from .model import CompiledModel
 
-__all__ = ["build", "compare", "inspect", "ops", "profile", "run"]
+__all__ = [
+    "build",
+    "check_op",
+    "compare",
+    "inspect",
+    "load_plugins",
+    "new_op",
+    "ops",
+    "profile",
+    "run",
+]
+
+
+def load_plugins(sources: Sequence[str]) -> None:
+    """Load the plugins that a command is given."""
+    for source in sources:
+        extend.load(source)
 
 
 def build(args: Namespace) -> None:
     """Compile MODEL and save it."""
-    _check_writable(args.output.parent)
-    _compile(args).save(args.output)
+    _check_output(args.output, args.model)
+    _compile(args, verify=args.verify).save(args.output)
     print(f"wrote {args.output} ({args.output.stat().st_size / 1e6:.1f} MB)")
 
 
@@ -32,8 +50,8 @@ def run(args: Namespace) -> None:
     folder = args.output_dir
     if folder:
         _check_writable(folder if folder.exists() else folder.parent)
-    model = _compiled(args)
-    results = model.run(None, _feeds(args, model))
+    model, feeds = _model_and_feeds(args)
+    results = model.run(None, feeds)
     for info, array in zip(model.outputs, results, strict=True):
         print(f"{info.name}  {array.dtype}{list(array.shape)}  {_statistics(array)}".rstrip())
     if folder:
@@ -44,8 +62,8 @@ def run(args: Namespace) -> None:
 
 def profile(args: Namespace) -> None:
     """Time every kernel of MODEL."""
-    model = _compiled(args)
-    report = model.profile(_feeds(args, model))
+    model, feeds = _model_and_feeds(args)
+    report = model.profile(feeds)
     print(report.to_json() if args.format == "json" else report)
 
 
@@ -55,6 +73,7 @@ def compare(args: Namespace) -> None:
         _check_writable(args.plot.parent)
     report = compare_engines(
         args.model,
+        against=args.against,
         target=args.target,
         opt_level=args.opt_level,
         shapes=dict(args.shape),
@@ -67,9 +86,19 @@ def compare(args: Namespace) -> None:
 
 
 def inspect(args: Namespace) -> None:
-    """Describe MODEL and what of it is not supported."""
-    report = inspect_model(args.model, opt_level=args.opt_level, shapes=dict(args.shape))
-    print(report.to_json() if args.format == "json" else report)
+    """Describe MODEL and what of it is not supported; or the passes of a build, and their work."""
+    steps = pipeline.default(targets.resolve(args.target), args.opt_level)
+    if args.passes:
+        rows = [{"phase": step.phase, "name": step.name} for step in steps.steps]
+        print(json.dumps(rows, indent=2) if args.format == "json" else steps)
+    elif args.dump_after:
+        print(trace.dump_after(args.model, steps, args.dump_after, dict(args.shape)))
+    elif args.time_passes:
+        times = trace.time_passes(args.model, steps, dict(args.shape))
+        print(times.to_json() if args.format == "json" else times)
+    else:
+        report = inspect_model(args.model, opt_level=args.opt_level, shapes=dict(args.shape))
+        print(report.to_json() if args.format == "json" else report)
 
 
 def ops(args: Namespace) -> None:
@@ -78,22 +107,38 @@ def ops(args: Namespace) -> None:
     print({"text": _text, "markdown": _markdown, "json": _json}[args.format](table))
 
 
-def _compile(args: Namespace) -> CompiledModel:
+def new_op(args: Namespace) -> None:
+    """Write a plugin and its test."""
+    plugin, test = extend.new_operator(args.name, args.domain, args.output_dir)
+    print(f"wrote {plugin} and {test}; now: tvm-ext check-op {plugin}")
+
+
+def check_op(args: Namespace) -> int:
+    """Check the operators of a plugin; the exit code."""
+    report = extend.check(extend.load(args.plugin_file))
+    print(report.to_json() if args.format == "json" else report)
+    return 0 if report.passed else 1
+
+
+def _compile(args: Namespace, verify: str | None = None) -> CompiledModel:
     return tvm_ext.convert_and_build(
-        args.model, args.target, opt_level=args.opt_level, shapes=dict(args.shape)
+        args.model, args.target, opt_level=args.opt_level, shapes=dict(args.shape), verify=verify
     )
 
 
-def _compiled(args: Namespace) -> CompiledModel:
-    """MODEL compiled, or loaded where it is what ``build`` wrote."""
-    return _compile(args) if args.model.suffix == ".onnx" else tvm_ext.load(args.model)
-
-
-def _feeds(args: Namespace, model: CompiledModel) -> Mapping[str, np.ndarray]:
+def _model_and_feeds(args: Namespace) -> tuple[CompiledModel, Mapping[str, np.ndarray]]:
+    """MODEL compiled, or loaded where it is what ``build`` wrote; arrays for all its inputs."""
     given = {name: read_array(path, name) for name, path in args.input}
+    dims: Mapping[str, int] = {}
+    if is_artifact(args.model):
+        if args.target != "auto" or args.opt_level != 3:
+            raise InputError(f"{args.model} is built already: no target or opt level to choose")
+        model = tvm_ext.load(args.model)
+        dims = dims_of(model.inputs, dict(args.shape))
+    else:
+        model = _compile(args)
     rest = [info for info in model.inputs if info.name not in given]
-    dims = {name: size for name, size in args.shape if isinstance(size, int)}
-    return given | random_inputs(rest, dims, args.seed)
+    return model, given | random_inputs(rest, dims, args.seed)
 
 
 def _statistics(array: np.ndarray) -> str:
@@ -101,6 +146,15 @@ def _statistics(array: np.ndarray) -> str:
         return ""
     wide = array.astype("float64")
     return f"min {wide.min():.6g}  mean {wide.mean():.6g}  max {wide.max():.6g}"
+
+
+def _check_output(path: Path, model: Path) -> None:
+    """Fail before the work, not after it."""
+    _check_writable(path.parent)
+    if path.is_dir():
+        raise OutputPathError(f"{path} is a folder: give the name of a file in it")
+    if path.exists() and model.exists() and path.samefile(model):
+        raise OutputPathError(f"{path} is the model itself: give another name")
 
 
 def _check_writable(folder: Path) -> None:

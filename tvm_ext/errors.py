@@ -12,6 +12,7 @@ __all__ = [
     "MissingPackageError",
     "ModelError",
     "ModelLimitError",
+    "OptionError",
     "OutputPathError",
     "PluginError",
     "TargetError",
@@ -74,6 +75,10 @@ class BuildError(TvmExtError, RuntimeError):
 
 class PluginError(TvmExtError, ValueError):
     """A plugin that raises or contradicts what is registered; the message has file and line."""
+
+
+class OptionError(TvmExtError, ValueError):
+    """An option has a value that it cannot take, such as an opt_level of 4."""
 
 
 class OutputPathError(TvmExtError, OSError):

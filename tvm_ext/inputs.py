@@ -5,11 +5,13 @@ from pathlib import Path
 
 import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
 import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
 
 from .errors import InputError
 from .interface import TensorInfo
 
-__all__ = ["random_inputs", "read_array"]
+__all__ = ["dims_of", "random_inputs", "read_array"]
 
 
 def random_inputs(
@@ -44,21 +46,61 @@ def _random(
     return rng.standard_normal(shape).astype(dtype)
 
 
-def read_array(path: Path, name: str) -> np.ndarray:
-    """The array in a ``.npy`` file, or the one called ``name`` (or the only one) in a ``.npz``.
+def dims_of(
+    infos: Sequence[TensorInfo], shapes: Mapping[str, int | Sequence[int | None]]
+) -> dict[str, int]:
+    """The sizes of symbolic dims, from ``shapes`` by dim name or by input name.
 
     Raises:
-        InputError: the file cannot be read, is not a numpy file, or holds no such array.
+        InputError: an unknown name, another rank or size, or a dim given two sizes.
+    """
+    dims: dict[str, int] = {}
+    declared = {info.name: info.shape for info in infos}
+    symbols = sorted({d for shape in declared.values() for d in shape if isinstance(d, str)})
+    for name, given in shapes.items():
+        shape: Sequence[int | str] = (name,) if isinstance(given, int) else declared.get(name, ())
+        sizes = [given] if isinstance(given, int) else given
+        if (isinstance(given, int) and name not in symbols) or len(shape) != len(sizes):
+            raise InputError(f"--shape {name}: the model has the inputs {declared}")
+        for dim, size in zip(shape, sizes, strict=True):
+            want = dims.setdefault(dim, size or 0) if isinstance(dim, str) and size else dim
+            if size is not None and want != size:
+                raise InputError(f"--shape {name}: {dim} is {want}, not {size}")
+    return dims
+
+
+def read_array(path: Path, name: str) -> np.ndarray:
+    """The array in a ``.npy`` file, a tensor of ONNX's ``.pb``, or one of an ``.npz``.
+
+    In an ``.npz`` it is the one called ``name``, or the only one.
+
+    Raises:
+        InputError: the file cannot be read, is of no such format, or holds no such array.
     """
     try:
+        if path.suffix == ".pb":
+            return _read_tensor(path)
         loaded = np.load(path, allow_pickle=False)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
-        raise InputError(f"{path} is not a numpy file: {error}") from error
+        raise InputError(f"{path} is not a file of numbers that numpy saved") from error
     if isinstance(loaded, np.ndarray):
         return loaded
     with loaded:
         if name in loaded.files or len(loaded.files) == 1:
             return loaded[name if name in loaded.files else loaded.files[0]]
         raise InputError(f"{path} holds no array {name!r}; it has {loaded.files}")
+
+
+def _read_tensor(path: Path) -> np.ndarray:
+    tensor = onnx.TensorProto()
+    try:
+        tensor.ParseFromString(path.read_bytes())
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or not tensor.data_type:
+            raise InputError(f"{path} holds no tensor of its own")
+        return onnx.numpy_helper.to_array(tensor)
+    except (DecodeError, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is not an ONNX tensor: {error}") from error

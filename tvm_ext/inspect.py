@@ -10,6 +10,7 @@ from onnx import defs
 
 from . import build, pipeline, targets
 from .errors import ConversionError, UnsupportedNode
+from .extend.plugin import load_installed
 from .frontend import TABLE, Limits, load
 
 __all__ = ["Inspection", "OperatorSupport", "Port", "inspect_model", "support_table"]
@@ -134,6 +135,7 @@ class OperatorSupport:
 
 def support_table() -> list[OperatorSupport]:
     """Every operator that ONNX defines or a converter serves, sorted, from the registry."""
+    load_installed()
     versions: dict[tuple[str, str], set[int]] = {}
     for schema in defs.get_all_schemas_with_history():
         if not schema.deprecated:

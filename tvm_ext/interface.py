@@ -1,6 +1,10 @@
 """What goes into a compiled model and what comes out."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["TensorInfo"]
 
@@ -18,6 +22,12 @@ class TensorInfo:
         """The sizes; None where a dim is symbolic."""
         sizes = tuple(dim for dim in self.shape if isinstance(dim, int))
         return sizes if len(sizes) == len(self.shape) else None
+
+    @classmethod
+    def of(cls, name: str, ty: Any, elements: Mapping[str, str] | None = None) -> TensorInfo:
+        """The description of a Relax tensor type; ``elements`` has the dtypes that TVM lacks."""
+        shape = tuple(int(d) if hasattr(d, "value") else str(d) for d in ty.shape.values)
+        return cls(name, shape, (elements or {}).get(name, str(ty.dtype.dtype)))
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -2,21 +2,23 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 
 import numpy as np
 import tvm
+import tvm_ffi
 
 from . import peak
-from .errors import InputError
+from .errors import InputError, OptionError
 from .executors import artifact, threads
 from .executors.plan import MemoryPlan
-from .executors.native import NativeExecutor
+from .executors.static import StaticExecutor
 from .executors.vm import VMExecutor
 from .inputs import random_inputs
 from .interface import TensorInfo
+from .ops.narrow import restored, stored
 from .profile import KernelFacts, Profile, summarise
 
 __all__ = ["CompiledModel", "RunTimes", "TensorInfo", "load"]
@@ -54,15 +56,15 @@ class CompiledModel:
 
     def __init__(
         self,
-        executor: NativeExecutor | VMExecutor,
+        executor: StaticExecutor | VMExecutor,
         inputs: Sequence[TensorInfo],
         outputs: Sequence[TensorInfo],
         facts: Mapping[str, KernelFacts] | None = None,
-        sources: Mapping[str, str] | None = None,
+        sources: Callable[[], dict[str, str]] | None = None,
     ):
         self._executor = executor
         self._facts = dict(facts or {})
-        self._sources = dict(sources or {})
+        self._sources = sources or executor.sources
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
 
@@ -81,37 +83,44 @@ class CompiledModel:
 
         Raises:
             OutputPathError: the file cannot be written; nothing is left half-written.
+            BuildError: the kernels cannot be linked: there is no C compiler.
         """
         ports = {"inputs": self.inputs, "outputs": self.outputs}
         interface: dict[str, object] = {
             key: [asdict(info) for info in infos] for key, infos in ports.items()
         }
         interface["facts"] = {name: asdict(fact) for name, fact in self._facts.items()}
-        artifact.write(path, self._executor, interface)
+        artifact.write(path, self._executor, interface, self.sources())
 
     def sources(self) -> dict[str, str]:
-        """The program as text: Relax and TIR after each phase, then what the compiler emitted.
-
-        A model that was loaded from a file has only the latter.
-        """
-        return self._sources | self._executor.sources()
+        """The program as text: Relax and TIR after each phase, then what the compiler emitted."""
+        return self._sources()
 
     def profile(self, feeds: Mapping[str, object] | None = None, repeat: int = 20) -> Profile:
         """Time every kernel in ``repeat`` whole runs on ``feeds`` (seeded random by default).
 
         Raises:
             InputError: ``feeds`` do not fit, or a symbolic dim needs them.
+            OptionError: ``repeat`` is below 1.
         """
+        _check_count("repeat", repeat, least=1)
         arrays = self._arrays(self._or_random(feeds))
-        self._executor(arrays)
-        calls, seconds = self._executor.time_kernels(arrays, repeat)
+        threads.on_live_pool(self._executor, arrays)
+        calls, seconds = threads.on_live_pool(self._executor.time_kernels, arrays, repeat)
         on_cpu = self.device == tvm.cpu()
         return summarise(calls, self._facts, seconds, peak.measure() if on_cpu else None)
 
     def benchmark(
         self, feeds: Mapping[str, object] | None = None, *, warmup: int = 3, repeat: int = 30
     ) -> RunTimes:
-        """Time ``repeat`` whole runs on ``feeds`` (seeded random by default), copies included."""
+        """Time ``repeat`` whole runs on ``feeds`` (seeded random by default), copies included.
+
+        Raises:
+            InputError: ``feeds`` do not fit, or a symbolic dim needs them.
+            OptionError: ``repeat`` is below 1, or ``warmup`` below 0.
+        """
+        _check_count("repeat", repeat, least=1)
+        _check_count("warmup", warmup, least=0)
         feeds = self._or_random(feeds)
         for _ in range(warmup):
             self.run(None, feeds)
@@ -139,14 +148,19 @@ class CompiledModel:
         ]
         cells = "".join(
             f"<tr><td>{side}</td><td>{escape(info.name)}</td>"
-            f"<td>{escape(str(list(info.shape)))}</td><td>{info.dtype}</td></tr>"
+            f"<td>[{escape(', '.join(map(str, info.shape)))}]</td><td>{info.dtype}</td></tr>"
             for side, info in rows
         )
         header = "<tr><th></th><th>name</th><th>shape</th><th>dtype</th></tr>"
         memory = "" if self.memory is None else f"<p>{self.memory}</p>"
         return f"<table>{header}{cells}</table>{memory}"
 
-    def __call__(self, *args: object, **kwargs: object) -> np.ndarray | tuple[np.ndarray, ...]:
+    def __reduce__(self) -> tuple:
+        raise TypeError(
+            "a CompiledModel cannot be copied or pickled: save() it and load() the file"
+        )
+
+    def __call__(self, /, *args: object, **kwargs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         names = [info.name for info in self.inputs]
         if len(args) > len(names):
             raise InputError(f"{len(args)} inputs given, the model has {len(names)}: {names}")
@@ -164,19 +178,28 @@ class CompiledModel:
 
         Args:
             output_names: the outputs wanted, in order; None for all.
-            feeds: one array per input name.
+            feeds: one array per input name: numpy or DLPack, or Python numbers, which take the
+                input's dtype. All results are new arrays.
 
         Raises:
             InputError: a name, dtype, rank or shape does not fit.
         """
         wanted = self._output_indices(output_names)
-        results = self._executor(self._arrays(feeds))
-        return [results[k] for k in wanted]
+        held = threads.on_live_pool(self._executor, self._arrays(feeds))
+        results = [
+            restored(array, info.dtype) for array, info in zip(held, self.outputs, strict=True)
+        ]
+        return [
+            results[k].copy() if k in wanted[:place] else results[k]
+            for place, k in enumerate(wanted)
+        ]
 
     def _output_indices(self, names: Sequence[str] | None) -> list[int]:
         known = [info.name for info in self.outputs]
         if names is None:
             return list(range(len(known)))
+        if isinstance(names, str):
+            raise InputError(f"output names are a list of names, not the name {names!r}")
         unknown = [name for name in names if name not in known]
         if unknown:
             raise InputError(f"no outputs {unknown}; the model has {known}")
@@ -184,6 +207,8 @@ class CompiledModel:
 
     def _arrays(self, feeds: Mapping[str, object]) -> list[np.ndarray]:
         known = [info.name for info in self.inputs]
+        if not isinstance(feeds, Mapping):
+            raise InputError(f"feeds map the names {known} to arrays, not {type(feeds).__name__}")
         missing = [name for name in known if name not in feeds]
         unknown = [name for name in feeds if name not in known]
         if missing or unknown:
@@ -191,36 +216,44 @@ class CompiledModel:
                 f"inputs missing: {missing}, unknown: {unknown}; the model has {known}"
             )
         sizes: dict[str, int] = {}
-        return [_checked(info, feeds[info.name], sizes) for info in self.inputs]
+        return [stored(_checked(info, feeds[info.name], sizes)) for info in self.inputs]
 
 
-def load(path: str | os.PathLike) -> CompiledModel:
+def load(path: str | os.PathLike, *, verify: bool = False) -> CompiledModel:
     """Read a model that :meth:`CompiledModel.save` wrote. It holds native code: trust it first.
+
+    Args:
+        path: the file.
+        verify: check the weights too. They are otherwise not read until a run needs them.
 
     Raises:
         OutputPathError: the file cannot be read, is not ours, or is damaged.
+        TargetError: it is for another kind of machine, or needs instructions that this one lacks.
     """
-    executor, interface = artifact.read(path)
+    saved = artifact.read(path, verify)
     inputs, outputs = (
-        [TensorInfo(row["name"], tuple(row["shape"]), row["dtype"]) for row in interface[key]]
+        [TensorInfo(row["name"], tuple(row["shape"]), row["dtype"]) for row in saved.interface[key]]
         for key in ("inputs", "outputs")
     )
     facts = {
         name: KernelFacts(tuple(row["nodes"]), row["flops"], row["bytes"])
-        for name, row in interface["facts"].items()
+        for name, row in saved.interface["facts"].items()
     }
-    return CompiledModel(executor, inputs, outputs, facts)
+    return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources)
+
+
+def _check_count(name: str, count: object, least: int) -> None:
+    if not isinstance(count, int) or count < least:
+        raise OptionError(f"{name} is a whole number of at least {least}, not {count!r}")
 
 
 def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:
     """``value`` as a contiguous array that fits ``info``; ``sizes`` binds symbolic dims."""
-    array = (
-        np.from_dlpack(value)
-        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray)
-        else np.asarray(value)
-    )
+    array = _as_array(info, value)
     if array.dtype.name != info.dtype:
-        raise InputError(f"input {info.name!r} needs dtype {info.dtype}, got {array.dtype}")
+        raise InputError(
+            f"input {info.name!r} needs dtype {info.dtype}, got {array.dtype}: convert it first"
+        )
     if array.ndim != len(info.shape):
         raise InputError(
             f"input {info.name!r} needs rank {len(info.shape)} {info.shape}, "
@@ -234,4 +267,28 @@ def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarr
                 f"input {info.name!r} axis {axis}: needs {info.shape[axis]}"
                 f"{f' = {want}' if isinstance(info.shape[axis], str) else ''}, got {got}"
             )
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return np.ascontiguousarray(array, np.dtype(info.dtype)).reshape(array.shape)
+
+
+def _as_array(info: TensorInfo, value: object) -> np.ndarray:
+    try:
+        if isinstance(value, np.ndarray | np.generic):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return _from_dlpack(value)
+        array = np.asarray(value)
+        # Python's numbers have no dtype: 1.0 is a float of any width, 1 an integer or a float.
+        plain = isinstance(value, list | tuple | int | float)
+        fits = np.can_cast(array.dtype, info.dtype, "same_kind")
+        return array.astype(info.dtype) if plain and fits else array
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"input {info.name!r} cannot be read as an array: {reason}") from error
+
+
+def _from_dlpack(value: object) -> np.ndarray:
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError):
+        # numpy reads neither bfloat16 nor what has gradients or is on a GPU; this copies.
+        return tvm_ffi.from_dlpack(value).numpy()

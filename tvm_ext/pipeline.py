@@ -7,6 +7,7 @@ rewrite of an ONNX model in ``import``, a pass on a module later; a schedule rul
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -24,7 +25,9 @@ from .passes.blocked_layout import blocked_layout
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.order_dims import order_dims
+from .passes.tiled_attention import tiled_attention
 from .passes.tiled_matmul import legalize_matmul
+from .passes.winograd import winograd
 
 __all__ = ["EXTENSIONS", "PHASES", "Pipeline", "Step", "default"]
 
@@ -45,6 +48,9 @@ class Step:
     name: str
     run: Rewrite
     bound: float = 1e-4
+
+
+Watch = Callable[[Step, Any, float], None]
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,20 @@ class Pipeline:
         at = self._index(name)
         return replace(self, steps=self.steps[:at] + self.steps[at + 1 :])
 
+    def watched(self, watch: Watch) -> Pipeline:
+        """The same steps; after each, ``watch`` is given it, its result and its seconds."""
+
+        def watching(step: Step) -> Step:
+            def run(value: Any) -> Any:
+                start = time.perf_counter()
+                result = step.run(value)
+                watch(step, result, time.perf_counter() - start)
+                return result
+
+            return replace(step, run=run)
+
+        return replace(self, steps=tuple(map(watching, self.steps)))
+
     def phase(self, name: str) -> Iterator[Step]:
         """The steps of one phase, in order."""
         return (step for step in self.steps if step.phase == name)
@@ -134,6 +154,9 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
     """The pipeline of ``target`` (see the table of opt levels in the README), plugins included."""
     if opt_level not in (0, 1, 2, 3):
         raise ValueError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
+    from .extend.plugin import load_installed  # here, because plugins are built on this module
+
+    load_installed()
     transform = relax.transform
     steps = [Step("import", name, run) for name, run in rewrites.steps(opt_level)]
 
@@ -144,7 +167,9 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
     add("select", relax.backend.DispatchSampling())
     add("select", relax.backend.DispatchSortScan())
     if target.kind.name == "llvm" and opt_level >= 2:
+        add("select", tiled_attention(target), at=3)
         add("select", blocked_layout(target))
+        add("select", winograd(target), at=3)
         add("select", legalize({"relax.matmul": legalize_matmul(target)}), name="LegalizeOps")
     else:
         add("select", legalize(), name="LegalizeOps")

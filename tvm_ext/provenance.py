@@ -73,10 +73,13 @@ class Provenance:
         if len(variables) == len(self._members):
             self._kernels = dict(zip(variables, self._members, strict=True))
 
+    def members(self, variable: str) -> list[str]:
+        """The variables, before fusion, that a kernel's variable stands for; its value is last."""
+        return (self._kernels or {}).get(variable, [variable])
+
     def nodes(self, variable: str) -> list[str]:
         """The ONNX nodes behind a kernel's variable, in order: "operator name"."""
-        members = (self._kernels or {}).get(variable, [variable])
-        found = (self._nodes.get(name) or self._nodes.get(_stem(name)) for name in members)
+        found = (self._nodes.get(m) or self._nodes.get(_stem(m)) for m in self.members(variable))
         return list(dict.fromkeys(label for label in found if label))
 
 

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
+import tvm
 
 from .build import convert_and_build
-from .errors import TargetError
+from .errors import OptionError, TargetError
+from .frontend import Limits, load
 from .model import TensorInfo
 
-__all__ = ["InferenceSession", "NodeArg"]
+__all__ = ["InferenceSession", "ModelMetadata", "NodeArg"]
 
 _TARGETS = {"CPUExecutionProvider": "llvm", "CUDAExecutionProvider": "cuda"}
 
@@ -32,28 +35,62 @@ class NodeArg:
     type: str
 
 
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What a model says of itself."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
 class InferenceSession:
     """A model compiled when the session is made.
 
     Args:
         model: a path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-        providers: execution providers, the preferred one first; None means the CPU. Options
-            given with a provider are refused, as they belong to onnxruntime.
+        sess_options: accepted so that scripts run; steers onnxruntime's own engine and has no
+            effect here.
+        providers: execution providers, the preferred one first: the first whose device is here
+            is used. None means the CPU. Options of a provider are refused, as they belong to
+            onnxruntime.
+        provider_options: one empty mapping per provider, or None.
+        limits: what a model may ask before it is refused.
         options: go to :func:`tvm_ext.convert_and_build` (``opt_level``, ``shapes``, ...).
 
     Raises:
-        TargetError: no known provider is given, or one with options.
+        TargetError: no provider is known, or none has its device here.
+        OptionError: a provider has options.
         TvmExtError: as ``convert_and_build``.
     """
 
-    def __init__(self, model: object, *, providers: Sequence[object] | None = None, **options: Any):
+    def __init__(
+        self,
+        model: object,
+        sess_options: object = None,
+        providers: Sequence[object] | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+        *,
+        limits: Limits | None = None,
+        **options: Any,
+    ):
+        if provider_options and any(provider_options):
+            raise OptionError(f"provider options are onnxruntime's own: {provider_options}")
         self._provider = _provider(providers or ["CPUExecutionProvider"])
-        self._model = convert_and_build(model, _TARGETS[self._provider], **options)
+        source = load(model, limits)
+        self._metadata = _metadata(source)
+        self._model = convert_and_build(source, _TARGETS[self._provider], limits=limits, **options)
 
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, object]
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, object],
+        run_options: object = None,
     ) -> list[np.ndarray]:
-        """The outputs asked for (None or empty: all), in order.
+        """The outputs asked for (None or empty: all), in order; ``run_options`` have no effect.
 
         Raises:
             InputError: a name, dtype, rank or shape does not fit.
@@ -68,18 +105,42 @@ class InferenceSession:
         """The outputs, in the order of the model."""
         return [_node_arg(info) for info in self._model.outputs]
 
+    def get_modelmeta(self) -> ModelMetadata:
+        """Producer, name, version and the user's own entries of the model."""
+        return self._metadata
+
     def get_providers(self) -> list[str]:
         """The execution provider whose device runs the model."""
         return [self._provider]
 
 
 def _provider(asked: Sequence[object]) -> str:
+    if isinstance(asked, str):
+        raise OptionError(f"providers are a list of names, not the name {asked!r}")
+    names = []
     for provider in asked:
-        if isinstance(provider, tuple):
-            raise TargetError(f"provider options are onnxruntime's own: {provider}")
-        if provider in _TARGETS:
-            return str(provider)
-    raise TargetError(f"no provider of {list(asked)} is known; there are {sorted(_TARGETS)}")
+        name, options = provider if isinstance(provider, tuple) else (provider, {})
+        if options:
+            raise OptionError(f"provider options are onnxruntime's own: {provider}")
+        names.append(name)
+    known = [name for name in names if name in _TARGETS]
+    for name in known:
+        if _TARGETS[name] != "cuda" or tvm.cuda(0).exist:
+            return str(name)
+    if known:
+        raise TargetError("this machine has no CUDA device: add 'CPUExecutionProvider'")
+    raise TargetError(f"no provider of {names} is known; there are {sorted(_TARGETS)}")
+
+
+def _metadata(model: ir.Model) -> ModelMetadata:
+    return ModelMetadata(
+        model.producer_name or "",
+        model.graph.name or "",
+        model.domain or "",
+        model.doc_string or "",
+        model.model_version or 0,
+        dict(model.metadata_props),
+    )
 
 
 def _node_arg(info: TensorInfo) -> NodeArg:

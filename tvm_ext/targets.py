@@ -1,12 +1,18 @@
 """Targets: from what a user writes to a ``tvm.target.Target`` with exact features."""
 
+import json
+
 import tvm
-from tvm.target import Target
+from tvm.target import Target, codegen
 
 from .errors import TargetError
+from .executors.cpu import masked_features, triple_of
 from .executors.threads import threads
 
 __all__ = ["host_target", "resolve"]
+
+_KINDS = "llvm", "cuda"
+_LISTS = "keys", "libs", "mattr"
 
 
 def host_target(cores: int | None = None) -> Target:
@@ -15,7 +21,8 @@ def host_target(cores: int | None = None) -> Target:
     spec = {"kind": "llvm", "num-cores": cores or threads()}
     if cpu is not None:
         spec["mcpu"] = str(cpu())
-    return Target(spec)
+    masked = masked_features(Target(spec))
+    return Target(spec | {"mattr": [f"-{name}" for name in masked]} if masked else spec)
 
 
 def resolve(target: object = "auto", cores: int | None = None) -> Target:
@@ -23,13 +30,12 @@ def resolve(target: object = "auto", cores: int | None = None) -> Target:
 
     ``"auto"`` is cuda where a GPU is, else this CPU; ``"llvm"`` is this CPU with its exact
     features; ``"cuda"`` is the GPU here, or sm_80 where there is none (it builds, it cannot
-    run). Anything else is given to ``tvm.target.Target``: a tag, a kind, a JSON dict.
+    run). Anything else is given to ``tvm.target.Target``: a tag, a kind, a JSON dict, or options
+    as TVM once wrote them (``"llvm -mcpu=core-avx2"``).
 
     Raises:
-        TargetError: TVM does not know the target.
+        TargetError: TVM does not know the target, or tvm_ext has no kernels for its kind.
     """
-    if isinstance(target, Target):
-        return target if target.kind.name != "cuda" or target.host else _with_host(target)
     if target == "auto":
         target = "cuda" if tvm.cuda(0).exist else "llvm"
     if target == "llvm":
@@ -38,15 +44,58 @@ def resolve(target: object = "auto", cores: int | None = None) -> Target:
         arch = (
             f"sm_{tvm.cuda(0).compute_version.replace('.', '')}" if tvm.cuda(0).exist else "sm_80"
         )
-        return _with_host(Target({"kind": "cuda", "arch": arch}))
+        target = {"kind": "cuda", "arch": arch}
     try:
-        return resolve(Target(target), cores)
+        resolved = target if isinstance(target, Target) else Target(_described(target))
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise TargetError(
             f"unknown target {target!r}; use 'auto', 'llvm', 'cuda', or a TVM target "
             f"(tag, kind or dict): {str(error).strip().splitlines()[-1]}"
         ) from error
+    if resolved.kind.name not in _KINDS:
+        raise TargetError(
+            f"no kernels for targets of kind {resolved.kind.name!r}; use one of {list(_KINDS)}"
+        )
+    if resolved.kind.name == "cuda" and not resolved.host:
+        return resolved.with_host(host_target())
+    _check_cpu(resolved if resolved.kind.name == "llvm" else resolved.host, target)
+    return resolved
 
 
-def _with_host(target: Target) -> Target:
-    return target.with_host(host_target())
+def _check_cpu(cpu: Target, given: object) -> None:
+    """LLVM answers what it does not know with a warning and other code, or with a crash."""
+    name, triple = str(cpu.attrs.get("mcpu", "generic")), triple_of(cpu)
+    if not tvm.get_global_func("target.llvm_is_valid_cpu")(name, triple):
+        raise TargetError(f"unknown target {given!r}: LLVM has no CPU {name!r} for {triple!r}")
+    wanted = {str(f).lstrip("+") for f in cpu.attrs.get("mattr", ()) if str(f).startswith("+")}
+    unknown = sorted(wanted - codegen.llvm_get_cpu_features(cpu))
+    if unknown:
+        raise TargetError(f"unknown target {given!r}: {triple!r} has no features {unknown}")
+    if int(cpu.attrs.get("num-cores", 1)) < 1:
+        raise TargetError(f"unknown target {given!r}: num-cores is at least 1")
+
+
+def _described(target: object) -> object:
+    """A target string with options as the dict that TVM reads now."""
+    if not isinstance(target, str):
+        return target
+    if target.startswith("{"):
+        return json.loads(target)
+    kind, *options = target.split() or [""]
+    if not options:
+        return target
+    spec: dict[str, object] = {"kind": kind}
+    for option in options:
+        name, _, value = option.lstrip("-").partition("=")
+        if not option.startswith("-") or not name:
+            raise ValueError(f"cannot read the option {option!r}")
+        spec[name] = _value(name, value)
+    return spec
+
+
+def _value(name: str, text: str) -> object:
+    if name in _LISTS:
+        return text.split(",")
+    if text in ("", "true", "false", "True", "False"):
+        return text in ("", "true", "True")
+    return int(text) if text.lstrip("-").isdigit() else text

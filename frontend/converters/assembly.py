@@ -8,7 +8,7 @@ from ..table import converter
 
 @converter("Col2Im", 18)
 def col2im(bb, x, image_shape, block_shape, *, dilations=None, pads=None, strides=None):
-    image, block = bb.dims(image_shape), bb.ints(block_shape, "block_shape")
+    image, block = bb.dims(image_shape), bb.dims(block_shape)
     window = windows.resolve(image, block, strides, dilations, pads, "NOTSET")
     positions = window.outputs(image)
     return bb.emit_te(ops.col2im, x, image, block, window.strides, window.dilations,

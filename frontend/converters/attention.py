@@ -4,7 +4,7 @@ Attention becomes two batched matrix products around a softmax, the form that fu
 Query heads that share a key head are rows of one product: keys are never repeated.
 """
 
-from math import sqrt
+from math import inf, sqrt
 
 import onnx_ir as ir
 from tvm import relax
@@ -62,6 +62,23 @@ def attention(bb, q, k, v, attn_mask=None, past_key=None, past_value=None, nonpa
         raise NotImplementedError(f"qk_matmul_output_mode {qk_matmul_output_mode}")
     shown = (raw, soft, scores, weights)[qk_matmul_output_mode]
     return y, k, v, cast(bb, shown, dtype)
+
+
+@converter("Attention", 1, domain="tvm_ext")
+def recognised_attention(bb, q, k, v, mask=None, *, guarded=0, masked=-inf, scale=1.0):
+    """What ``rewrites/attention.py`` recognises; it says how this differs from ai.onnx's."""
+    dtype = bb.dtype(q)
+    scores = _times(bb, product(bb, q, bb.emit(relax.op.permute_dims(k, [0, 1, 3, 2]))), scale)
+    scores = cast(bb, scores, dtype)
+    if mask is not None and bb.dtype(mask) == "bool":
+        scores = bb.emit(relax.op.where(mask, scores, relax.const(masked, dtype)))
+    elif mask is not None:
+        scores = bb.emit(relax.op.add(scores, mask))
+    weights = bb.emit(relax.op.nn.softmax(scores, -1))
+    if guarded:
+        is_nan = bb.emit(relax.op.isnan(weights))
+        weights = bb.emit(relax.op.where(is_nan, relax.const(0, dtype), weights))
+    return cast(bb, product(bb, weights, v), dtype)
 
 
 @converter("RotaryEmbedding", 23)

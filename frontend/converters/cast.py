@@ -7,13 +7,14 @@ from tvm import relax
 from tvm_ext.ops.cast import bit_cast as reinterpret
 from tvm_ext.ops.cast import cast as convert
 from tvm_ext.ops.float8 import FORMATS
+from tvm_ext.ops.narrow import STORAGE
 
 from ..table import converter
 
 # What a kernel can hold and compute with.
 _SERVED = {
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "bfloat16", "float32", "float64", *FORMATS,
+    "float16", "bfloat16", "float32", "float64", *FORMATS, *STORAGE,
 }  # fmt: skip
 
 
@@ -35,23 +36,22 @@ def cast_19(bb, x, *, to, saturate=1):
 
 @converter("Cast", 24, 25, 28)
 def cast_24(bb, x, *, to, round_mode="up", saturate=1):
-    # The rounding mode is for float8e8m0 only, which is refused.
-    return _cast(bb, x, _dtype(to), saturate)
+    return _cast(bb, x, _dtype(to), saturate, round_mode)
 
 
 @converter("CastLike", 15)
 def cast_like(bb, x, target):
-    return _cast(bb, x, bb.dtype(target))
+    return _cast(bb, x, bb.element(target))
 
 
 @converter("CastLike", 19, 21, 23)
 def cast_like_19(bb, x, target, *, saturate=1):
-    return _cast(bb, x, bb.dtype(target), saturate)
+    return _cast(bb, x, bb.element(target), saturate)
 
 
 @converter("CastLike", 24, 25)
 def cast_like_24(bb, x, target, *, round_mode="up", saturate=1):
-    return _cast(bb, x, bb.dtype(target), saturate)
+    return _cast(bb, x, bb.element(target), saturate, round_mode)
 
 
 @converter("BitCast", 26)
@@ -70,13 +70,16 @@ def _dtype(to: int) -> str:
     return np.dtype(data_type.numpy()).name
 
 
-def _cast(bb, x: relax.Expr, dtype: str, saturate: int = 1) -> relax.Expr:
-    source = bb.dtype(x)
+def _cast(bb, x: relax.Expr, dtype: str, saturate: int = 1, round_mode: str = "up") -> relax.Expr:
+    source = bb.element(x)
     refused = sorted({source, dtype} - _SERVED)
     if refused:
         raise NotImplementedError(f"element type {', '.join(refused)}")
     if source == dtype:
         return x
-    if dtype == "bool" or "float8" in source + dtype:
-        return bb.emit_te(convert, x, dtype, bool(saturate))
+    if dtype in STORAGE:
+        result = bb.emit_te(convert, x, source, dtype, bool(saturate), round_mode)
+        return bb.of_element(result, dtype)
+    if dtype == "bool" or source in STORAGE or "float8" in source + dtype:
+        return bb.emit_te(convert, x, source, dtype, bool(saturate))
     return bb.emit(relax.op.astype(x, dtype))

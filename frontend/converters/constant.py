@@ -12,17 +12,7 @@ from tvm_ext.ops import constant as ops
 from ..table import converter
 
 
-@converter("Constant", 1, 9)
-def constant_value(bb, *, value):
-    return bb.const(value.numpy())
-
-
-@converter("Constant", 11)
-def constant_sparse(bb, *, value=None, sparse_value=None):
-    return constant(bb, value=value, sparse_value=sparse_value)
-
-
-@converter("Constant", 12, 13, 19, 21, 23, 24, 25)
+@converter("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
 def constant(
     bb,
     *,
@@ -35,6 +25,7 @@ def constant(
     value_string=None,
     value_strings=None,
 ):
+    """The first versions have ``value`` only; constant folding writes the others all the same."""
     if value is not None:
         return bb.const(value.numpy())
     if sparse_value is not None:

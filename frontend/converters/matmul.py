@@ -3,8 +3,9 @@
 import numpy as np
 from tvm import relax
 
-from tvm_ext.ops.einsum import einsum, result_labels
+from tvm_ext.ops.einsum import einsum, extents, result_labels
 
+from ..broadcasting import demanded_dims
 from ..precision import accumulator, cast, constant
 from ..table import converter
 
@@ -18,7 +19,21 @@ def matmul(bb, a, b):
 def product(bb, a, b):
     """``a @ b`` with numpy's rules, in the type its sums run in."""
     dtype = accumulator(bb.dtype(a))
-    return bb.emit(relax.op.matmul(a, b, None if dtype == bb.dtype(a) else dtype))
+    result = relax.op.matmul(a, b, None if dtype == bb.dtype(a) else dtype)
+    result = bb.bb.normalize(result)
+    if result.ty.shape is not None:
+        return bb.emit(result)
+    # Which dims are stretched, or whether the inner ones agree, is known only at run time.
+    return _einsum(bb, _equation(bb.rank(a), bb.rank(b)), cast(bb, a, dtype), cast(bb, b, dtype))
+
+
+def _equation(left, right):
+    """The product of tensors of these ranks as an einsum."""
+    rows, columns = "i" if left > 1 else "", "j" if right > 1 else ""
+    a = f"...{rows}k" if left > 2 else f"{rows}k"
+    b = f"...k{columns}" if right > 2 else f"k{columns}"
+    batch = "..." if left > 2 or right > 2 else ""
+    return f"{a},{b}->{batch}{rows}{columns}"
 
 
 @converter("Gemm", 7, 9, 11, 13)
@@ -64,5 +79,15 @@ def _scaled(bb, x, factor):
 
 @converter("Einsum", 12, 28)
 def einsum_(bb, *inputs, equation):
+    return _einsum(bb, equation, *inputs)
+
+
+def _einsum(bb, equation, *inputs):
+    """One kernel, behind run-time checks where the dims of a label are not known to agree."""
     labels, output = result_labels(equation, [bb.rank(x) for x in inputs])
+    sizes = extents(labels, [bb.shape(x) for x in inputs])
+    for x, own in zip(inputs, labels, strict=True):
+        wanted = demanded_dims(bb, bb.shape(x), [sizes[label] for label in own])
+        if wanted is not None:
+            bb.match(x, wanted)
     return bb.emit_te(einsum, labels, output, *inputs)

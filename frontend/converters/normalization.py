@@ -3,9 +3,11 @@
 import numpy as np
 from tvm import relax, tirx
 
+from tvm_ext.ops import arithmetic
 from tvm_ext.ops import normalization as ops
 from tvm_ext.ops.instance_norm import instance_norm
 
+from ..broadcasting import emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..table import converter
 
@@ -156,15 +158,17 @@ def _normalized(bb, x, scale, bias, mean, variance, epsilon, shape):
         s, b, m, v = (array.astype("float64") for array in arrays)
         factor = s / np.sqrt(v + epsilon)
         shift = b - m * factor
-        factor, shift = (bb.const(a.reshape(shape).astype(wide)) for a in (factor, shift))
+        after = [1] * (len(shape) - 1 - factor.ndim)
+        spread = [1, *factor.shape, *after] if len(shape) > 1 else list(factor.shape)
+        factor, shift = (bb.const(a.reshape(spread).astype(wide)) for a in (factor, shift))
     else:
         s, b, m, v = (cast(bb, value, wide) for value in (scale, bias, mean, variance))
         spread = relax.op.sqrt(relax.op.add(v, relax.const(epsilon, wide)))
         factor = bb.emit(relax.op.divide(s, spread))
         shift = bb.emit(relax.op.subtract(b, relax.op.multiply(m, factor)))
         factor, shift = (_reshaped(bb, value, shape) for value in (factor, shift))
-    scaled = bb.emit(relax.op.multiply(cast(bb, x, wide), factor))
-    return cast(bb, bb.emit(relax.op.add(scaled, shift)), dtype)
+    scaled = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, cast(bb, x, wide), factor)
+    return cast(bb, emit_broadcast(bb, relax.op.add, arithmetic.add, scaled, shift), dtype)
 
 
 def _trained(bb, x, scale, bias, mean, variance, epsilon, momentum, spatial):

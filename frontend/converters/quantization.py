@@ -4,16 +4,21 @@ Integer products stay Relax operators on int32, so that the passes for matmul an
 the step back to a narrow type is one element-wise kernel.
 """
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from tvm import relax
 
+from tvm_ext.ops import arithmetic
 from tvm_ext.ops import quantization as ops
 from tvm_ext.ops.float8 import FORMATS
+from tvm_ext.ops.narrow import FLOAT4, INTEGERS
 
+from ..broadcasting import emit_broadcast
 from ..precision import cast, constant
 from ..table import converter
 from .convolution import add_bias, convolve
+from .matmul import product
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16")
 
@@ -28,7 +33,7 @@ def quantize_linear_21(bb, x, y_scale, y_zero_point=None, *, axis=1, block_size=
                        precision=0, saturate=1):  # fmt: skip
     dtype = "uint8"
     if y_zero_point is not None:
-        dtype = bb.dtype(y_zero_point)
+        dtype = bb.element(y_zero_point)
     elif output_dtype:
         dtype = _name(output_dtype)
     precision = _name(precision) if precision else bb.dtype(y_scale)
@@ -38,9 +43,10 @@ def quantize_linear_21(bb, x, y_scale, y_zero_point=None, *, axis=1, block_size=
     bounds = _bounds(dtype)
     if dtype in FORMATS and not saturate:
         bounds = None
-    return bb.emit_te(
+    y = bb.emit_te(
         ops.quantize_linear, x, y_scale, y_zero_point, axis, block, dtype, bounds, precision
     )
+    return bb.of_element(y, dtype)
 
 
 @converter("DequantizeLinear", 10, 13, 19)
@@ -53,7 +59,8 @@ def dequantize_linear_21(bb, x, x_scale, x_zero_point=None, *, axis=1, block_siz
                          output_dtype=0):  # fmt: skip
     dtype = _name(output_dtype) if output_dtype else bb.dtype(x_scale)
     axis, block = _granularity(bb, x, x_scale, axis, block_size)
-    return bb.emit_te(ops.dequantize_linear, x, x_scale, x_zero_point, axis, block, dtype)
+    code = bb.element(x)
+    return bb.emit_te(ops.dequantize_linear, x, x_scale, x_zero_point, axis, block, code, dtype)
 
 
 @converter("DynamicQuantizeLinear", 11)
@@ -97,7 +104,7 @@ def qlinear_conv(bb, x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale
 
 def _integer_product(bb, a, b, a_zero, b_zero):
     a = _shifted(bb, a, None if a_zero is None else _rows(bb, a_zero, bb.rank(a)))
-    return bb.emit(relax.op.matmul(a, _shifted(bb, b, b_zero)))
+    return product(bb, a, _shifted(bb, b, b_zero))
 
 
 def _shifted(bb, x, zero):
@@ -106,7 +113,7 @@ def _shifted(bb, x, zero):
     array = None if zero is None else constant(bb, zero)
     if zero is None or (array is not None and not array.any()):
         return wide
-    return bb.emit(relax.op.subtract(wide, cast(bb, zero, "int32")))
+    return emit_broadcast(bb, relax.op.subtract, arithmetic.sub, wide, cast(bb, zero, "int32"))
 
 
 def _requantized(bb, total, left_scale, right_scale, y_scale, y_zero):
@@ -151,6 +158,11 @@ def _bounds(dtype):
     if dtype in _INTEGERS:
         info = np.iinfo(dtype)
         return info.min, info.max
+    if dtype in INTEGERS:
+        info = ml_dtypes.iinfo(dtype)
+        return int(info.min), int(info.max)
+    if dtype == FLOAT4:
+        return None
     if dtype in FORMATS:
         return -FORMATS[dtype].largest, FORMATS[dtype].largest
     raise NotImplementedError(f"quantised type {dtype}")

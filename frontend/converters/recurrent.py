@@ -90,55 +90,47 @@ def lstm(bb, x, w, r, b=None, sequence_lens=None, initial_h=None, initial_c=None
          activation_alpha=None, activation_beta=None, activations=None, clip=None,
          direction="forward", hidden_size=None, input_forget=0, layout=0,
          output_sequence=0):  # fmt: skip
-    directions = _directions(direction)
-    functions = _activations(activations, ("sigmoid", "tanh", "tanh"), len(directions),
+    reverse = _directions(direction)
+    functions = _activations(activations, ("sigmoid", "tanh", "tanh"), len(reverse),
                              activation_alpha, activation_beta)  # fmt: skip
-    layer = _Layer(bb, x, w, r, b, sequence_lens, layout, gates=4)
-
-    def run(d, reverse):
-        peephole = None if p is None else layer.wide(layer.part(p, d))
-        states = [layer.state(initial, d) for initial in (initial_h, initial_c)]
-        kernel = partial(ops.lstm, reverse=reverse, activations=functions[d], clip=_clip(clip),
-                         input_forget=bool(input_forget))  # fmt: skip
-        return layer.emit(kernel, "lstm", layer.gates(d), layer.recurrent(d), peephole, *states)
-
-    return layer.results([run(d, reverse) for d, reverse in enumerate(directions)])
+    layer = _Layer(bb, x, w, r, b, sequence_lens, layout, len(reverse), hidden_size, gates=4,
+                   together=4)  # fmt: skip
+    peephole = None if p is None else layer.by_gate(layer.wide(p), 3)
+    states = [layer.state(initial) for initial in (initial_h, initial_c)]
+    kernel = partial(ops.lstm, reverse=reverse, activations=functions, clip=_clip(clip),
+                     input_forget=bool(input_forget))  # fmt: skip
+    return layer.emit(kernel, "lstm", layer.gates(), layer.panels(0, 4), peephole, *states)
 
 
 @converter("GRU", 1, 3, 7, 14, 22)
 def gru(bb, x, w, r, b=None, sequence_lens=None, initial_h=None, *, activation_alpha=None,
         activation_beta=None, activations=None, clip=None, direction="forward", hidden_size=None,
         layout=0, linear_before_reset=0, output_sequence=0):  # fmt: skip
-    directions = _directions(direction)
-    functions = _activations(activations, ("sigmoid", "tanh"), len(directions), activation_alpha,
+    reverse = _directions(direction)
+    functions = _activations(activations, ("sigmoid", "tanh"), len(reverse), activation_alpha,
                              activation_beta)  # fmt: skip
-    layer = _Layer(bb, x, w, r, b, sequence_lens, layout, gates=3)
-
-    def run(d, reverse):
-        reset_bias = layer.last_recurrent_bias(d) if linear_before_reset else None
-        kernel = partial(ops.gru, reverse=reverse, activations=functions[d], clip=_clip(clip))
-        gates = layer.gates(d, without_last=bool(linear_before_reset))
-        state = layer.state(initial_h, d)
-        return layer.emit(kernel, "gru", gates, layer.recurrent(d), reset_bias, state)
-
-    return layer.results([run(d, reverse) for d, reverse in enumerate(directions)])
+    layer = _Layer(bb, x, w, r, b, sequence_lens, layout, len(reverse), hidden_size, gates=3,
+                   together=3 if linear_before_reset else 2)  # fmt: skip
+    kernel = partial(ops.gru, reverse=reverse, activations=functions, clip=_clip(clip))
+    if linear_before_reset:
+        weights = layer.panels(0, 3), None, layer.last_recurrent_bias()
+    else:
+        weights = layer.panels(0, 2), layer.panels(2, 3), None
+    gates = layer.gates(without_last=bool(linear_before_reset))
+    return layer.emit(kernel, "gru", gates, *weights, layer.state(initial_h))
 
 
 @converter("RNN", 1, 7, 14, 22)
 def rnn(bb, x, w, r, b=None, sequence_lens=None, initial_h=None, *, activation_alpha=None,
         activation_beta=None, activations=("Tanh", "Tanh"), clip=None, direction="forward",
         hidden_size=None, layout=0, output_sequence=0):  # fmt: skip
-    directions = _directions(direction)
-    functions = _activations(activations[: len(directions)], ("tanh",), len(directions),
+    reverse = _directions(direction)
+    functions = _activations(activations[: len(reverse)], ("tanh",), len(reverse),
                              activation_alpha, activation_beta)  # fmt: skip
-    layer = _Layer(bb, x, w, r, b, sequence_lens, layout, gates=1)
-
-    def run(d, reverse):
-        kernel = partial(ops.rnn, reverse=reverse, activations=functions[d], clip=_clip(clip))
-        state = layer.state(initial_h, d)
-        return layer.emit(kernel, "rnn", layer.gates(d), layer.recurrent(d), state)
-
-    return layer.results([run(d, reverse) for d, reverse in enumerate(directions)])
+    layer = _Layer(bb, x, w, r, b, sequence_lens, layout, len(reverse), hidden_size, gates=1,
+                   together=1)  # fmt: skip
+    kernel = partial(ops.rnn, reverse=reverse, activations=functions, clip=_clip(clip))
+    return layer.emit(kernel, "rnn", layer.gates(), layer.panels(0, 1), layer.state(initial_h))
 
 
 def _directions(direction):
@@ -149,98 +141,138 @@ def _directions(direction):
     return known[direction]
 
 
-class _Layer:
-    """The operands of a recurrent node, taken apart by direction; sums run in ``dtype``."""
+def _hidden_size(bb, r, hidden_size):
+    hidden = bb.shape(r)[2]
+    hidden = hidden if isinstance(hidden, int) else hidden_size
+    if hidden is None:
+        raise NotImplementedError("R has a symbolic shape: needs the attribute hidden_size")
+    return hidden
 
-    def __init__(self, bb, x, w, r, b, sequence_lens, layout, gates):
-        self.bb, self.layout, self.count = bb, layout, gates
+
+class _Layer:
+    """The operands of a recurrent node as the kernels take them; sums run in ``dtype``.
+
+    Weights, biases and peepholes, "[D, gates * H, ...]", are cut by gate and rounded up with
+    zeros to whole panels: constants now, others at run time. A panel holds ``together`` gates.
+    """
+
+    def __init__(self, bb, x, w, r, b, sequence_lens, layout, directions, hidden_size,
+                 gates, together):  # fmt: skip
+        self.bb, self.layout, self.count, self.lengths = bb, layout, gates, sequence_lens
         self.out_dtype = bb.dtype(x)
         self.dtype = accumulator(self.out_dtype)
         self.x = bb.emit(relax.op.permute_dims(x, [1, 0, 2])) if layout else x
-        self.time, self.batch, self.features = bb.shape(self.x)
-        self.w, self.r, self.b, self.lengths = w, r, b, sequence_lens
-        self.hidden = bb.shape(r)[2]
+        self.time, self.batch, features = bb.shape(self.x)
+        known = bb.shape(w)[2]
+        self.features = known if isinstance(known, int) else features
+        self.directions, self.hidden = directions, _hidden_size(bb, r, hidden_size)
+        self.width = ops.panel_width(together, self.hidden, self.dtype)
+        self.padded = -(-self.hidden // self.width) * self.width
+        self.w = self.by_gate(w, gates, self.features)
+        self.r = self.by_gate(r, gates, self.hidden)
+        self.bias = None if b is None else self.by_gate(self.wide(b), 2 * gates)
 
     def emit(self, kernel, name, *operands):
-        """The kernel's results: y, then the last states."""
+        """Y and the last states, of the kernel's results of those."""
         results = self.bb.emit_te(kernel, *operands, self.lengths, primfunc_name_hint=name)
-        count = len(results.ty.fields)
-        return [self.bb.emit(relax.TupleGetItem(results, k)) for k in range(count)]
+        y, *states = (
+            cast(self.bb, self.bb.emit(relax.TupleGetItem(results, k)), self.out_dtype)
+            for k in range(len(results.ty.fields))
+        )
+        if self.layout:
+            y = self.bb.emit(relax.op.permute_dims(y, [2, 0, 1, 3]))
+            states = [self._transposed(state, [1, 0, 2]) for state in states]
+        return y, *states
 
-    def gates(self, d, without_last=False):
-        """The input of direction ``d`` projected, with its biases: [S, B, gates * H]."""
-        bb, width = self.bb, self.count * self.hidden
-        weights = transposed(bb, self.part(self.w, d))
+    def gates(self, without_last=False):
+        """The input projected, with its biases: [S, B, D, gates, P]."""
+        bb, width = self.bb, self.directions * self.count * self.padded
+        weights = self._reshaped(self.w, [width, self.features])
         rows = bb.emit(relax.op.reshape(self.x, [self.time * self.batch, self.features]))
-        y = product(bb, rows, weights)
-        if self.b is not None:
-            y = bb.emit(relax.op.add(y, self._bias(d, without_last)))
-        return bb.emit(relax.op.reshape(y, [self.time, self.batch, width]))
+        y = product(bb, rows, transposed(bb, weights))
+        if self.bias is not None:
+            bias = self._reshaped(self._both_biases(without_last), [width])
+            y = bb.emit(relax.op.add(y, bias))
+        shape = [self.time, self.batch, self.directions, self.count, self.padded]
+        return bb.emit(relax.op.reshape(y, shape))
 
-    def recurrent(self, d):
-        return self.wide(transposed(self.bb, self.part(self.r, d)))
+    def panels(self, begin, end):
+        """The recurrent weights of some gates: [D, P / width, H, gates, width]."""
+        weights = self.wide(self._gates_of(self.r, begin, end))
+        tiles = [self.padded // self.width, self.width]
+        shape = [self.directions, end - begin, *tiles, self.hidden]
+        return self._transposed(self._reshaped(weights, shape), [0, 2, 4, 1, 3])
 
-    def _bias(self, d, without_last):
-        """The biases of input and recurrence added; the last gate's recurrent one may stay out."""
-        width, last = self.count * self.hidden, self.hidden
-        own = self._slice(self.part(self.b, d), 0, width)
-        recurrent = self._slice(self.part(self.b, d), width, 2 * width)
-        if without_last:
-            kept = np.ones(width, self.dtype)
-            kept[width - last :] = 0
-            recurrent = self._numeric(
-                np.multiply, relax.op.multiply, recurrent, self.bb.const(kept)
-            )
-        return self._numeric(np.add, relax.op.add, own, recurrent)
-
-    def last_recurrent_bias(self, d):
-        if self.b is None:
-            return self.bb.const(np.zeros(self.hidden, self.dtype))
-        width = 2 * self.count * self.hidden
-        return self._slice(self.part(self.b, d), width - self.hidden, width)
-
-    def _numeric(self, now, later, a, b):
-        """A binary operation, done now on constants."""
-        arrays = constant(self.bb, a), constant(self.bb, b)
-        if any(array is None for array in arrays):
-            return self.bb.emit(later(a, b))
-        return self.bb.const(now(*arrays))
-
-    def _slice(self, vector, begin, end):
-        vector = self.wide(vector)
-        array = constant(self.bb, vector)
-        if array is not None:
-            return self.bb.const(array[begin:end])
-        return self.bb.emit(relax.op.strided_slice(vector, [0], [begin], [end]))
-
-    def part(self, x, d):
-        """``x[d]``."""
+    def by_gate(self, x, gates, *rest):
+        """``[D, gates * H, *rest]`` as ``[D, gates, P, *rest]``."""
+        x = self._fixed(x, [self.directions, gates * self.hidden, *rest])
+        x = self._reshaped(x, [self.directions, gates, self.hidden, *rest])
+        missing = self.padded - self.hidden
+        if not missing:
+            return x
+        widths = [(0, 0), (0, 0), (0, missing), *[(0, 0)] * len(rest)]
         array = constant(self.bb, x)
         if array is not None:
-            return self.bb.const(array[d])
-        part = relax.op.strided_slice(x, [0], [d], [d + 1])
-        return self.bb.emit(relax.op.squeeze(part, [0]))
+            return self.bb.const(np.pad(array, widths))
+        return self.bb.emit(relax.op.nn.pad(x, [side for pair in widths for side in pair]))
 
-    def state(self, initial, d):
-        """The initial state of direction ``d``: [B, H]."""
+    def last_recurrent_bias(self):
+        """The recurrent bias of the last gate: [D, P]."""
+        shape = [self.directions, self.padded]
+        if self.bias is None:
+            return self.bb.const(np.zeros(shape, self.dtype))
+        last = self._gates_of(self.bias, 2 * self.count - 1, 2 * self.count)
+        return self._reshaped(last, shape)
+
+    def _both_biases(self, without_last):
+        """The biases of input and recurrence added; the last gate's recurrent one may stay out."""
+        own = self._gates_of(self.bias, 0, self.count)
+        recurrent = self._gates_of(self.bias, self.count, 2 * self.count)
+        if without_last:
+            kept = np.ones([1, self.count, 1], self.dtype)
+            kept[:, -1] = 0
+            recurrent = self._binary(np.multiply, relax.op.multiply, recurrent,
+                                     self.bb.const(kept))  # fmt: skip
+        return self._binary(np.add, relax.op.add, own, recurrent)
+
+    def state(self, initial):
+        """The initial states: [D, B, H]."""
+        shape = [self.directions, self.batch, self.hidden]
         if initial is None:
-            return self.bb.emit(relax.op.zeros([self.batch, self.hidden], self.dtype))
-        if self.layout:
-            initial = self.bb.emit(relax.op.permute_dims(initial, [1, 0, 2]))
-        return self.wide(self.part(initial, d))
+            return self.bb.emit(relax.op.zeros(shape, self.dtype))
+        initial = self._transposed(initial, [1, 0, 2]) if self.layout else initial
+        return self.wide(self._fixed(initial, shape))
+
+    def _fixed(self, x, shape):
+        """``x``, whose symbolic dims are known to be those of ``shape``."""
+        return x if self.bb.static_shape(x) else self.bb.match(x, shape)
 
     def wide(self, x):
         return cast(self.bb, x, self.dtype)
 
-    def results(self, directions):
-        """Y, then the last states, from those of each direction."""
-        y, *states = zip(*directions, strict=True)
-        # y of a direction is [S, B, H], a state [B, H].
-        y = self._joined(y, 2 if self.layout else 1)
-        if self.layout:
-            y = self.bb.emit(relax.op.permute_dims(y, [1, 0, 2, 3]))
-        return y, *[self._joined(state, 1 if self.layout else 0) for state in states]
+    # --- done now on constants, else at run time ------------------------------------------
 
-    def _joined(self, parts, axis):
-        narrow = [cast(self.bb, part, self.out_dtype) for part in parts]
-        return self.bb.emit(relax.op.stack(narrow, axis))
+    def _gates_of(self, x, begin, end):
+        """``x[:, begin:end]``."""
+        array = constant(self.bb, x)
+        if array is not None:
+            return self.bb.const(array[:, begin:end])
+        return self.bb.emit(relax.op.strided_slice(x, [1], [begin], [end]))
+
+    def _reshaped(self, x, shape):
+        array = constant(self.bb, x)
+        if array is not None:
+            return self.bb.const(array.reshape(shape))
+        return self.bb.emit(relax.op.reshape(x, shape))
+
+    def _transposed(self, x, axes):
+        array = constant(self.bb, x)
+        if array is not None:
+            return self.bb.const(np.ascontiguousarray(array.transpose(axes)))
+        return self.bb.emit(relax.op.permute_dims(x, axes))
+
+    def _binary(self, now, later, a, b):
+        arrays = constant(self.bb, a), constant(self.bb, b)
+        if any(array is None for array in arrays):
+            return self.bb.emit(later(a, b))
+        return self.bb.const(now(*arrays))

@@ -1,10 +1,12 @@
 """Positions of extreme elements, and the largest elements themselves."""
 
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_ext.ops.search import arg_extremum
 
 from ..table import converter
+from .selection import leading
+from .shape import scalar, te_sizes
 
 
 def _register_arg(op_type, largest):
@@ -27,12 +29,12 @@ _register_arg("ArgMin", largest=False)
 @converter("TopK", 11, 24)
 def top_k(bb, x, k, *, axis=-1, largest=1, sorted=1):
     # A sorted result serves sorted=0 too: its order is then undefined.
-    return _top_k(bb, x, bb.ints(k, "k")[0], axis, bool(largest))
+    return _top_k(bb, x, scalar(bb, k), axis, bool(largest))
 
 
 @converter("TopK", 10)
 def top_k_10(bb, x, k, *, axis=-1):
-    return _top_k(bb, x, bb.ints(k, "k")[0], axis, largest=True)
+    return _top_k(bb, x, scalar(bb, k), axis, largest=True)
 
 
 @converter("TopK", 1)
@@ -41,9 +43,15 @@ def top_k_1(bb, x, *, axis=-1, k):
 
 
 def _top_k(bb, x, k, axis, largest):
+    """``k`` is an int or a dim; a dim that exceeds the axis takes all of it."""
     axis = _checked_axis(bb, x, axis)
-    both = bb.emit(relax.op.topk(x, k, axis, "both", largest, "int64"))
-    return tuple(bb.emit(relax.TupleGetItem(both, which)) for which in range(2))
+    static = isinstance(k, int) and k > 0
+    both = bb.emit(relax.op.topk(x, k if static else -1, axis, "both", largest, "int64"))
+    values, places = (bb.emit(relax.TupleGetItem(both, which)) for which in range(2))
+    if static:
+        return values, places
+    count = bb.simplify(tirx.min(*te_sizes([k, bb.shape(x)[axis]])))
+    return leading(bb, values, count, axis), leading(bb, places, count, axis)
 
 
 def _checked_axis(bb, x, axis):

@@ -20,7 +20,7 @@ def nonzero(bb, x):
     if bb.rank(x) == 0:
         x = bb.emit(relax.op.reshape(x, [1]))
     places, count = _outputs(bb, bb.emit_te(ops.nonzero, x), 2)
-    return _first(bb, places, bb.dims(count)[0], axis=1)
+    return leading(bb, places, bb.dims(count)[0], axis=1)
 
 
 @converter("Compress", 9, 11, 28)
@@ -49,7 +49,7 @@ def unique(bb, x, *, axis=None, sorted=1):
         first, counts, inverse = _outputs(bb, regrouped, 3)
     (number,) = bb.dims(total)
     values = bb.emit_te(ops.take_first, x, first, axis, number)
-    return values, _first(bb, first, number), inverse, _first(bb, counts, number)
+    return values, leading(bb, first, number), inverse, leading(bb, counts, number)
 
 
 @converter("NonMaxSuppression", 10, 11)
@@ -74,7 +74,7 @@ def non_max_suppression(
     lowest = lowest if score_threshold is None else scalar(score_threshold, "float32")
     selected = bb.emit_te(nms, boxes, scores, limit, overlap, lowest, bool(center_point_box))
     rows, count = _outputs(bb, selected, 2)
-    return _first(bb, rows, bb.dims(count)[0])
+    return leading(bb, rows, bb.dims(count)[0])
 
 
 def _outputs(bb, packed, number):
@@ -85,7 +85,8 @@ def _flat(bb, x):
     return bb.emit(relax.op.reshape(x, [-1]))
 
 
-def _first(bb, x, count, axis=0):
+def leading(bb, x, count, axis=0):
+    """The first ``count`` (an int or a dim) of ``x`` along ``axis``."""
     lengths = bb.shape(x)
     lengths[axis] = count
     return take_slice(bb, x, [0] * len(lengths), [1] * len(lengths), lengths)

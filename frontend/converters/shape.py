@@ -130,8 +130,9 @@ def _squeeze(bb, x, axes):
 
 
 @converter("Unsqueeze", 1, 11)
-def unsqueeze_attribute(bb, x, *, axes):
-    return _unsqueeze(bb, x, axes)
+def unsqueeze_attribute(bb, x, axes_input=None, *, axes=None):
+    """Exporters have written the input of opset 13 in older opsets too."""
+    return _unsqueeze(bb, x, axes) if axes_input is None else unsqueeze(bb, x, axes_input)
 
 
 @converter("Unsqueeze", *_SINCE_13)
@@ -168,7 +169,27 @@ def reshaped(bb, x, dims):
 
 def te_dims(bb, x):
     """The dims of ``x`` as arguments of a kernel."""
-    return [tirx.const(d, "int64") if isinstance(d, int) else d for d in bb.shape(x)]
+    return te_sizes(bb.shape(x))
+
+
+def te_sizes(dims):
+    """``dims`` as arguments of a kernel."""
+    return [tirx.const(d, "int64") if isinstance(d, int) else d for d in dims]
+
+
+def around_axis(bb, axis, dims, rank):
+    """``[before, along, after]``: the products of ``dims`` around a scalar tensor ``axis``.
+
+    Raises:
+        ValueError: a constant axis is none of ``rank`` axes.
+    """
+    if bb.static(axis) is None:
+        return bb.dims(bb.emit_te(ops.around_axis, axis, *te_sizes(dims), rank=rank))
+    (at,) = bb.ints(axis, "axis")
+    if not -rank <= at < rank:
+        raise ValueError(f"axis {at} of a tensor of rank {rank}")
+    before, after = prod(dims[: at % rank]), prod(dims[at % rank + 1 :])
+    return [bb.simplify(before), dims[at % rank], bb.simplify(after)]
 
 
 def length(bb, axes):
@@ -181,3 +202,11 @@ def length(bb, axes):
     if count is None:
         raise NotImplementedError("axes given at run time need a static number")
     return count[0]
+
+
+def scalar(bb, value):
+    """An integer tensor of one element as a dim: an int, symbolic, or read at run time."""
+    known = bb.static(value)
+    if known is not None:
+        return bb.simplify(known.item())
+    return bb.dims(bb.emit(relax.op.reshape(value, [1])))[0]

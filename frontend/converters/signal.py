@@ -2,12 +2,13 @@
 
 import numpy as np
 import onnx_ir as ir
-from tvm import relax
 
+from tvm_ext.ops import shape as shapes
 from tvm_ext.ops import signal as ops
 
 from ..precision import constant
 from ..table import converter
+from .shape import around_axis, reshaped, scalar, te_sizes
 
 # The coefficients of the cosine terms.
 _WINDOWS = {
@@ -20,7 +21,7 @@ _WINDOWS = {
 def _register(op_type, coefficients):
     @converter(op_type, 17)
     def window(bb, size, *, output_datatype=1, periodic=1):
-        return bb.emit_te(ops.cosine_window, _scalar(bb, size), coefficients, bool(periodic),
+        return bb.emit_te(ops.cosine_window, scalar(bb, size), coefficients, bool(periodic),
                           _name(output_datatype))  # fmt: skip
 
 
@@ -30,34 +31,50 @@ for _op_type, _coefficients in _WINDOWS.items():
 
 @converter("DFT", 17)
 def dft_17(bb, x, dft_length=None, *, axis=1, inverse=0, onesided=0):
-    return _dft(bb, x, dft_length, axis, inverse, onesided)
+    return _dft(bb, x, dft_length, bb.const(np.array(axis)), inverse, onesided)
 
 
 @converter("DFT", 20)
 def dft(bb, x, dft_length=None, axis=None, *, inverse=0, onesided=0):
-    (axis,) = (-2,) if axis is None else bb.ints(axis, "axis")
+    axis = bb.const(np.array(-2)) if axis is None else axis
     return _dft(bb, x, dft_length, axis, inverse, onesided)
 
 
 def _dft(bb, x, dft_length, axis, inverse, onesided):
+    """Along a scalar tensor ``axis``: as [before, along, after, parts] every axis is one case."""
+    *dims, parts = bb.shape(x)
+    rank = len(dims) + 1
+    around = around_axis(bb, axis, dims, rank)
+    rows = reshaped(bb, x, [*around, parts])
+    length = around[1] if dft_length is None else scalar(bb, dft_length)
     if inverse and onesided:
-        raise NotImplementedError("inverse of a onesided transform")
-    axis %= bb.rank(x)
-    length = bb.shape(x)[axis] if dft_length is None else _scalar(bb, dft_length)
-    bins = length // 2 + 1 if onesided else length
-    return bb.emit_te(ops.dft, x, axis, length, bins, bool(inverse))
+        length = 2 * (around[1] - 1) if dft_length is None else length
+        y = bb.emit_te(ops.inverse_real_dft, rows, 1, length)
+    else:
+        bins = length // 2 + 1 if onesided else length
+        y = bb.emit_te(ops.dft, rows, 1, length, bins, bool(inverse))
+    return reshaped(bb, y, [*_with_dim(bb, axis, bb.shape(y)[1], dims, rank), bb.shape(y)[3]])
+
+
+def _with_dim(bb, axis, size, dims, rank):
+    """``dims`` with ``size`` at the scalar tensor ``axis``."""
+    if bb.static(axis) is None:
+        size, *dims = te_sizes([size, *dims])
+        return bb.dims(bb.emit_te(shapes.with_dim, axis, size, *dims, rank=rank))
+    at = bb.ints(axis, "axis")[0] % rank
+    return [*dims[:at], size, *dims[at + 1 :]]
 
 
 @converter("STFT", 17)
 def stft(bb, signal, frame_step, window=None, frame_length=None, *, onesided=1):
     if frame_length is not None:
-        length = _scalar(bb, frame_length)
+        length = scalar(bb, frame_length)
     elif window is not None:
         length = bb.shape(window)[0]
     else:
         raise NotImplementedError("neither window nor frame_length")
     bins = length // 2 + 1 if onesided else length
-    return bb.emit_te(ops.stft, signal, window, _scalar(bb, frame_step), length, bins)
+    return bb.emit_te(ops.stft, signal, window, scalar(bb, frame_step), length, bins)
 
 
 @converter("MelWeightMatrix", 17)
@@ -86,14 +103,6 @@ def _mel_filters(count, length, rate, low, high):
         if left == centre:
             filters[centre, k] = 1
     return filters
-
-
-def _scalar(bb, value):
-    """An integer scalar as a dim."""
-    known = constant(bb, value)
-    if known is not None:
-        return int(known.item())
-    return bb.dims(bb.emit(relax.op.reshape(value, [1])))[0]
 
 
 def _name(onnx_dtype):

@@ -110,8 +110,11 @@ def split_1(bb, x, split=None, *, axis=None):
 
 
 @converter("Split", 2, 11)
-def split_attribute(bb, x, *, axis=0, split=None):
-    return split_along(bb, x, axis, split)
+def split_attribute(bb, x, sizes=None, *, axis=0, split=None):
+    """Exporters have written the input of opset 13 in older opsets too."""
+    return (
+        split_along(bb, x, axis, split) if sizes is None else split_input(bb, x, sizes, axis=axis)
+    )
 
 
 @converter("Split", 13)

@@ -4,6 +4,7 @@ from tvm import relax
 
 from tvm_ext.ops import math as ops
 
+from ..precision import cast
 from ..table import converter
 
 # ONNX operator -> Relax operator, since_versions
@@ -14,7 +15,6 @@ _ONE_TO_ONE = {
     "Sqrt": (relax.op.sqrt, 1, 6, 13),
     "Exp": (relax.op.exp, 1, 6, 13),
     "Log": (relax.op.log, 1, 6, 13),
-    "Erf": (relax.op.erf, 9, 13),
     "Floor": (relax.op.floor, 1, 6, 13),
     "Ceil": (relax.op.ceil, 1, 6, 13),
     "Round": (relax.op.round, 11, 22),
@@ -46,6 +46,14 @@ def _register(op_type, relax_op, *since):
 
 for _op_type, _row in _ONE_TO_ONE.items():
     _register(_op_type, *_row)
+
+
+@converter("Erf", 9, 13)
+def erf(bb, x):
+    """Integers are computed in float64, and truncate."""
+    if "float" in bb.dtype(x):
+        return bb.emit(relax.op.erf(x))
+    return cast(bb, bb.emit(relax.op.erf(cast(bb, x, "float64"))), bb.dtype(x))
 
 
 @converter("Reciprocal", 1, 6, 13)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from . import batch_norm, normalization
+from .attention import Attention
 from .clean import lift_constants, remove_unused, share_common_subexpressions
 from .expand import expand_functions
 from .fold import fold_constants
@@ -50,6 +51,7 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
     ("bias-into-norm", rewriting(normalization.LayerNormBias)),
     ("fuse-gelu", rewriting(Gelu)),
     ("fuse-swish", rewriting(Swish)),
+    ("fuse-attention", rewriting(Attention)),
     ("lift-folded-constants", lift_constants),
 ]  # fmt: skip
 _LAST: list[tuple[str, Rewrite]] = [("remove-unused", remove_unused)]

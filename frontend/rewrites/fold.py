@@ -42,6 +42,7 @@ _UNLIMITED = 1 << 62
 
 def fold_constants(model: ir.Model) -> ir.Model:
     """Fold until nothing more is known; types and shapes are inferred on the way."""
+    _name_cast_types(model)
     try:
         fold_constants_ir(model, onnx_shape_inference=True, input_size_limit=_UNLIMITED,
                           output_size_limit=_UNLIMITED, should_fold=_affordable)  # fmt: skip
@@ -50,6 +51,21 @@ def fold_constants(model: ir.Model) -> ir.Model:
         # replaces nodes one by one, so what is folded so far stands, and the rest is converted.
         _log.debug("folding stops: %s: %s", error, error.__cause__)
     return model
+
+
+def _name_cast_types(model: ir.Model) -> None:
+    """Make ``CastLike`` a ``Cast``: onnxscript does that too, but forgets the attributes."""
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.op_type != "CastLike" or node.domain != "" or node.inputs[1].dtype is None:
+            continue
+        to = ir.AttrInt64("to", int(node.inputs[1].dtype))
+        cast = ir.Node(
+            "", "Cast", node.inputs[:1], [to, *node.attributes.values()], num_outputs=1,
+            name=node.name, metadata_props=node.metadata_props,
+        )  # fmt: skip
+        ir.convenience.replace_nodes_and_values(
+            node.graph, node, [node], [cast], node.outputs, cast.outputs
+        )
 
 
 def is_random(node: ir.Node) -> bool:

@@ -71,3 +71,8 @@ def test_trilu(k):
     x = np.arange(30, dtype="int8").reshape(2, 3, 5)
     check_node("Trilu", [x, array(k, "int64")], {"upper": 0})
     check_node("Trilu", [x, array(k, "int64")], constants=[1], symbolic=True)
+
+
+def test_folded_shapes_in_the_first_opset():
+    x = np.zeros((2, 3), "float32")
+    check_node("Shape", [x], opset=1, opt_levels=(1,))

@@ -13,3 +13,10 @@ def test_expand_and_tile(constants, symbolic):
     for shape in ([4, 2, 5, 3], [1, 1], [2, 0, 3]):
         check_node("Expand", [X, np.array(shape, "int64")], constants=constants, symbolic=symbolic)
     check_node("Tile", [X, np.array([2, 3, 1], "int64")], constants=constants, symbolic=symbolic)
+
+
+def test_bfloat16_is_repeated():
+    one = np.array([[1.5], [2.5]], "bfloat16")
+    repeated = one.repeat(40, 1)
+    check_node("Expand", [one, np.array([2, 40])], constants=(1,), expected=[repeated])
+    check_node("Tile", [one, np.array([1, 40])], constants=(1,), expected=[repeated])

@@ -78,3 +78,9 @@ def test_scatter_propagates_nan(reduction, expected):
         {"reduction": reduction},
         expected=[expected],
     )
+
+
+def test_scattered_extremes_of_bfloat16():
+    data, nan = np.array([1, np.nan, 5], "bfloat16"), np.array([2, 2, np.nan], "bfloat16")
+    want = np.array([1, np.nan, np.nan], "float32")
+    check_node("ScatterElements", [data, np.arange(3), nan], {"reduction": "min"}, expected=[want])

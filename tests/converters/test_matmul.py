@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.oracle import check_node
+from tests.oracle import check_model, check_node, node_model
 
 RNG = np.random.default_rng(0)
 
@@ -25,6 +25,21 @@ def test_matmul_follows_numpy(a, b):
 def test_matmul_over_symbolic_dims():
     a, b = data(5, 3, 7), data(7, 2)
     check_node("MatMul", [a, b], constants=(1,), symbolic=True, atol=1e-5)
+
+
+@pytest.mark.parametrize("op_type", ["MatMul", "Einsum"])
+@pytest.mark.parametrize("a, b", [((2, 3, 5), (1, 5, 4)), ((1, 3, 5), (2, 5, 4)), ((2, 5), (5,))])
+def test_dims_that_stretch_at_run_time(op_type, a, b):
+    attributes = {"equation": "...ij,...jk->...ik" if len(b) > 1 else "ij,j->i"}
+    attributes = attributes if op_type == "Einsum" else {}
+    model = node_model(op_type, [data(*a), data(*b)], attributes, symbolic=True)
+    for info in model.graph.input:
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            dim.dim_param = f"{info.name}_{axis}"
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    for _ in range(len(a) + len(b) - 2 - len(a[:-2])):
+        model.graph.output[0].type.tensor_type.shape.dim.add()
+    check_model(model, {"x0": data(*a), "x1": data(*b)}, atol=1e-5)
 
 
 def test_matmul_of_integers_wraps():

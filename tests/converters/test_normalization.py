@@ -130,3 +130,9 @@ def test_old_batch_norm_per_element():
     expected = (x - mean) / np.sqrt(variance + 1e-5) * scale + bias
     check_node("BatchNormalization", [x, *parameters, variance], {"spatial": 0}, opset=7,
                expected=[expected])  # fmt: skip
+
+
+def test_batch_norm_constants_of_symbolic_channels():
+    x, ones = data(2, 5, 3), np.ones(5, "float32")
+    check_node("BatchNormalization", [x, ones, ones, ones, ones], constants=(1, 2, 3, 4),
+               symbolic=True)  # fmt: skip

@@ -118,3 +118,17 @@ def test_integer_convolutions_pad_with_the_zero_point():
     y = quantised((total + bias[:, None, None]) * factor, 2.5, 100, "uint8")
     inputs = [x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias]
     check_node("QLinearConv", inputs, attributes, expected=[y], rtol=0, atol=1)
+
+
+@pytest.mark.parametrize("dtype", ["int2", "int4", "uint2", "uint4"])
+@pytest.mark.parametrize("constants", [(), (0, 1, 2)])
+def test_integers_narrower_than_a_byte(dtype, constants):
+    dtype = getattr(ml_dtypes, dtype)
+    info = ml_dtypes.iinfo(dtype)
+    codes = np.arange(info.min, info.max + 1).astype(dtype)
+    scale, zero = np.array(0.5, "float32"), np.array(1, dtype)
+    value = (codes.astype("float32") - 1) * 0.5
+    check_node("DequantizeLinear", [codes, scale, zero], constants=constants[:3], expected=[value])
+    x = np.concatenate([value, [-99, 99]]).astype("float32")
+    want = np.clip(np.rint(x / 0.5) + 1, info.min, info.max)
+    check_node("QuantizeLinear", [x, scale, zero], constants=constants[1:], expected=[want])

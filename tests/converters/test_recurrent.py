@@ -3,6 +3,7 @@
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 
 from tests.oracle import check_model, node_model
 
@@ -31,14 +32,16 @@ def operands(op_type, *, time=5, batch=3, features=4, hidden=6, directions=1, se
     return inputs
 
 
-def check(op_type, inputs, attributes=None, *, opset=14, constants=(1, 2, 3), symbolic=False):
+def check(op_type, inputs, attributes=None, *, opset=14, constants=(1, 2, 3), symbolic=False,
+          opt_levels=(3,)):  # fmt: skip
     hidden = inputs[2].shape[2]
     model = node_model(op_type, inputs, {"hidden_size": hidden, **(attributes or {})},
                        opset=opset, outputs=3 if op_type == "LSTM" else 2, symbolic=symbolic,
                        constants=[k for k in constants if inputs[k] is not None])  # fmt: skip
     feeds = {f"x{k}": a for k, a in enumerate(inputs) if a is not None and k not in constants}
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    check_model(model, feeds, expected=session.run(None, feeds), atol=1e-5)
+    expected = session.run(None, feeds)
+    check_model(model, feeds, expected=expected, atol=1e-5, opt_levels=opt_levels)
 
 
 @pytest.mark.parametrize("op_type", GATES)
@@ -51,7 +54,8 @@ def test_directions_with_states_and_lengths(op_type, direction):
 
 @pytest.mark.parametrize("op_type", GATES)
 def test_weights_known_at_run_time_only(op_type):
-    check(op_type, operands(op_type, directions=2), {"direction": "bidirectional"}, constants=())
+    check(op_type, operands(op_type, directions=2), {"direction": "bidirectional"}, constants=(),
+          opt_levels=(0, 3))  # fmt: skip
 
 
 @pytest.mark.parametrize("op_type", GATES)
@@ -62,6 +66,64 @@ def test_one_of_everything_and_no_bias(op_type):
 @pytest.mark.parametrize("op_type", GATES)
 def test_symbolic_time_and_batch(op_type):
     check(op_type, operands(op_type, time=7, batch=2), symbolic=True)
+
+
+@pytest.mark.parametrize("op_type", GATES)
+@pytest.mark.parametrize("batch, hidden", [(1, 1), (7, 17), (35, 5), (2, 67)])
+def test_batches_and_hidden_sizes_that_fill_no_panel(op_type, batch, hidden):
+    inputs = operands(op_type, batch=batch, hidden=hidden, directions=2, states=True)
+    check(op_type, inputs, {"direction": "bidirectional"})
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_layers_whose_panels_cores_share(op_type):
+    hidden = {"LSTM": 200, "GRU": 230, "RNN": 390}[op_type]
+    for batch, lengths in (1, None), (33, [5, 1, 2, 3, 4] * 6 + [2, 4, 3]):
+        inputs = operands(op_type, batch=batch, hidden=hidden, features=3, lengths=lengths)
+        inputs[2] /= np.sqrt(hidden, dtype="float32")  # larger ones amplify rounding errors
+        check(op_type, inputs, {"direction": "reverse"})
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_symbolic_weights(op_type):
+    check(op_type, operands(op_type, states=True), constants=(), symbolic=True)
+
+
+@pytest.mark.parametrize("dtype, atol", [("float16", 2e-3), ("float64", 1e-12)])
+@pytest.mark.parametrize("op_type", GATES)
+def test_other_types_against_torch(op_type, dtype, atol):
+    inputs = [
+        a if a is None else a.astype(dtype) for a in operands(op_type, hidden=19, states=True)
+    ]
+    attributes = {"hidden_size": 19} | ({"linear_before_reset": 1} if op_type == "GRU" else {})
+    model = node_model(op_type, inputs, attributes, opset=14, constants=(1, 2, 3),
+                       outputs=3 if op_type == "LSTM" else 2)  # fmt: skip
+    feeds = {f"x{k}": a for k, a in enumerate(inputs) if a is not None and k not in (1, 2, 3)}
+    expected = _torch(op_type, inputs)
+    check_model(model, feeds, expected=expected, rtol=0, atol=atol, opt_levels=(0, 3))
+
+
+def _torch(op_type, inputs):
+    """The answers of torch in float64, whose gates stand in another order."""
+    order = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2], "RNN": [0]}[op_type]
+    x, w, r, b, _, *states = (None if a is None else torch.tensor(a).double() for a in inputs)
+    layer = getattr(torch.nn, op_type)(x.shape[2], r.shape[2]).double()
+
+    def rows(array):
+        return torch.cat([array.chunk(len(order))[k] for k in order])
+
+    for parameter, value in zip(layer.parameters(), [w[0], r[0], *b[0].chunk(2)], strict=True):
+        parameter.data = rows(value)
+    states = [state for state in states if state is not None]
+    y, last = layer(x, tuple(states) if op_type == "LSTM" else states[0])
+    last = last if op_type == "LSTM" else [last]
+    return [array.detach().numpy() for array in (y[:, None], *last)]
+
+
+def test_directions_with_activations_of_their_own():
+    attributes = {"direction": "bidirectional", "activations": ["Sigmoid", "Tanh", "Relu"] * 2}
+    attributes["activations"][3:5] = ["HardSigmoid", "Softsign"]
+    check("LSTM", operands("LSTM", directions=2), attributes)
 
 
 def test_lstm_peepholes_clip_and_coupled_gates():

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.oracle import check_node
+from tests.oracle import check_node, node_model
+from tvm_ext import convert_and_build
 
 RNG = np.random.default_rng(3)
 X = RNG.uniform(0.5, 2, (3, 5, 2)).astype("float32")
@@ -54,4 +55,17 @@ def test_first_or_last_of_equal_extremes(last):
 
 
 def test_running_sum():
-    check_node("CumSum", [X, np.array(-2)], {"reverse": 1, "exclusive": 1}, constants=(1,))
+    for constants in [(1,), ()]:
+        check_node("CumSum", [X, np.array(-2)], {"reverse": 1, "exclusive": 1},
+                   constants=constants)  # fmt: skip
+
+
+def test_any_number_of_elements_known_at_run_time():
+    model = node_model("ReduceSum", [np.ones(5, "f4")], {"keepdims": 0}, symbolic=True)
+    compiled = convert_and_build(model, "llvm", opt_level=0)
+    for count in (0, 1, 15, 16, 17, 63, 64, 65, 200):
+        assert compiled(np.ones(count, "f4")) == count
+
+
+def test_nothing_to_reduce_beside_an_empty_axis():
+    check_node("ReduceSum", [np.zeros((3, 0, 2), "f4")], {"axes": [0, 2]}, opset=11)

@@ -53,11 +53,12 @@ def test_mel_weight_matrix():
     check_node("MelWeightMatrix", [*inputs], constants=range(5))
 
 
-def test_col2im_is_fold():
+@pytest.mark.parametrize("constants", [(1, 2), ()])
+def test_col2im_is_fold(constants):
     x = RNG.normal(size=(2, 3 * 6, 9)).astype("float32")
     want = torch.nn.functional.fold(torch.from_numpy(x), (6, 8), (2, 3), (2, 1), (1, 0), (2, 2))
     attributes = {"dilations": [2, 1], "pads": [1, 0, 1, 0], "strides": [2, 2]}
-    check_node("Col2Im", [x, np.array([6, 8]), np.array([2, 3])], attributes, constants=(1, 2),
+    check_node("Col2Im", [x, np.array([6, 8]), np.array([2, 3])], attributes, constants=constants,
                expected=[want.numpy()])  # fmt: skip
 
 
@@ -67,3 +68,18 @@ def test_tensor_scatter_wraps_around():
     want[0, [1, 2]] = want[1, [4, 0]] = 1
     check_node("TensorScatter", [cache, update, np.array([1, 4])], {"mode": "circular"},
                expected=[want])  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", [0, -2])
+def test_axis_at_run_time(axis):
+    x = RNG.normal(size=(3, 7, 2)).astype("float32")
+    want = pairs(np.fft.fft(x[..., 0] + 1j * x[..., 1], 5, axis if axis >= 0 else axis + 1))
+    check_node("DFT", [x, np.array(5), np.array(axis)], expected=[want], atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [5, 6])
+def test_back_from_half_of_the_frequencies(length):
+    half = np.fft.rfft(RNG.normal(size=(2, length, 3)), axis=1)
+    inputs = [pairs(half).astype("float32"), np.array(length), np.array(1)]
+    check_node("DFT", inputs, {"inverse": 1, "onesided": 1}, constants=(1, 2), atol=1e-5,
+               expected=[np.fft.irfft(half, length, 1)[..., None]])  # fmt: skip

@@ -104,6 +104,24 @@ GRAPHS = {
           compared = Less (x, y)
           chosen = Where (compared, x, y)
         }""",
+    "half": """
+        g (float16[5, 65] x, float16[65, 33] w, float16[33] c, float16[1, 6, 9, 11] p,
+           float16[4, 6, 3, 3] k, float16[4] o, float16[5, 33] r, float16[65] s)
+          => (float16[5, 33] gemm_gelu_add, float16[1, 4, 9, 11] conv_bias_relu,
+              float16[5, 65] softmax, float16[5, 65] layer_norm, float16[5, 65] tanh,
+              float16[5] mean, float[5, 65] widened) {
+          product = Gemm (x, w, c)
+          active = Gelu (product)
+          gemm_gelu_add = Add (active, r)
+          conv = Conv <pads = [1, 1, 1, 1]> (p, k, o)
+          conv_bias_relu = Relu (conv)
+          softmax = Softmax (x)
+          layer_norm = LayerNormalization (x, s)
+          tanh = Tanh (x)
+          last = Constant <value_ints = [-1]> ()
+          mean = ReduceMean <keepdims = 0> (x, last)
+          widened = Cast <to = 1> (x)
+        }""",
     "symbolic": """
         g (float[n, 33] x, float[33, 9] w, float[n, 33] y)
           => (float[n, 33] softmax, float[n, 9] product, float[n, 33] sum, float[33, n] turned) {

@@ -1,12 +1,16 @@
 """Builds for cuda on a machine without a GPU."""
 
 import os
+import re
 import shutil
 import subprocess
 
+import onnx
 import pytest
 import tvm
 
+from examples.export import EXPORTERS, to_onnx
+from examples.registry import EXAMPLES, SIZES
 from tvm_ext import convert_and_build
 from tvm_ext.errors import TargetError
 from tvm_ext.executors import cuda
@@ -26,6 +30,30 @@ def test_a_network_builds_to_cuda_text(opt_level):
     text = sources(NETWORKS["classifier"], opt_level=opt_level)
     assert "__global__" in text
     assert "threadIdx.x" in text
+
+
+@pytest.mark.parametrize("exporter, opt_level", [("torchscript", 0), ("dynamo", 3)])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_small_examples_build(name, exporter, opt_level):
+    build_example(name, exporter, "small", opt_level)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opt_level", [0, 1, 2, 3])
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_build(name, size, exporter, opt_level):
+    build_example(name, exporter, size, opt_level)
+
+
+def build_example(name, exporter, size, opt_level):
+    model = to_onnx(name, exporter=exporter, size=size)
+    compiled = convert_and_build(model, "cuda", opt_level=opt_level)
+    text = cuda.cuda_sources(compiled._executor.executable)
+    assert text.count("__global__") > 10
+    # Unrolled by the compiler of the GPU, not by ours: megabytes take it minutes.
+    assert len(text) < 1 << 20
 
 
 def test_the_seed_failure_matmul_relu_without_threads():
@@ -72,3 +100,21 @@ def test_nvcc_accepts_the_text(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
     assert len(list(tmp_path.glob("*.fatbin"))) == len(files)
+
+
+def test_values_named_by_numbers_give_identifiers():
+    # As exporters name them: "1_ptr" is no identifier of C.
+    add = onnx.helper.make_node("Add", ["0", "1"], ["2"])
+    infos = [onnx.helper.make_tensor_value_info(name, 1, ["7n", 4]) for name in "012"]
+    graph = onnx.helper.make_graph([add], "g", infos[:2], infos[2:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)])
+    text = cuda.cuda_sources(convert_and_build(model, "cuda")._executor.executable)
+    assert not re.search(r"\b\d+[a-z]*_ptr", text)
+    assert "v0_ptr" in text
+
+
+@pytest.mark.parametrize("kind", ["float8e4m3fn", "float8e5m2fnuz"])
+def test_no_address_of_a_constant_is_taken(kind):
+    to = onnx.TensorProto.DataType.Value(kind.replace("float8", "FLOAT8").upper())
+    text = sources(f"g (float[9] x) => ({kind}[9] y) {{ y = Cast <to = {to}> (x) }}")
+    assert "&(v" in text and not re.search(r"&\(-?[\d.]", text)

@@ -1,8 +1,11 @@
 """The generated CUDA C computes the right numbers: run on the CPU, compared with onnx.reference."""
 
 import numpy as np
+import onnxruntime
 import pytest
 
+from examples.export import to_onnx
+from examples.registry import EXAMPLES
 from tests.oracle import reference
 from tvm_ext.emulator import NO_COMPILER, run
 
@@ -35,6 +38,39 @@ def test_kernels(family, opt_level, tmp_path):
 def test_networks(network, opt_level, tmp_path):
     model = parse(NETWORKS[network])
     check(model, feeds_of(model), tmp_path, opt_level)
+
+
+@pytest.mark.parametrize(
+    "name, opt_level",
+    [
+        ("lstm", 0),
+        ("mobilenetv2", 3),
+        *(
+            pytest.param(name, opt_level, marks=pytest.mark.slow)
+            for name in EXAMPLES
+            for opt_level in range(4)
+        ),
+    ],
+)
+def test_small_examples_agree_with_onnxruntime(name, opt_level, tmp_path):
+    model = to_onnx(name, size="small")
+    feeds = {key: value.numpy() for key, value in EXAMPLES[name].inputs("small").items()}
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    results = run(model, feeds, tmp_path, opt_level=opt_level)
+    for got, want in zip(results, session.run(None, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("opt_level", [0, 3])
+def test_symbolic_dims_may_be_empty(opt_level, tmp_path):
+    # The emulator refuses a launch of no block, as the driver does.
+    model = parse(GRAPHS["symbolic"])
+    feeds = {name: array[:0] for name, array in feeds_of(model).items()}
+    feeds["w"] = np.ones((33, 9), "float32")
+    results = run(model, feeds, tmp_path, opt_level=opt_level)
+    assert [result.shape for result in results] == [(0, 33), (0, 9), (0, 33), (33, 0)]
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-3), ("float16", 5e-3)])

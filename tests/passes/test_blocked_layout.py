@@ -102,6 +102,18 @@ def test_convolutions_of_any_shape(channels, filters, group, kernel, attributes,
     check_model(model, feeds((1, channels, *shape)), opt_levels=(3,), rtol=1e-4, atol=1e-5)
 
 
+def test_a_concat_of_single_blocks_stays_blocked():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Concat", ["c", "r", "c"], ["cat"], axis=1),
+        helper.make_node("Conv", ["cat", "v"], ["y"]),
+    ]
+    model = conv_network(nodes, (1, 16, 5, 7), {"w": (16, 16, 3, 3), "v": (16, 48, 1, 1)})
+    assert select(model).count("unblock") == 1
+    check_model(model, feeds((1, 16, 5, 7)), opt_levels=(2, 3), rtol=1e-4, atol=1e-5)
+
+
 def module_of(*operators):
     """``main`` applies each operator to ``x[1, 32, 5, 5]``."""
     bb = relax.BlockBuilder()
@@ -121,14 +133,17 @@ def test_a_kernel_that_mixes_channels_is_not_lifted():
             lambda x: relax.op.nn.softmax(x, 1),
             lambda x: relax.op.flip(x, 1),
             lambda x: relax.op.nn.pad(x, [0, 0, 0, 0, 1, 1, 1, 1]),
+            lambda x: relax.op.concat([x, x], 1),
         )
     )
-    lifted = {
-        gv.name_hint: lift_channels(f, 16) is not None
-        for gv, f in module.functions_items()
-        if isinstance(f, tvm.tirx.PrimFunc)
-    }
-    assert lifted == {"relu": True, "softmax": False, "flip": False, "pad": True}
+    for lanes in (16, 32):  # two blocks, and exactly one
+        lifted = {
+            gv.name_hint: lift_channels(f, lanes) is not None
+            for gv, f in module.functions_items()
+            if isinstance(f, tvm.tirx.PrimFunc)
+        }
+        expected = {"relu": True, "softmax": False, "flip": False, "pad": True, "concatenate": True}
+        assert lifted == expected
 
 
 def test_a_module_without_convolution_is_left_alone():

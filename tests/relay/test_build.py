@@ -133,3 +133,42 @@ def test_the_opset_can_be_overridden():
     model.opset_import.append(onnx.helper.make_opsetid("", 11))
     mod, _ = relay.frontend.from_onnx(model, opset=1)
     assert mod.model.opset_imports[""] == 1
+
+
+def test_an_executor_of_the_tutorial(model):
+    mod, params = relay.frontend.from_onnx(model, {"data": DATA.shape})
+    executor = relay.build_module.create_executor("graph", mod, device("cpu"), "llvm", params)
+    expected = reference(model, {"data": DATA})[0]
+    np.testing.assert_allclose(executor.evaluate()(DATA).numpy(), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(errors.OptionError, match="'interpreter'"):
+        relay.create_executor("interpreter", mod)
+
+
+def test_parameters_as_bytes(model):
+    mod, params = relay.frontend.from_onnx(model, {"data": DATA.shape}, freeze_params=False)
+    data = relay.save_param_dict(params)
+    for name, value in relay.load_param_dict(bytes(data)).items():
+        np.testing.assert_array_equal(value.numpy(), params[name].numpy())
+    module = GraphModule(relay.build(mod, target={"cpu": "llvm"})["default"](device("cpu")))
+    module.load_params(data)
+    module.run(data=DATA)
+    expected = reference(model, {"data": DATA})[0]
+    np.testing.assert_allclose(module.get_output(0).numpy(), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(errors.InputError, match="no parameters"):
+        relay.load_param_dict(b"nonsense")
+
+
+def test_arguments_of_the_wrong_kind(model):
+    for options, error in (
+        ({"shape": [("data", (3, 6))]}, errors.OptionError),
+        ({"opset": "x"}, errors.OptionError),
+        ({"opset": 9999}, errors.ModelError),
+    ):
+        with pytest.raises(error):
+            relay.frontend.from_onnx(model, **options)
+    with pytest.raises(errors.OptionError, match="from_onnx"):
+        relay.build(None, "llvm")
+    mod, _ = relay.frontend.from_onnx(model, {"data": DATA.shape})
+    module = GraphModule(relay.build(mod, target="llvm")["default"](device("cpu")))
+    with pytest.raises(errors.InputError, match="'data' cannot be read"):
+        module.set_input("data", "text")

@@ -4,11 +4,15 @@ import logging
 import re
 
 import pytest
+import tvm_ffi
 from tvm import IRModule, s_tir, te, tirx, topi
 from tvm.s_tir import dlight as dl
 from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
+from tvm_ext.ops import gather_scatter
 from tvm_ext.ops.instance_norm import instance_norm as instance_norm_te
 from tvm_ext.schedules import rules
 from tvm_ext.schedules.cuda import (
@@ -19,8 +23,10 @@ from tvm_ext.schedules.cuda import (
     OwnThreads,
     RowReduction,
     SingleThread,
+    TiledMatmul,
 )
 from tvm_ext.schedules.cuda.checked import flaw
+from tvm_ext.schedules.cuda.tiled_matmul import Tile
 
 CUDA_TARGET = Target({"kind": "cuda", "arch": "sm_80"}, host="llvm")
 LLVM = Target("llvm")
@@ -50,7 +56,62 @@ def symbolic_softmax():
     return unary(topi.nn.softmax, n, n)
 
 
+def wide(*shape, dtype="float32"):
+    """A placeholder whose extents are int64, as in kernels of Relax."""
+    extents = [tirx.const(dim, "int64") if isinstance(dim, int) else dim for dim in shape]
+    return te.placeholder(extents, dtype, name=f"w{len(shape)}")
+
+
+def product(m, k, n, batch=2, transposed=False):
+    a, b = wide(batch, m, k), wide(batch, *((n, k) if transposed else (k, n)))
+    depth = te.reduce_axis((0, tirx.const(k, "int64")), "depth")
+
+    def element(s, i, j):
+        return te.sum(a[s, i, depth] * (b[s, j, depth] if transposed else b[s, depth, j]), depth)
+
+    shape = (*a.shape[:2], tirx.const(n, "int64"))
+    return te.create_prim_func([a, b, topi.nn.relu(te.compute(shape, element))])
+
+
+def convolution(groups=1, channels=12, stride=1, dilation=1):
+    x, w = tensor(2, channels, 9, 11), te.placeholder((8, channels // groups, 3, 3), name="w")
+    y = topi.nn.conv(x, w, stride, 1, dilation, groups, "NCHW", "OIHW")
+    return te.create_prim_func([x, w, topi.nn.relu(y)])
+
+
+def scatter(rows):
+    data, index, update = wide(7, 5), wide(rows, 5, dtype="int64"), wide(rows, 5)
+    result = gather_scatter.scatter_elements(data, index, update, 0)
+    return te.create_prim_func([data, index, update, result])
+
+
+def recurrence(batch):
+    """``h = h @ w + x[t]``, step by step."""
+    x, w = wide(5, batch, 8), wide(8, 8)
+
+    def body(ins, outs):
+        (x, w), (h, total) = ins, outs
+        with IRBuilder() as builder:
+            with T.serial(0, 5) as t:
+                with T.grid(batch, 8) as (b, j):
+                    T.buffer_store(total, x[t, b, j], [b, j])
+                with T.grid(batch, 8, 8) as (b, k, j):
+                    T.buffer_store(total, total[b, j] + h[b, k] * w[k, j], [b, j])
+                with T.grid(batch, 8) as (b, j):
+                    T.buffer_store(h, total[b, j], [b, j])
+            return builder.get()
+
+    states = te.extern([(batch, 8)] * 2, [x, w], body, name="recurrence", dtype=["float32"] * 2)
+    return te.create_prim_func([x, w, *states])
+
+
 KERNELS = {
+    "product": lambda: product(65, 33, 70),
+    "symbolic_product": lambda: product(tirx.Var("m", "int64"), 33, 70),
+    "grouped": lambda: convolution(groups=4),
+    "dilated": lambda: convolution(stride=2, dilation=2),
+    "scatter": lambda: scatter(3),
+    "recurrence": lambda: recurrence(2),
     "matmul_relu": matmul_relu,
     "instance_norm": lambda: instance_norm(2, 3, 7, 11),
     "softmax": lambda: unary(topi.nn.softmax, 3, 1000),
@@ -184,3 +245,69 @@ def test_own_threads_takes_only_functions_that_launch():
     partly = OnlyTheMatmul().apply(matmul_relu(), CUDA_TARGET, False).mod["main"]
     bound = OwnThreads().apply(partly, CUDA_TARGET, False)
     assert flaw(bound.mod["main"], CUDA_TARGET) is None
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        product(65, 33, 70),
+        product(5, 7, 3, batch=6, transposed=True),
+        convolution(),
+        convolution(groups=4),
+        convolution(stride=2, dilation=2),
+    ],
+    ids=["odd", "batched_transposed", "convolution", "grouped", "strided_dilated"],
+)
+def test_tiled_matmul_keeps_operands_in_shared_memory(kernel):
+    scheduled = TiledMatmul().apply(kernel, CUDA_TARGET, False).mod["main"]
+    assert flaw(scheduled, CUDA_TARGET) is None
+    text = str(scheduled)
+    assert text.count('scope="shared"') == 2
+    assert text.count('scope="local"') == 1
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "pool", "scan", "first_axis", "scatter"])
+def test_tiled_matmul_declines_what_is_no_product(kernel):
+    assert TiledMatmul().apply(KERNELS[kernel](), CUDA_TARGET, False) is None
+
+
+def test_tiles_grow_with_the_matrix():
+    def tile(rows, columns):
+        return min(TiledMatmul().tiles, key=lambda tile: tile.cost(1, rows, columns))
+
+    assert tile(4096, 4096) == Tile(128, 128)
+    assert tile(49, 512).rows * tile(49, 512).columns <= 32 * 32
+    assert tile(8, 1000).rows == 8
+
+
+def launches(func):
+    """(blocks, threads) of each launch of a function that SingleThread scheduled."""
+    extents = {"blockIdx.x": [], "threadIdx.x": []}
+
+    def note(loop):
+        if loop.kind == tirx.ForKind.THREAD_BINDING:
+            extents[loop.thread_binding.thread_tag].append(int(loop.extent))
+
+    tvm_ffi.structural_walk(func.body, (tirx.For, note), order="pre")
+    return list(zip(*extents.values(), strict=True))
+
+
+def test_scatter_spreads_what_cannot_collide():
+    func = SingleThread().apply(scatter(3), CUDA_TARGET, False).mod["main"]
+    assert launches(func) == [(1, 256), (1, 256)]  # the copy of 35 elements; 5 columns of updates
+
+
+def test_recurrence_has_a_block_per_sequence_whose_threads_wait_for_each_other():
+    func = SingleThread().apply(recurrence(3), CUDA_TARGET, False).mod["main"]
+    assert launches(func) == [(3, 256)]
+    assert str(func).count("tvm_storage_sync") == 3  # behind each nest
+
+
+def test_what_depends_on_the_iteration_before_stays_in_order():
+    x = wide(9)
+    func = (
+        SingleThread()
+        .apply(te.create_prim_func([x, topi.cumsum(x)]), CUDA_TARGET, False)
+        .mod["main"]
+    )
+    assert launches(func) == [(1, 1)]

@@ -8,9 +8,10 @@ import numpy as np
 
 from .optional import require
 
-__all__ = ["ENGINES", "OURS", "Engine", "Run"]
+__all__ = ["ENGINES", "OURS", "REFERENCE", "Engine", "Run"]
 
 OURS = "tvm_ext"
+REFERENCE = "reference"
 
 Feeds = Mapping[str, np.ndarray]
 Run = Callable[[Feeds], list[np.ndarray]]
@@ -52,9 +53,19 @@ def _open_onnxruntime(path: Path, threads: int) -> Run:
     return lambda feeds: session.run(None, feeds)
 
 
+def _open_reference(path: Path, threads: int) -> Run:
+    from onnx.reference import ReferenceEvaluator
+
+    from ..extend.models import reference_operators
+
+    evaluator = ReferenceEvaluator(str(path), new_ops=reference_operators())
+    return lambda feeds: list(evaluator.run(None, dict(feeds)))
+
+
 ENGINES = {
     OURS: Engine("tvm_ext.model", _open_ours, "TVM thread pool, workers spin by default"),
     "onnxruntime": Engine(
         "onnxruntime", _open_onnxruntime, "intra-op pool, workers spin by default"
     ),
+    REFERENCE: Engine("onnx.reference", _open_reference, "numpy, as installed"),
 }

@@ -39,6 +39,8 @@ def feeds_for(
         ComparisonError: an input has no elements.
     """
     values = declared(model)
+    if batch is not None and (not isinstance(batch, int) or batch < 0):
+        raise InputError(f"batch is a size, not {batch!r}")
     if given is None:
         if batch is None:
             batch = 1
@@ -51,6 +53,8 @@ def feeds_for(
         feeds = _read(given)
         if feeds.keys() != values.keys():
             raise InputError(f"inputs given: {sorted(feeds)}, the model has {sorted(values)}")
+        if batch is not None and all(array.shape[:1] != (batch,) for array in feeds.values()):
+            raise InputError(f"batch is {batch}, but no input given has it as its first size")
     empty = [name for name, array in feeds.items() if array.size == 0]
     if empty:
         raise ComparisonError(f"inputs {empty} have no elements: nothing to compare")
@@ -60,8 +64,15 @@ def feeds_for(
 def _read(given: Mapping[str, np.ndarray] | str | os.PathLike) -> dict[str, np.ndarray]:
     if isinstance(given, Mapping):
         return {name: np.asarray(array) for name, array in given.items()}
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(
+            f"inputs are a mapping from names to arrays or an .npz file, not {type(given).__name__}"
+        )
     try:
-        with np.load(given, allow_pickle=False) as file:
+        loaded = np.load(given, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise ValueError("one array without a name; give an .npz file")
+        with loaded as file:
             return dict(file)
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"cannot read inputs from {os.fspath(given)}: {error}") from error

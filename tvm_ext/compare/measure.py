@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -16,7 +17,7 @@ import onnx_ir as ir
 
 from ..errors import ComparisonError, MissingPackageError
 from .client import Worker
-from .engines import ENGINES, OURS
+from .engines import ENGINES, OURS, REFERENCE
 from .inputs import Given, declared, feeds_for
 from .result import Comparison, Side, this_machine
 from .statistics import QUIET, Accuracy, Block, accuracy, latency
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ..executors.plan import MemoryPlan
 
 __all__ = ["compare"]
+
+_log = logging.getLogger("tvm_ext.compare")
 
 # Longer than the threads of either engine spin after a run, so that they do not meet the other's.
 PAUSE = 0.15
@@ -54,7 +57,8 @@ def compare(
     Args:
         model: as for ``convert_and_build``.
         inputs: arrays by name, or an ``.npz`` file; random ones of a fixed seed by default.
-        against: a name in ``tvm_ext.compare.engines.ENGINES``.
+        against: a name in ``tvm_ext.compare.engines.ENGINES``. A model with operators of plugins,
+            which onnxruntime lacks, is compared with their numpy references instead.
         target: as for ``convert_and_build``.
         threads: of each engine; by default every CPU that this process may use.
         batch: the size of symbolic first dims.
@@ -80,6 +84,10 @@ def compare(
     specialise(source, shapes)
     if not source.graph.outputs:
         raise ComparisonError("the model has no outputs: nothing to compare")
+    plugins = _plugins_of(source)
+    if plugins and against == "onnxruntime":
+        _log.warning("onnxruntime lacks %s: comparing with numpy references", ", ".join(plugins))
+        against = REFERENCE
     feeds = feeds_for(source, inputs, batch)
     threads = threads or cores.threads()
     resolved = targets.resolve(target, threads)
@@ -95,7 +103,7 @@ def compare(
         theirs = _onnx_file(source, Path(folder))
         with (
             Worker(Job(OURS, ours, feeds, threads)) as us,
-            Worker(Job(against, theirs, feeds, threads)) as them,
+            Worker(Job(against, theirs, feeds, threads, tuple(plugins.values()))) as them,
         ):
             outputs = _accuracies([v.name for v in source.graph.outputs], us, them)
             blocks = _alternate((us, them), rounds, seconds)
@@ -122,11 +130,35 @@ def _check(against: str, rounds: int, threads: int | None) -> None:
     rivals = sorted(ENGINES.keys() - {OURS})
     if against not in rivals:
         raise ComparisonError(f"cannot compare against {against!r}; there are {rivals}")
-    if rounds < 1 or (threads is not None and threads < 1):
-        raise ComparisonError("rounds and threads are at least 1")
+    for name, count in (("rounds", rounds), ("threads", 1 if threads is None else threads)):
+        if not isinstance(count, int) or count < 1:
+            raise ComparisonError(f"{name} are a whole number of at least 1, not {count!r}")
     for package in (ENGINES[against].package, "psutil"):
         if find_spec(package) is None:
             raise MissingPackageError(f"{package} is not installed: pip install 'tvm-ext[compare]'")
+
+
+def _plugins_of(source: ir.Model) -> dict[str, str]:
+    """The operators of ``source`` that plugins declare, each with its plugin.
+
+    Raises:
+        ComparisonError: one is declared in no file, or has no reference.
+    """
+    from ..extend.plugin import INTERACTIVE, PLUGINS
+
+    graph = ir.traversal.RecursiveGraphIterator(source.graph)
+    used = {(node.domain, node.op_type) for node in graph}
+    found: dict[str, str] = {}
+    for plugin in (INTERACTIVE, *PLUGINS.values()):
+        for operator in plugin.operators:
+            if operator.domain and (operator.domain, operator.op_type) in used:
+                if plugin is INTERACTIVE or operator.numpy is None:
+                    raise ComparisonError(
+                        f"{operator} is no operator of onnxruntime: a comparison needs its "
+                        "numpy reference, in a plugin's file"
+                    )
+                found[str(operator)] = plugin.name
+    return found
 
 
 def _onnx_file(source: ir.Model, folder: Path) -> Path:

@@ -107,6 +107,7 @@ def plot(comparison: Comparison, path: Path) -> Path:
     figure.suptitle(f"{comparison.model}, {comparison.threads} threads, {comparison.machine.cpu}")
     try:
         figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise OutputPathError(f"cannot write {path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: no image format has this suffix
+        reason = getattr(error, "strerror", None) or error
+        raise OutputPathError(f"cannot write {path}: {reason}") from error
     return path

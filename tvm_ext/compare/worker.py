@@ -25,12 +25,16 @@ WARM_UP = 0.2
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker measures: the model file of an engine on given inputs."""
+    """What a worker measures: the model file of an engine on given inputs.
+
+    ``plugins`` are loaded first, for the references of their operators.
+    """
 
     engine: str
     path: Path
     feeds: Feeds
     threads: int
+    plugins: tuple[str, ...] = ()
 
 
 class Session:
@@ -40,6 +44,8 @@ class Session:
         self._process = require("psutil").Process()
         engine = ENGINES[job.engine]
         require(engine.module)
+        for plugin in job.plugins:
+            require("tvm_ext.extend").load(plugin)
         self._version = str(require(engine.package).__version__)
         self._feeds = job.feeds
         before = self._process.memory_info().rss

@@ -144,6 +144,8 @@ class _Library:
         def call(*arguments):
             dims = dict(zip(tags, arguments[count:], strict=True))
             grid = (ctypes.c_int * len(_TAGS))(*(int(dims.get(tag, 1)) for tag in _TAGS))
+            if min(grid) < 1:
+                raise ValueError(f"{name}: the launch {list(grid)} is empty, an error on a GPU")
             getattr(self.compiled, f"launch_{name}")(grid, *arguments[:count])
 
         return call

@@ -1,8 +1,9 @@
-"""A compiled model as one file: header, kernels as a shared library, aligned weights.
+"""A compiled model as one file: header, kernels as a shared library, texts, aligned weights.
 
-Layout: ``MAGIC``, the header's length as 8 bytes, the header as JSON, then the sections that it
-lists, each at a multiple of ``ALIGNMENT``. Weights are mapped, not read: a page costs memory
-when a kernel first touches it, and processes share it.
+Layout: ``MAGIC``, the format's number as one byte, the header's SHA-256 and its length as 8 bytes,
+the header as JSON, then the sections that it lists, each at a multiple of ``ALIGNMENT``: the
+library, the compressed texts of the program, the weights. Weights are mapped, not read: a page
+costs memory when a kernel first touches it, and processes share it.
 """
 
 from __future__ import annotations
@@ -11,110 +12,204 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
 import numpy as np
 import tvm
 from tvm import relax
 
-from ..errors import BuildError, OutputPathError
-from .native import NativeExecutor
-from .plan import ALIGNMENT, Kernel, Plan, Slot, aligned
+from ..errors import BuildError, OutputPathError, TargetError
+from .cpu import CpuNeeds
+from .plan import ALIGNMENT
+from .saved_plan import plan_as_json, plan_from_json
+from .static import StaticExecutor
 from .vm import VMExecutor
 
-__all__ = ["read", "write"]
+__all__ = ["Saved", "is_artifact", "read", "write"]
 
-MAGIC = b"tvm_ext\x01"
+MAGIC = b"tvm_ext"
+FORMAT = 2
+_FIXED = len(MAGIC) + 1 + hashlib.sha256().digest_size + 8
 
-Executor = NativeExecutor | VMExecutor
+Executor = StaticExecutor | VMExecutor
+Section = bytes | np.ndarray  # of uint8
 
 
-def write(path: str | os.PathLike, executor: Executor, interface: dict[str, object]) -> None:
+@dataclass(frozen=True)
+class Saved:
+    """What a file holds: ``sources`` gives the program's texts, ``interface`` is the caller's."""
+
+    executor: Executor
+    interface: dict[str, Any]
+    sources: Callable[[], dict[str, str]]
+
+
+def write(
+    path: str | os.PathLike,
+    executor: Executor,
+    interface: Mapping[str, object],
+    sources: Mapping[str, str],
+) -> None:
     """Write ``executor`` and what the caller wants to know of it, all or nothing.
 
     Raises:
         OutputPathError: the file cannot be written.
         BuildError: the kernels cannot be linked.
     """
-    path = Path(path)
-    library = _linked(executor)
-    weights: Sequence[np.ndarray] = ()
+    place = _destination(path)
+    sections: list[Section] = [_linked(executor), zlib.compress(json.dumps(sources).encode())]
     header: dict[str, object] = {
         "interface": interface,
         "device": executor.device.dlpack_device_type(),
-        "library": hashlib.sha256(library).hexdigest(),
+        "needs": asdict(executor.needs),
+        "tvm": tvm.__version__,
     }
-    if isinstance(executor, NativeExecutor):
-        weights = executor.plan.weights
-        header["plan"] = _plan_as_json(executor.plan)
-    header["sections"] = _places([len(library), *(array.nbytes for array in weights)])
+    if isinstance(executor, StaticExecutor):
+        sections += [array.reshape(-1).view(np.uint8) for array in executor.plan.weights]
+        header["plan"] = plan_as_json(executor.plan)
+    header["sections"] = _places([len(section) for section in sections])
+    header["checksums"] = [zlib.crc32(section) for section in sections]
     try:
-        with _replaced(path) as file:
-            _write(file, header, [library, *weights])
+        with _replaced(place) as file:
+            _write(file, header, sections)
     except OSError as error:
         raise OutputPathError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def read(path: str | os.PathLike) -> tuple[Executor, dict[str, Any]]:
+def read(path: str | os.PathLike, verify: bool = False) -> Saved:
     """What :func:`write` wrote. The kernels are native code: load only files that you trust.
+
+    Everything but the weights is always checked against its checksum; ``verify`` reads them too.
 
     Raises:
         OutputPathError: the file cannot be read, is not ours, or is damaged.
+        TargetError: it is for another kind of machine, or needs instructions that this one lacks.
     """
-    try:
-        data = np.memmap(path, mode="r")
-    except (OSError, ValueError) as error:
-        raise OutputPathError(f"cannot read {os.fspath(path)}: {error}") from error
-    sections, header = _parsed(path, data)
-    library = sections[0].tobytes()
-    if hashlib.sha256(library).hexdigest() != header["library"]:
-        raise OutputPathError(f"{os.fspath(path)} is damaged")
+    name, data = _mapped(path)
+    header, sections = _parsed(name, data)
+    checked = sections if verify else sections[:2]
+    if [zlib.crc32(section) for section in checked] != header["checksums"][: len(checked)]:
+        raise OutputPathError(f"{name} is damaged")
+    if header["tvm"] != tvm.__version__:
+        raise OutputPathError(
+            f"{name} was built with TVM {header['tvm']}, this is {tvm.__version__}: build it again"
+        )
+    library, texts, *weights = sections
+    needs = CpuNeeds(header["needs"]["triple"], tuple(header["needs"]["features"]))
+    needs.check()
     executor: Executor
     if "plan" in header:
-        executor = NativeExecutor(library, _plan_from_json(header["plan"], sections[1:]))
+        executor = StaticExecutor(plan_from_json(header["plan"], weights), needs, linked=library)
     else:
+        module = _loaded(name, library, header["device"])
         device = tvm.device(header["device"], 0)
-        executor = VMExecutor(relax.VMExecutable(_loaded(library)), device)
-    return executor, header["interface"]
+        executor = VMExecutor(relax.VMExecutable(module), device, needs)
+        executor.linked = library
+
+    def sources() -> dict[str, str]:
+        return json.loads(zlib.decompress(texts))
+
+    return Saved(executor, header["interface"], sources)
 
 
-def _linked(executor: Executor) -> bytes:
+def is_artifact(path: str | os.PathLike) -> bool:
+    """Whether ``path`` is a file that begins as those of :func:`write`, of any format."""
+    try:
+        with open(path, "rb") as file:
+            return Path(path).is_file() and file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def _linked(executor: Executor) -> Section:
     """The kernels (and the VM's code and constants) as a shared library."""
-    if isinstance(executor, NativeExecutor):
-        return executor.library
+    if isinstance(executor, StaticExecutor):
+        return executor.linked()
+    if executor.linked is not None:
+        return executor.linked
+    options = {}
+    if executor.needs.foreign:
+        options["cc"] = f"{executor.needs.triple}-gcc"
+        if shutil.which(options["cc"]) is None:
+            raise BuildError(
+                f"cannot link the kernels for {executor.needs.triple}: "
+                f"no compiler {options['cc']} is on the PATH"
+            )
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
         path = Path(folder, "library.so")
         try:
-            executor.executable.export_library(str(path))
-        except RuntimeError as error:
+            executor.executable.export_library(str(path), **options)
+        except (RuntimeError, ValueError, OSError) as error:
             raise BuildError(f"cannot link the kernels: {error}") from error
         return path.read_bytes()
 
 
-def _loaded(library: bytes) -> tvm.runtime.Module:
+def _loaded(name: str, library: Section, device: int) -> tvm.runtime.Module:
     # A fresh name each time: the loader answers a known one with the library it already has.
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
         path = Path(folder, "library.so")
         path.write_bytes(library)
-        return tvm.runtime.load_module(str(path))
+        try:
+            return tvm.runtime.load_module(str(path))
+        except (RuntimeError, OSError) as error:
+            reason = str(error).strip().splitlines()[0]
+            if device != tvm.cpu().dlpack_device_type():
+                kind = tvm.device(device, 0).type
+                raise TargetError(
+                    f"{name} was built for {kind}, which TVM cannot load on this machine: {reason}"
+                ) from error
+            raise OutputPathError(f"cannot load the kernels of {name}: {reason}") from error
+
+
+def _mapped(path: str | os.PathLike) -> tuple[str, np.ndarray]:
+    """The file's name and its bytes."""
+    if not isinstance(path, str | os.PathLike):
+        raise OutputPathError(f"cannot load from {type(path).__name__}: give the path of a file")
+    name = os.fspath(path)
+    try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise OutputPathError(f"cannot read {name}: it is no regular file")
+        return name, np.memmap(path, mode="r")
+    except (OSError, ValueError) as error:
+        if isinstance(error, OutputPathError):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise OutputPathError(f"cannot read {name}: {reason}") from error
+
+
+def _destination(path: str | os.PathLike) -> Path:
+    """Where the file goes: a link keeps pointing at it."""
+    try:
+        place = Path(os.path.realpath(path))
+        if place.exists() and not place.is_file():
+            raise OutputPathError(f"cannot write {path}: it is no regular file")
+    except (TypeError, ValueError, OSError) as error:
+        if isinstance(error, OutputPathError):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise OutputPathError(f"cannot write {path}: {reason}") from error
+    return place
 
 
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of ``path`` when everything is written."""
-    file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)
-    try:
-        with file:
+    part = path.with_name(f".tvmx-{secrets.token_hex(8)}")
+    with part.open("xb") as file:
+        try:
             yield file
-        os.replace(file.name, path)
-    except BaseException:
-        os.unlink(file.name)
-        raise
+            file.close()
+            part.replace(path)
+        except BaseException:
+            part.unlink()
+            raise
 
 
 def _places(sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -122,93 +217,45 @@ def _places(sizes: Sequence[int]) -> list[tuple[int, int]]:
     places, offset = [], 0
     for size in sizes:
         places.append((offset, size))
-        offset += aligned(size)
+        offset += -(-size // ALIGNMENT) * ALIGNMENT
     return places
 
 
 def _start(header_bytes: int) -> int:
     """Where the sections begin."""
-    return -(-(len(MAGIC) + 8 + header_bytes) // ALIGNMENT) * ALIGNMENT
+    return -(-(_FIXED + header_bytes) // ALIGNMENT) * ALIGNMENT
 
 
-def _write(file: IO[bytes], header: dict, sections: Sequence[bytes | np.ndarray]) -> None:
+def _write(file: IO[bytes], header: Mapping[str, Any], sections: Sequence[Section]) -> None:
     text = json.dumps(header).encode()
-    file.write(MAGIC + len(text).to_bytes(8, "little") + text)
+    file.write(MAGIC + bytes([FORMAT]))
+    file.write(hashlib.sha256(text).digest() + len(text).to_bytes(8, "little") + text)
     start = _start(len(text))
     for (offset, _), section in zip(header["sections"], sections, strict=True):
         file.seek(start + offset)
-        file.write(section if isinstance(section, bytes) else section.tobytes())
+        file.write(section)
     file.truncate(max(file.tell(), start))
 
 
-def _parsed(path: str | os.PathLike, data: np.ndarray) -> tuple[list[np.ndarray], dict]:
-    """The sections as byte arrays, and the header."""
-    fixed = len(MAGIC) + 8
+def _parsed(name: str, data: np.ndarray) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The header, and the sections as byte arrays."""
     if data[: len(MAGIC)].tobytes() != MAGIC:
-        raise OutputPathError(f"{os.fspath(path)} is no model that this version of tvm_ext saved")
-    size = int.from_bytes(data[len(MAGIC) : fixed].tobytes(), "little")
-    start = _start(size)
-    try:
-        header = json.loads(data[fixed : fixed + size].tobytes())
-        places = header["sections"]
-    except (ValueError, KeyError, OverflowError) as error:
-        raise OutputPathError(f"{os.fspath(path)} is damaged") from error
+        raise OutputPathError(f"{name} is no model that tvm_ext saved")
+    if len(data) < _FIXED:
+        raise OutputPathError(f"{name} is truncated")
+    if data[len(MAGIC)] != FORMAT:
+        raise OutputPathError(
+            f"{name} has format {data[len(MAGIC)]}, this version of tvm_ext reads format {FORMAT}: "
+            "build the model again"
+        )
+    size = int.from_bytes(data[_FIXED - 8 : _FIXED].tobytes(), "little")
+    text = data[_FIXED : _FIXED + size].tobytes()
+    if len(text) != size:
+        raise OutputPathError(f"{name} is truncated")
+    if hashlib.sha256(text).digest() != data[len(MAGIC) + 1 : _FIXED - 8].tobytes():
+        raise OutputPathError(f"{name} is damaged")
+    header = json.loads(text)
+    places, start = header["sections"], _start(size)
     if start + max(offset + length for offset, length in places) > len(data):
-        raise OutputPathError(f"{os.fspath(path)} is truncated")
-    return [data[start + o : start + o + length] for o, length in places], header
-
-
-@dataclass
-class _Slots:
-    """Slots by number, each after the slot that it is a view of."""
-
-    rows: list[dict]
-    numbers: dict[int, int]
-
-    def number(self, slot: Slot) -> int:
-        if id(slot) not in self.numbers:
-            base = None if slot.base is None else self.number(slot.base)
-            row = {"shape": slot.shape, "dtype": slot.dtype, "kind": slot.kind, "base": base}
-            self.rows.append(row | {"index": slot.index, "offset": slot.offset})
-            self.numbers[id(slot)] = len(self.rows) - 1
-        return self.numbers[id(slot)]
-
-
-def _plan_as_json(plan: Plan) -> dict:
-    slots = _Slots([], {})
-
-    def many(of: Sequence[Slot]) -> list[int]:
-        return [slots.number(slot) for slot in of]
-
-    return {
-        "kernels": [[k.symbol, many(k.reads), many(k.writes), k.variable] for k in plan.kernels],
-        "inputs": many(plan.inputs),
-        "outputs": many(plan.outputs),
-        "weights": [[array.shape, array.dtype.name] for array in plan.weights],
-        "arena_bytes": plan.arena_bytes,
-        "live_bytes": plan.live_bytes,
-        "slots": slots.rows,
-    }
-
-
-def _plan_from_json(saved: dict, weights: Sequence[np.ndarray]) -> Plan:
-    slots: list[Slot] = []
-    for row in saved["slots"]:
-        base = None if row["base"] is None else slots[row["base"]]
-        shape = tuple(row["shape"])
-        slots.append(Slot(shape, row["dtype"], row["kind"], row["index"], row["offset"], base=base))
-
-    def many(numbers: Sequence[int]) -> tuple[Slot, ...]:
-        return tuple(slots[number] for number in numbers)
-
-    return Plan(
-        kernels=tuple(Kernel(s, many(r), many(w), v) for s, r, w, v in saved["kernels"]),
-        inputs=many(saved["inputs"]),
-        outputs=many(saved["outputs"]),
-        weights=tuple(
-            array.view(dtype).reshape(shape)
-            for array, (shape, dtype) in zip(weights, saved["weights"], strict=True)
-        ),
-        arena_bytes=saved["arena_bytes"],
-        live_bytes=saved["live_bytes"],
-    )
+        raise OutputPathError(f"{name} is truncated")
+    return header, [data[start + o : start + o + length] for o, length in places]

@@ -11,7 +11,7 @@ from tvm import IRModule, tirx
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
-from .lowering import lowering_passes
+from .lowering import finalize_host, lower
 
 __all__ = ["build_c_abi"]
 
@@ -24,11 +24,10 @@ def build_c_abi(kernels: IRModule, target: Target) -> tvm.runtime.Module:
     ``__TVMBackendFreeWorkspace``, which the runtime defines.
     """
     hosted = target.with_host(target)
-    lower, finalize = lowering_passes()
     with target:
         with _without("tirx.MakePackedAPI", *(narrow.info.name for narrow in _STORAGE)):
             lowered = Sequential([tirx.transform.BindTarget(hosted), lower])(kernels)
-        lowered = Sequential([_addresses_alone, *_STORAGE, finalize])(lowered)
+        lowered = Sequential([_addresses_alone, *_STORAGE, finalize_host()])(lowered)
     return tvm.get_global_func(f"target.build.{target.kind.name}")(lowered, target)
 
 

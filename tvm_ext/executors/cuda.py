@@ -3,11 +3,12 @@
 import os
 
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import IRModule, relax, tirx
 
 from ..errors import TargetError
 
-__all__ = ["cuda_sources", "prepare"]
+__all__ = ["cuda_sources", "named_in_c", "prepare", "skip_empty_launches"]
 
 # TVM hands its text to nvcc or nvrtc with --use_fast_math: denormals become zero, division,
 # square root, exp and pow lose bits. These are its switches against that; a user's own win.
@@ -17,6 +18,64 @@ _PRECISE = {
         "--use_fast_math=false --ftz=false --prec-div=true --prec-sqrt=true"
     ),
 }
+
+
+def named_in_c(module: IRModule) -> IRModule:
+    """``module`` with a letter before each name in its kernels that starts with a digit.
+
+    Exporters number their values, kernels name their buffers after them, and TVM writes those
+    names into CUDA C as they are.
+    """
+    kernels = {
+        symbol: _named_in_c(function) if isinstance(function, tirx.PrimFunc) else function
+        for symbol, function in module.functions_items()
+    }
+    return IRModule(kernels, attrs=module.attrs)
+
+
+def _named_in_c(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    renamed: dict[tirx.Var, tirx.Var] = {}
+
+    def rename(var: tirx.Var) -> tirx.Var:
+        if not var.name[:1].isdigit():
+            return var
+        return renamed.setdefault(var, tirx.Var(f"v{var.name}", var.ty))
+
+    return tvm_ffi.structural_map(kernel, (tirx.Var, rename))
+
+
+@tvm.transform.module_pass(opt_level=0, name="SkipEmptyLaunches")
+def skip_empty_launches(module: IRModule, _context: object) -> IRModule:
+    """The module pass that guards launches whose symbolic extents may leave no thread.
+
+    A launch of no block is an error of the driver, not an empty loop.
+    """
+    kernels = {
+        symbol: function.with_body(_guarded(function.body))
+        if isinstance(function, tirx.PrimFunc)
+        else function
+        for symbol, function in module.functions_items()
+    }
+    return IRModule(kernels, attrs=module.attrs)
+
+
+def _guarded(stmt: tirx.Stmt) -> tirx.Stmt:
+    if isinstance(stmt, tirx.SeqStmt):
+        return tirx.SeqStmt([_guarded(child) for child in stmt.seq])
+    if not isinstance(stmt, tirx.AttrStmt):
+        return stmt
+    if stmt.attr_key != "thread_extent":
+        return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, _guarded(stmt.body))
+    extents = _symbolic_extents(stmt)
+    return tirx.IfThenElse(tirx.all(*(e > 0 for e in extents)), stmt, None) if extents else stmt
+
+
+def _symbolic_extents(stmt: tirx.Stmt) -> list[tirx.Expr]:
+    """The extents, not constant, of the launch that begins with ``stmt``."""
+    if not isinstance(stmt, tirx.AttrStmt) or stmt.attr_key != "thread_extent":
+        return []
+    own = [] if isinstance(stmt.value, tirx.IntImm) else [stmt.value]
+    return own + _symbolic_extents(stmt.body)
 
 
 def cuda_sources(executable: relax.VMExecutable) -> str:

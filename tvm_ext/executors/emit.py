@@ -10,7 +10,7 @@ ENTRY = "tvmx_execute"
 
 _PARAMETERS = (
     "const unsigned char *weights, unsigned char *arena, "
-    "void *const *inputs, void *const *outputs, double *seconds"
+    "void *const *inputs, void *const *outputs, void (*observe)(int, double)"
 )
 
 
@@ -20,10 +20,10 @@ def kernel_symbol(name: str) -> str:
 
 
 def entry_source(plan: Plan) -> str:
-    """C text of ``int tvmx_execute(weights, arena, inputs, outputs, seconds)``.
+    """C text of ``int tvmx_execute(weights, arena, inputs, outputs, observe)``.
 
-    It returns 0 or the code of the kernel that failed. ``seconds`` is NULL, or has room for the
-    time that each kernel took.
+    It returns 0 or the code of the kernel that failed. ``observe`` is NULL, or called after each
+    kernel with its number and its seconds.
     """
     return "\n".join([*_head(plan), *_body(plan), ""])
 
@@ -40,12 +40,12 @@ def _body(plan: Plan) -> Iterator[str]:
     offsets = plan.weight_offsets
     yield f"\nint {ENTRY}({_PARAMETERS}) {{"
     yield "  int code;"
-    yield "  double start = seconds ? tvmx_seconds() : 0;"
-    yield "  (void)weights, (void)arena, (void)inputs, (void)outputs, (void)code;"
+    yield "  double start = observe ? tvmx_seconds() : 0;"
+    yield "  (void)weights, (void)arena, (void)inputs, (void)outputs, (void)code, (void)start;"
     for number, kernel in enumerate(plan.kernels):
         where = ", ".join(_address(slot, offsets) for slot in (*kernel.reads, *kernel.writes))
         yield f"  if ((code = {kernel_symbol(kernel.symbol)}({where}))) return code;"
-        yield f"  if (seconds) start = (seconds[{number}] = tvmx_seconds() - start) + start;"
+        yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
     for number, slot in enumerate(plan.outputs):
         if (slot.root.kind, slot.root.index) != ("output", number):
             yield f"  memcpy(outputs[{number}], {_address(slot, offsets)}, {slot.nbytes});"

@@ -1,15 +1,18 @@
 """The TIR pipeline of our builds: TVM's own, with register tiles and named values on the stack."""
 
 import tvm
-from tvm import tirx
-from tvm.s_tir.pipeline import default_s_tir_pipeline
+from tvm import s_tir, tirx
+from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from .cuda import skip_empty_launches
 from .named_values import rewrite_stores
 
-__all__ = ["TIR_PIPELINE", "lowering_passes"]
+__all__ = ["TIR_PIPELINE", "finalize_host", "lower"]
 
 TIR_PIPELINE = "tvm_ext"
+
+blocks, loops = s_tir.transform, tirx.transform
 
 # TVM moves locals over 1 KiB to a heap workspace; LLVM then keeps an accumulator in registers
 # only by store promotion, which any extra statement in the reduction loop breaks (up to 2x).
@@ -69,38 +72,85 @@ def _stack_locals(module, _context):
     return tvm.IRModule(functions, attrs=module.attrs)
 
 
-def _keeping_single_trips(lower: tvm.ir.transform.Pass) -> tvm.ir.transform.Pass:
-    """``lower`` with LoopPartition told to leave loops of one trip to the simplifier.
+def _passes() -> list[tvm.ir.transform.Pass]:
+    """TVM's passes, but loops are cut at their hints before index types are narrowed.
 
-    By itself it puts an int32 zero in the place of their variable, also where that is int64.
+    Narrowing gives int64 loops new variables, and the hints do not follow: none would be cut.
     """
+    return [
+        blocks.CanonicalizeLoop(),
+        blocks.LowerCrossThreadReduction(),
+        blocks.LowerInitBlock(),
+        blocks.PlanAndUpdateBufferAllocationLocation(),
+        blocks.ConvertBlocksToOpaque(),
+        blocks.LiftThreadBinding(),
+        blocks.ManifestSharedMemoryLocalStage(),
+        blocks.CompactBufferAllocation(),
+        blocks.LowerAutoCopy(),
+        blocks.UnifyThreadBinding(),
+        blocks.LowerMatchBuffer(),
+        blocks.StmtSimplify(),
+        blocks.InjectPermutedLayout(),
+        blocks.AnnotateIrregularLoop(),
+        blocks.InjectSoftwarePipeline(),
+        blocks.TransformMmaBufferLayout(),
+        blocks.LowerOpaqueBlock(),
+        loops.FlattenBuffer(),
+        loops.BF16ComputeLegalize(),
+        blocks.LoopPartition(),
+        loops.NarrowDataType(32),
+        loops.StmtSimplify(),
+        loops.VectorizeLoop(),
+        blocks.InjectVirtualThread(),
+        blocks.InjectDoubleBuffer(),
+        loops.StorageRewrite(),
+        blocks.HoistIfThenElse(),
+        loops.UnrollLoop(),
+        blocks.RenormalizeSplitPattern(),
+        loops.StmtSimplify(),
+        loops.RemoveNoOp(),
+        blocks.RewriteUnsafeSelect(),
+        loops.CommonSubexprElim(),
+        loops.FP8ComputeLegalize(),
+        blocks.VerifyVTCMLimit(),
+        blocks.LowerVtcmAlloc(),
+        loops.VerifyMemory(),
+        loops.AnnotateEntryFunc(),
+        blocks.ThreadSync("shared"),
+        blocks.ThreadSync("shared.dyn"),
+        blocks.ThreadSync("warp"),
+        blocks.InferFragment(),
+        blocks.LowerThreadAllreduce(),
+        blocks.MergeSharedMemoryAllocations(),
+        skip_empty_launches,
+        loops.SplitHostDevice(),
+        loops.MakePackedAPI(),
+        loops.FP8StorageLegalize(),
+        loops.BF16StorageLegalize(),
+    ]
 
-    @tvm.transform.module_pass(opt_level=0, name="LowerKernels")
-    def lower_kernels(module, context):
-        config = dict(context.config) | {
-            "s_tir.LoopPartition": {"no_unroll_loop_with_extent_one": True}
-        }
-        with tvm.ir.transform.PassContext(
-            opt_level=context.opt_level,
-            required_pass=context.required_pass,
-            disabled_pass=context.disabled_pass,
-            config=config,
-        ):
-            return lower(module)
 
-    return lower_kernels
+@tvm.transform.module_pass(opt_level=0, name="LowerKernels")
+def lower(module, context):
+    # By itself LoopPartition puts an int32 zero in the place of the variable of a loop of one
+    # trip, also where that is int64.
+    partition = {"s_tir.LoopPartition": {"no_unroll_loop_with_extent_one": True}}
+    with tvm.ir.transform.PassContext(
+        opt_level=context.opt_level,
+        required_pass=context.required_pass,
+        disabled_pass=context.disabled_pass,
+        config=dict(context.config) | partition,
+    ):
+        return tvm.ir.transform.Sequential(_passes())(module)
 
 
-def lowering_passes() -> tuple[tvm.ir.transform.Pass, tvm.ir.transform.Pass]:
-    """From scheduled kernels to loops and a calling convention, and from there to intrinsics."""
-    lower, finalize_host, _ = default_s_tir_pipeline()
-    finalize = tvm.ir.transform.Sequential([_stack_locals, finalize_host()])
-    return _keeping_single_trips(lower), finalize
+def finalize_host() -> tvm.ir.transform.Pass:
+    """What stands between lowered host functions and code generation."""
+    return tvm.ir.transform.Sequential([_stack_locals, finalize_host_passes()])
 
 
 def _pipeline():
-    lower, finalize_host = lowering_passes()
-    return lower, lambda: finalize_host, default_s_tir_pipeline()[2]
+    return lower, finalize_host, finalize_device_passes
 
 
 register_tir_pipeline(TIR_PIPELINE, _pipeline)

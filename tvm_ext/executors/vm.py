@@ -13,6 +13,7 @@ from . import (
     cuda,
     loops,  # noqa: F401  registers the driver that compiled loops call
 )
+from .cpu import CpuNeeds
 from .lowering import TIR_PIPELINE
 
 __all__ = ["VMExecutor"]
@@ -43,21 +44,26 @@ class VMExecutor:
     """Runs ``main`` of a module in the Relax VM; safe to call from several threads."""
 
     memory = None  # allocated as it runs
+    linked: np.ndarray | None = None  # the library's bytes, where it came from a file
 
-    def __init__(self, executable: relax.VMExecutable, device: tvm.runtime.Device):
+    def __init__(self, executable: relax.VMExecutable, device: tvm.runtime.Device, needs: CpuNeeds):
         self.executable = executable
         self.device = device
+        self.needs = needs
         # A VM holds call frames: one per thread, on the shared executable.
         self._local = threading.local()
 
     @classmethod
     def build(cls, module: IRModule, target: Target) -> "VMExecutor":
         """Compile ``module`` (kernels already scheduled) for ``target``."""
+        if target.kind.name == "cuda":
+            module = cuda.named_in_c(module)
         with target:
             executable = relax.build(
                 module, target, relax_pipeline=_lowering(), tir_pipeline=TIR_PIPELINE
             )
-        return cls(executable, tvm.device("cuda" if target.kind.name == "cuda" else "cpu"))
+        device = tvm.device("cuda" if target.kind.name == "cuda" else "cpu")
+        return cls(executable, device, CpuNeeds.of(target))
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         vm = self._vm()  # before the tensors: it says what a machine without the device lacks
@@ -95,6 +101,7 @@ class VMExecutor:
 
     def _vm(self) -> relax.VirtualMachine:
         if not hasattr(self._local, "vm"):
+            self.needs.check()
             if self.device != tvm.cpu():
                 cuda.prepare(self.device)
             # The pooled allocator keeps a bucket per size and would grow with dynamic shapes.

@@ -9,9 +9,21 @@ point of the group ``tvm_ext.plugins``. ``tvm-ext new-op`` writes a file to star
 ``tvm-ext check-op`` proves it right.
 """
 
+from .contract import check
 from .operator import Operator, operator
 from .plugin import Plugin, load, load_installed
 from .samples import Sample
+from .scaffold import new_operator
 from .steps import step
 
-__all__ = ["Operator", "Plugin", "Sample", "load", "load_installed", "operator", "step"]
+__all__ = [
+    "Operator",
+    "Plugin",
+    "Sample",
+    "check",
+    "load",
+    "load_installed",
+    "new_operator",
+    "operator",
+    "step",
+]

@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from ..errors import BuildError
 from ..pipeline import Pipeline
+from ..schedules.cuda.checked import flaw
 from .plugin import place
 
 __all__ = ["MARK", "OperatorRule", "insert_rule", "mark_kernels"]
@@ -58,21 +59,29 @@ class OperatorRule(dl.base.ScheduleRule):
         if self.operator not in _owners(func):
             return None
         try:
-            if isinstance(self.rule, dl.base.ScheduleRule):
-                return self.rule.apply(func, target, tunable)
-            schedule = Schedule(func)
-            self.rule(schedule, target)
+            schedule = self._scheduled(func, target, tunable)
         except (NotImplementedError, ScheduleError, InternalError) as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             self.declined.append(lines[0] if lines else repr(error))
             _log.info("%s declines: %s", self.place, self.declined[-1])
             return None
         except Exception as error:
-            raise BuildError(
-                f"the {self.kind} schedule of {self.operator}, {self.place}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            raise self._failure(f"{type(error).__name__}: {error}") from error
+        if schedule is not None and self.kind == "cuda":
+            reason = flaw(schedule.mod["main"], target)
+            if reason is not None:
+                raise self._failure(reason)
         return schedule
+
+    def _scheduled(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
+        if isinstance(self.rule, dl.base.ScheduleRule):
+            return self.rule.apply(func, target, tunable)
+        schedule = Schedule(func)
+        self.rule(schedule, target)
+        return schedule
+
+    def _failure(self, reason: str) -> BuildError:
+        return BuildError(f"the {self.kind} schedule of {self.operator}, {self.place}: {reason}")
 
 
 def insert_rule(steps: Pipeline, rule: OperatorRule) -> Pipeline:

@@ -13,7 +13,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
@@ -69,6 +68,7 @@ PLUGINS: dict[str, Plugin] = {}
 #: Declarations outside of any load, as in a notebook or a test, belong to this one.
 INTERACTIVE = Plugin("interactive")
 _loading: list[Plugin] = []
+_loaded_groups: set[str] = set()
 
 
 def current() -> Plugin:
@@ -100,12 +100,14 @@ def load(source: object) -> Plugin:
     return _load_module(name)
 
 
-@cache
 def load_installed() -> None:
     """Load, once, the plugins of installed packages (entry points ``tvm_ext.plugins``).
 
     One that fails is a warning: it must not stop the models that do not need it.
     """
+    if _GROUP in _loaded_groups:
+        return
+    _loaded_groups.add(_GROUP)  # first, because a plugin may ask for a pipeline
     for point in sorted(entry_points(group=_GROUP), key=_name):
         try:
             _load_module(point.module)

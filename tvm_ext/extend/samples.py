@@ -6,7 +6,8 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
 import numpy as np
@@ -36,7 +37,7 @@ class Sample:
     """
 
     inputs: tuple[np.ndarray | None, ...]
-    attributes: Mapping[str, object] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
     symbolic: tuple[tuple[str | int, ...], ...] | None = None
 
     def __str__(self) -> str:
@@ -71,9 +72,10 @@ class Family:
         matches = list(_INPUT.finditer(text))
         if "".join(match[0] for match in matches) != text or not matches:
             raise PluginError(f'shapes of {operator}: {text!r} is not "name[dim, ...], ..."')
-        names = [parameter.name for parameter in operator.schema.inputs]
+        parameters = list(signature(operator.function).parameters.values())[1:]
+        names = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        variadic = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters)
         given = [match[1] for match in matches]
-        variadic = bool(names) and len(given) > len(names)
         if not variadic and given != names[: len(given)]:
             raise PluginError(f"shapes of {operator} name inputs {given}; it has {names}")
         unknown = sorted(attributes.keys() - operator.schema.attributes.keys())

@@ -50,7 +50,7 @@ def derive_schema(
     parameters = list(signature(function, eval_str=True).parameters.values())[1:]
     inputs = [p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
     attributes = [p for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
-    results = [f"y{k}" if k else "y" for k in range(outputs)]
+    results = [f"output{k}" for k in range(outputs)]
     # Every tensor has a type of its own: what combinations are served, the converter says.
     return OpSchema(
         op_type,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from types import FunctionType
+from typing import Any, TypeVar
 
 from tvm.s_tir import dlight as dl
 
 from .. import pipeline
-from ..errors import PluginError
-from .plugin import current
+from ..errors import BuildError, PluginError, TvmExtError
+from .plugin import current, place
 
 __all__ = ["step"]
 
@@ -41,6 +42,7 @@ def step(
 
     def add(run: Run) -> Run:
         made = run() if isinstance(run, type) and issubclass(run, dl.base.ScheduleRule) else run
+        own = _named(name, made) if isinstance(made, FunctionType) else made
 
         def extend(steps: pipeline.Pipeline) -> pipeline.Pipeline:
             wanted = target in (None, steps.target.kind.name) and steps.opt_level >= opt_level
@@ -48,7 +50,7 @@ def step(
             there = anchor is None or any(step.name == anchor for step in steps.steps)
             if not (wanted and there):
                 return steps
-            return steps.insert(name, made, before=before, after=after, phase=phase, bound=bound)
+            return steps.insert(name, own, before=before, after=after, phase=phase, bound=bound)
 
         _try(extend, name, before or after, target)
         pipeline.EXTENSIONS.append(extend)
@@ -58,6 +60,22 @@ def step(
         return run
 
     return add
+
+
+def _named(name: str, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``run``, whose errors say where the step stands."""
+
+    def named(value: Any) -> Any:
+        try:
+            return run(value)
+        except TvmExtError:
+            raise
+        except Exception as error:
+            where = place(run.__code__)
+            reason = f"{type(error).__name__}: {error}"
+            raise BuildError(f"step {name!r}, {where}: {reason}") from error
+
+    return named
 
 
 def _try(extend, name: str, anchor: str | None, kind: str | None) -> None:

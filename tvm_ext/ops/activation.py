@@ -7,7 +7,7 @@ from tvm import tirx
 
 from . import approximations
 from .approximations import erf, exp, expm1_negative, log1p_positive
-from .elementwise import elementwise
+from .elementwise import dtype_of, elementwise
 from .formula import once
 
 __all__ = [
@@ -125,9 +125,12 @@ def silu(x):
 @elementwise
 def shrink(x, *, bias, lambd):
     """``x[...] -> x + bias`` below ``-lambd``, ``x - bias`` above ``lambd``, else 0."""
+    dtype = dtype_of(x)
+    if "float" not in dtype:
+        x = once(x.astype("float64"))  # also uint64, in which -lambd does not exist
     lambd, bias = _literal(lambd, x), _literal(bias, x)
     above = tirx.Select(x > lambd, x - bias, _zero(x))
-    return tirx.Select(x < _zero(x) - lambd, x + bias, above)
+    return tirx.Select(x < _zero(x) - lambd, x + bias, above).astype(dtype)
 
 
 @elementwise

@@ -1,28 +1,34 @@
-"""Conversions that a plain machine conversion does not give: to bool, to float8, of bits."""
+"""Conversions that a plain machine conversion does not give: bool, narrow types, bits."""
 
 from tvm import te, tirx
 
+from . import narrow
 from .elementwise import dtype_of
-from .float8 import FORMATS, decode, encode
+from .float8 import FORMATS, from_float8, to_float8
 
 __all__ = ["bit_cast", "cast"]
 
 
-def cast(x: te.Tensor, dtype: str, saturate: bool = True) -> te.Tensor:
-    """``x[...]`` as ``dtype``, as ONNX Cast does where float8 or bool takes part.
+def cast(
+    x: te.Tensor, source: str, dtype: str, saturate: bool = True, round_mode: str = "up"
+) -> te.Tensor:
+    """``x[...]`` of element type ``source`` as ``dtype``, as ONNX Cast does.
 
     float8 rounds half to even; out of range it gives the largest finite value, or, unless
-    ``saturate``, infinity (NaN where the type has none).
+    ``saturate``, infinity (NaN where the type has none). The types of ``narrow`` are stored.
     """
-    source = dtype_of(x)
 
     def element(value: tirx.Expr) -> tirx.Expr:
+        if source in narrow.STORAGE:
+            value = narrow.decode(value, source)
         if source in FORMATS:
-            value = decode(value, source)
+            value = from_float8(value, source)
         if dtype == "bool":
             return tirx.NE(value, tirx.const(0, dtype_of(value)))
+        if dtype in narrow.STORAGE:
+            return narrow.encode(value, dtype, saturate, round_mode)
         if dtype in FORMATS:
-            return encode(value.astype("float32"), dtype, saturate)
+            return to_float8(value.astype("float32"), dtype, saturate)
         return value.astype(dtype)
 
     return te.compute(x.shape, lambda *i: element(x(*i)), "cast")
@@ -30,4 +36,11 @@ def cast(x: te.Tensor, dtype: str, saturate: bool = True) -> te.Tensor:
 
 def bit_cast(x: te.Tensor, dtype: str) -> te.Tensor:
     """The bits of ``x[...]`` read as ``dtype``, which has the same size."""
-    return te.compute(x.shape, lambda *i: tirx.reinterpret(dtype, x(*i)), "bit_cast")
+
+    def element(value: tirx.Expr) -> tirx.Expr:
+        if "bool" in (dtype, dtype_of(x)):  # TVM has no bits of a bool
+            value = value.astype("uint8") if dtype_of(x) == "bool" else value
+            return value.astype("bool") if dtype == "bool" else tirx.reinterpret(dtype, value)
+        return tirx.reinterpret(dtype, value)
+
+    return te.compute(x.shape, lambda *i: element(x(*i)), "bit_cast")

@@ -10,18 +10,18 @@ def eye(shape, k, dtype):
 
 
 def arange(start, delta, length, compute_dtype):
-    """``start + delta * i`` for ``i < length``; ``start``, ``delta`` are rank 0."""
+    """``start + delta * i`` for ``i < length``; ``start`` and ``delta`` have one element."""
 
     def element(i):
-        step = i.astype(compute_dtype) * delta[()].astype(compute_dtype)
-        return (start[()].astype(compute_dtype) + step).astype(start.dtype)
+        step = i.astype(compute_dtype) * _only(delta).astype(compute_dtype)
+        return (_only(start).astype(compute_dtype) + step).astype(start.dtype)
 
     return te.compute((length,), element, "arange")
 
 
 def range_length(start, limit, delta, compute_dtype):
     """How many elements ``arange`` has: ``int64[1]``; none where ``delta`` is 0."""
-    first, last, step = (v[()].astype(compute_dtype) for v in (start, limit, delta))
+    first, last, step = (_only(v).astype(compute_dtype) for v in (start, limit, delta))
 
     def count():
         if compute_dtype.startswith("float"):
@@ -67,3 +67,7 @@ def trilu(x, k, upper):
         return tirx.Select(kept, x(*index), tirx.const(0, x.dtype))
 
     return te.compute(x.shape, element, "trilu")
+
+
+def _only(x):
+    return x(*[0] * len(x.shape))

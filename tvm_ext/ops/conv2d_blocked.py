@@ -17,7 +17,9 @@ __all__ = [
     "pack_channels",
     "pack_depthwise_weight",
     "pack_weight",
+    "padded",
     "unblock",
+    "unpack_weight",
 ]
 
 
@@ -38,6 +40,13 @@ def pack_weight(weight: np.ndarray, in_lanes: int, out_lanes: int, vectors: int)
     padded[:oc] = weight
     split = padded.reshape(-1, tile, ic // in_lanes, in_lanes, kh, kw)
     return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))
+
+
+def unpack_weight(packed: np.ndarray) -> np.ndarray:
+    """What :func:`pack_weight` packed, with the output channels that it added."""
+    tiles, ic_blocks, kh, kw, in_lanes, tile = packed.shape
+    channels = packed.transpose(0, 5, 1, 4, 2, 3)
+    return np.ascontiguousarray(channels.reshape(tiles * tile, ic_blocks * in_lanes, kh, kw))
 
 
 def pack_depthwise_weight(weight: np.ndarray, lanes: int) -> np.ndarray:
@@ -62,18 +71,21 @@ def unblock(x: te.Tensor, channels: int) -> te.Tensor:
     )
 
 
-def _padded(x: te.Tensor, pads: Sequence[int]) -> te.Tensor:
-    """``x[N, C/b, H, W, b]`` with zeros around H and W; ``pads``: top, left, bottom, right."""
-    if not any(pads):
+def padded(x: te.Tensor, before: Sequence[int], extents: Sequence[int]) -> te.Tensor:
+    """``x[N, C/b, H, W, b]`` with zeros around H and W.
+
+    ``before``: rows above and columns to the left; ``extents``: height and width of the result.
+    """
+    n, o, h, w, lanes = (int(d) for d in x.shape)
+    top, left = before
+    if not (top or left) and (h, w) == (*extents,):
         return x
-    top, left, bottom, right = pads
-    n, o, h, w, lanes = x.shape
 
     def inside(n, o, i, j, lane):
         within = tirx.all(i >= top, i < h + top, j >= left, j < w + left)
         return tirx.if_then_else(within, x[n, o, i - top, j - left, lane], tirx.const(0, x.dtype))
 
-    return te.compute((n, o, h + top + bottom, w + left + right, lanes), inside, "padded")
+    return te.compute((n, o, *extents, lanes), inside, "padded")
 
 
 def _extent(size: int, kernel: int, stride: int, dilation: int) -> int:
@@ -135,8 +147,10 @@ def _convolution(
 
     Columns past the end repeat the last one and are never written: no tile needs a tail.
     """
-    padded = _padded(x, pads)
-    n, _, h, w, _ = padded.shape
+    top, left, bottom, right = pads
+    rows, row = (int(d) for d in x.shape[2:4])
+    source = padded(x, (top, left), (rows + top + bottom, row + left + right))
+    n, _, h, w, _ = source.shape
     (sh, sw), (dh, dw), (kh, kw) = strides, dilations, kernel
     height, width = _extent(h, kh, sh, dh), _extent(w, kw, sw, dw)
     rh, rw = te.reduce_axis((0, kh), "rh"), te.reduce_axis((0, kw), "rw")
@@ -147,7 +161,7 @@ def _convolution(
             column = tirx.min(column, width - 1)
 
         def pixel(channel_block, channel_lane):
-            return padded[n, channel_block, i * sh + rh * dh, column * sw + rw * dw, channel_lane]
+            return source[n, channel_block, i * sh + rh * dh, column * sw + rw * dw, channel_lane]
 
         return te.sum(term(pixel, o, lane, rh, rw), axis=[*outer, rh, rw, *inner])
 

@@ -1,8 +1,10 @@
 """Einstein summation: ellipses, repeated labels within an operand, any number of operands."""
 
-from tvm import te, tirx
+from tvm import te
 
-__all__ = ["einsum", "result_labels"]
+from .elementwise import broadcast_dim, broadcast_index
+
+__all__ = ["einsum", "extents", "result_labels"]
 
 
 def result_labels(equation, ranks):
@@ -45,16 +47,13 @@ def _expanded(term, count):
 def einsum(labels, output, *operands):
     """Multiply the operands and sum over every label that ``output`` lacks.
 
-    ``labels[k]`` names the axes of ``operands[k]``; dims of one label are equal or 1.
+    ``labels[k]`` names the axes of ``operands[k]``; dims of one label are equal or 1, perhaps
+    known only at run time.
     Sums run in float32 for narrow floats; the result has the type of the operands.
     """
     dtype = operands[0].dtype
     wide = "float32" if str(dtype) in ("float16", "bfloat16") else dtype
-    extent = {}
-    for own, operand in zip(labels, operands, strict=True):
-        for label, dim in zip(own, operand.shape, strict=True):
-            if label not in extent or _is_one(extent[label]):
-                extent[label] = dim
+    extent = extents(labels, [operand.shape for operand in operands])
     summed = [label for label in extent if label not in output]
     axes = [te.reduce_axis((0, extent[label]), f"r{k}") for k, label in enumerate(summed)]
 
@@ -63,7 +62,7 @@ def einsum(labels, output, *operands):
         value = None
         for own, operand in zip(labels, operands, strict=True):
             index = [
-                tirx.const(0, "int64") if _is_one(dim) else at[label]
+                broadcast_index(dim, at[label], extent[label])
                 for label, dim in zip(own, operand.shape, strict=True)
             ]
             factor = operand(*index).astype(wide)
@@ -77,5 +76,10 @@ def einsum(labels, output, *operands):
     return te.compute(shape, lambda *i: total(*i).astype(dtype), "einsum_narrow")
 
 
-def _is_one(dim):
-    return isinstance(dim, tirx.IntImm) and int(dim) == 1
+def extents(labels, shapes):
+    """How many values each label takes: the broadcast of the dims that it names."""
+    result = {}
+    for own, shape in zip(labels, shapes, strict=True):
+        for label, dim in zip(own, shape, strict=True):
+            result[label] = broadcast_dim(result.get(label, 1), dim)
+    return result

@@ -13,7 +13,12 @@ from tvm.sym import Analyzer
 
 from .formula import formula, once
 
-__all__ = ["broadcast_dim", "broadcast_shape", "dtype_of", "elementwise", "float_compute"]
+__all__ = [
+    "broadcast_dim", "broadcast_index", "broadcast_shape", "dtype_of", "elementwise",
+    "float_compute",
+]  # fmt: skip
+
+Dim = int | tirx.Expr
 
 NARROW_FLOATS = ("float16", "bfloat16")
 
@@ -89,15 +94,17 @@ def broadcast_dim(a: int | tirx.Expr, b: int | tirx.Expr) -> int | tirx.Expr:
 
 def _broadcast_element(x: te.Tensor, index: Sequence, shape: Sequence) -> tirx.Expr:
     offset = len(shape) - len(x.shape)
-    own = []
-    for dim, i, extent in zip(x.shape, index[offset:], shape[offset:], strict=True):
-        if _equal(dim, extent):
-            own.append(i)
-        elif _is_one(dim):
-            own.append(0)
-        else:  # known at run time only
-            own.append(tirx.Select(dim == 1, tirx.const(0, "int64"), i.astype("int64")))
-    return x(*own)
+    return x(*map(broadcast_index, x.shape, index[offset:], shape[offset:]))
+
+
+def broadcast_index(dim: Dim, i: tirx.Expr, extent: Dim) -> Dim:
+    """Where a dim that broadcasts to ``extent`` is read for index ``i`` of that."""
+    if _equal(dim, extent):
+        return i
+    if _is_one(dim):
+        return 0
+    # Known at run time only.
+    return tirx.Select(dim == 1, tirx.const(0, "int64"), i.astype("int64"))
 
 
 def _widened(x: tirx.Expr) -> tirx.Expr:

@@ -8,6 +8,7 @@ from tvm import te, tirx
 from tvm.script.ir_builder import tirx as T
 
 from . import serial
+from .elementwise import dtype_of, float_compute
 
 
 def gather(x, indices, axis):
@@ -93,11 +94,9 @@ def _extremum(better):
     """``min`` or ``max`` of two numbers, NaN if one of them is."""
 
     def choose(old, new):
-        keep = (
-            tirx.any(better(old, new), tirx.isnan(old))
-            if "float" in str(old.ty.dtype)
-            else (better(old, new))
-        )
+        keep = better(old, new)
+        if "float" in dtype_of(old):  # TVM has no isnan of bfloat16
+            keep = tirx.any(keep, tirx.isnan(old.astype(float_compute(dtype_of(old)))))
         return tirx.Select(keep, old, new)
 
     return choose

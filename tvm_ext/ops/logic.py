@@ -15,7 +15,6 @@ bitwise_or = elementwise(tirx.bitwise_or)
 bitwise_xor = elementwise(tirx.bitwise_xor)
 bitwise_not = elementwise(tirx.bitwise_not)
 
-equal = elementwise(lambda a, b: tirx.EQ(a, b), "equal")
 greater = elementwise(lambda a, b: a > b, "greater")
 greater_equal = elementwise(lambda a, b: a >= b, "greater_equal")
 less = elementwise(lambda a, b: a < b, "less")
@@ -23,10 +22,21 @@ less_equal = elementwise(lambda a, b: a <= b, "less_equal")
 
 logical_and = elementwise(tirx.And, "logical_and")
 logical_or = elementwise(tirx.Or, "logical_or")
-logical_xor = elementwise(lambda a, b: tirx.NE(a, b), "logical_xor")
 logical_not = elementwise(tirx.Not, "logical_not")
 
 is_nan = elementwise(tirx.isnan, "is_nan")
+
+
+@elementwise
+def equal(a, b):
+    """``a[...] == b[...]``."""
+    return tirx.EQ(*map(_comparable, (a, b)))
+
+
+@elementwise
+def logical_xor(a, b):
+    """Whether just one of ``a[...]`` and ``b[...]`` is true."""
+    return tirx.NE(*map(_comparable, (a, b)))
 
 
 @elementwise
@@ -59,16 +69,23 @@ def shift_right(x, amount):
     shifted = tirx.shift_right(x, _in_range(amount))
     if dtype_of(x).startswith("uint"):
         return tirx.Select(_is_shift(amount), shifted, tirx.const(0, x.ty))
-    return shifted  # by bits - 1 at most: nothing but the sign is left
+    sign = tirx.shift_right(x, tirx.const(_bits(x) - 1, x.ty))
+    return tirx.Select(_is_shift(amount), shifted, sign)
+
+
+def _comparable(x):
+    """LLVM code generation compares two bools as if they were floats."""
+    return x.astype("uint8") if dtype_of(x) == "bool" else x
 
 
 def _in_range(amount):
-    return tirx.Select(_is_shift(amount), amount, tirx.const(_bits(amount) - 1, amount.ty))
+    return tirx.bitwise_and(amount, tirx.const(_bits(amount) - 1, amount.ty))
 
 
 def _is_shift(amount):
-    below = amount < tirx.const(_bits(amount), amount.ty)
-    return below if dtype_of(amount).startswith("uint") else tirx.all(amount >= 0, below)
+    # Not as amount < bits: TVM rewrites that to a difference, and refuses a negative unsigned one.
+    beyond = tirx.bitwise_and(amount, tirx.bitwise_not(tirx.const(_bits(amount) - 1, amount.ty)))
+    return tirx.EQ(beyond, tirx.const(0, amount.ty))
 
 
 def _bits(x):

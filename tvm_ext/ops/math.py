@@ -32,10 +32,15 @@ tan = elementwise(tirx.tan)
 asin = elementwise(tirx.asin)
 acos = elementwise(tirx.acos)
 atan = elementwise(tirx.atan)
-sinh = elementwise(tirx.sinh)
-cosh = elementwise(tirx.cosh)
+sinh = elementwise(lambda x: _libm("sinh", x), "sinh")  # TVM lowers neither in a vector
+cosh = elementwise(lambda x: _libm("cosh", x), "cosh")
 asinh = elementwise(tirx.asinh)
 acosh = elementwise(tirx.acosh)
+
+
+def _libm(name: str, x: tirx.Expr) -> tirx.Expr:
+    dtype = dtype_of(x)
+    return tirx.call_pure_extern(dtype, f"{name}f" if dtype == "float32" else name, x)
 
 
 @elementwise

@@ -4,11 +4,12 @@ The accumulator is ``[row tiles, column tiles, rows, columns]``; rows and column
 computed from clamped indices and never written, so that no tile needs a tail.
 """
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 from tvm import te, tirx
+
+from .flat_index import broadcast_index, flatten_index, unflatten_index
 
 __all__ = ["matmul_packed", "matmul_tiled", "pack_columns"]
 
@@ -33,13 +34,13 @@ def matmul_packed(x: te.Tensor, weight: te.Tensor, columns: int, rows: int) -> t
 
     def term(mo, no, mi, ni):
         row = tirx.min(mo * rows + mi, count - 1) if count % rows else mo * rows + mi
-        return te.sum(x[(*_unflatten(row, leading), rk)] * weight[no, rk, ni], axis=rk)
+        return te.sum(x[(*unflatten_index(row, leading), rk)] * weight[no, rk, ni], axis=rk)
 
     product = te.compute((-(-count // rows), tiles, rows, tile), term, "matmul")
 
     def element(*index):
         *outer, column = index
-        row = _flatten(outer, leading)
+        row = flatten_index(outer, leading)
         return product[row // rows, column // tile, row % rows, column % tile]
 
     return te.compute((*leading, columns), element, "product")
@@ -54,45 +55,23 @@ def matmul_tiled(a: te.Tensor, b: te.Tensor, rows: int, tile: int) -> te.Tensor:
 
     def packed_column(f, no, kk, ni):
         column = tirx.min(no * tile + ni, n - 1) if n % tile else no * tile + ni
-        return b[(*_unflatten(f, batch_b), kk, column)]
+        return b[(*unflatten_index(f, batch_b), kk, column)]
 
     packed = te.compute((prod(batch_b), tiles, k, tile), packed_column, "packed")
     rk = te.reduce_axis((0, k), "rk")
 
     def term(f, mo, no, mi, ni):
         row = tirx.min(mo * rows + mi, m - 1) if m % rows else mo * rows + mi
-        index = _unflatten(f, batch)
-        right = packed[_flatten(_broadcast(index, batch_b), batch_b), no, rk, ni]
-        return te.sum(a[(*_broadcast(index, batch_a), row, rk)] * right, axis=rk)
+        index = unflatten_index(f, batch)
+        right = packed[flatten_index(broadcast_index(index, batch_b), batch_b), no, rk, ni]
+        return te.sum(a[(*broadcast_index(index, batch_a), row, rk)] * right, axis=rk)
 
     product = te.compute((count, -(-m // rows), tiles, rows, tile), term, "matmul")
 
     def element(*index):
         *outer, row, column = index
         return product[
-            _flatten(outer, batch), row // rows, column // tile, row % rows, column % tile
+            flatten_index(outer, batch), row // rows, column // tile, row % rows, column % tile
         ]
 
     return te.compute((*batch, m, n), element, "product")
-
-
-def _unflatten(index, extents: Sequence[int]) -> list:
-    """The multi-index of a flat position in ``extents``."""
-    result = []
-    for extent in reversed(extents[1:]):
-        result.append(index % extent)
-        index = index // extent
-    return [index, *reversed(result)] if extents else []
-
-
-def _flatten(index: Sequence, extents: Sequence[int]):
-    flat = tirx.const(0, "int32")
-    for i, extent in zip(index, extents, strict=True):
-        flat = flat * extent + i
-    return flat
-
-
-def _broadcast(index: Sequence, extents: Sequence[int]) -> list:
-    """The last axes of ``index``, 0 where ``extents`` is 1."""
-    aligned = index[len(index) - len(extents) :]
-    return [i if extent > 1 else 0 for i, extent in zip(aligned, extents, strict=True)]

@@ -6,7 +6,8 @@ element per block of ``block`` along ``axis``.
 
 from tvm import te, tirx
 
-from .float8 import FORMATS, decode, encode
+from . import narrow
+from .float8 import FORMATS, from_float8, to_float8
 
 __all__ = ["dequantize_linear", "dynamic_quantize_linear", "quantize_linear", "requantize"]
 
@@ -14,7 +15,7 @@ __all__ = ["dequantize_linear", "dynamic_quantize_linear", "quantize_linear", "r
 def quantize_linear(x, scale, zero, axis, block, dtype, bounds, precision):
     """``saturate(round(x / scale) + zero)`` as ``dtype``, whose range is ``bounds``.
 
-    The quotient is rounded to ``precision`` first. For float8, ``bounds`` None means overflow to
+    The quotient is rounded to ``precision`` first. For floats, ``bounds`` None means overflow to
     infinity or NaN, and ``zero`` is 0.
     """
 
@@ -22,24 +23,31 @@ def quantize_linear(x, scale, zero, axis, block, dtype, bounds, precision):
         quotient = x(*i).astype("float32") / _parameter(scale, i, axis, block).astype("float32")
         quotient = quotient.astype(precision).astype("float32")
         if dtype in FORMATS:
-            return encode(quotient, dtype, saturate=bounds is not None)
+            return to_float8(quotient, dtype, saturate=bounds is not None)
+        if dtype in narrow.STORAGE and dtype not in narrow.INTEGERS:
+            return narrow.encode(quotient, dtype)
         shift = tirx.const(0.0, "float32")
         if zero is not None:
             shift = _parameter(zero, i, axis, block).astype("float32")
-        return _saturated(tirx.nearbyint(quotient) + shift, bounds).astype(dtype)
+        held = narrow.STORAGE.get(dtype, dtype)
+        return _saturated(tirx.nearbyint(quotient) + shift, bounds).astype(held)
 
     return te.compute(x.shape, element, "quantize_linear")
 
 
-def dequantize_linear(x, scale, zero, axis, block, dtype):
-    """``(x - zero) * scale`` as ``dtype``, computed in float32."""
-    code = str(x.dtype)
+def dequantize_linear(x, scale, zero, axis, block, code, dtype):
+    """``(x - zero) * scale`` of elements of type ``code`` as ``dtype``, computed in float32."""
+
+    def number(value):
+        if code in FORMATS:
+            return from_float8(value, code)
+        return (narrow.decode(value, code) if code in narrow.STORAGE else value).astype("float32")
 
     def element(*i):
-        value = decode(x(*i), code) if code in FORMATS else x(*i).astype("float32")
-        if zero is not None and code not in FORMATS:
+        value, factor = number(x(*i)), _parameter(scale, i, axis, block).astype("float32")
+        if zero is not None and "float" not in code:
             value = value - _parameter(zero, i, axis, block).astype("float32")
-        return (value * _parameter(scale, i, axis, block).astype("float32")).astype(dtype)
+        return (value * factor).astype(dtype)
 
     return te.compute(x.shape, element, "dequantize_linear")
 

@@ -1,202 +1,348 @@
-"""LSTM, GRU and RNN: one kernel per direction, with a serial loop over time.
+"""LSTM, GRU and RNN: one kernel per layer, with a serial loop over time.
 
 The projection of the input is a matrix product over all steps at once and comes in as ``gates``,
-biases included; a kernel adds the recurrent product step by step. ``gates`` is ``[S, B, G*H]``,
-the recurrent weights ``r`` are ``[H, G*H]``, states are ``[B, H]``; ``lengths[B]`` (or None) says
-how many steps of each sequence count. Results: ``y[S, B, H]`` (0 beyond the length), then the last
-states. ``reverse`` runs from the last step of each sequence to the first. ``activations`` and
-``clip`` map one scalar expression to another.
+biases included; the kernel adds the recurrent product step by step. Hidden units are rounded up
+to P, whole panels of ``width`` units. A panel holds the recurrent weights of its units for all
+gates, and makes their next state from the whole previous one. With D directions, S steps, B
+sequences, G gates and H hidden units::
+
+    gates[S, B, D, G, P]   panels[D, P / width, H, G, width]   states[D, B, H]
+
+``lengths[B]`` (or None) says how many steps of each sequence count. Results: ``y[S, D, B, H]`` (0
+beyond the length), then the last states. ``reverse[d]`` runs from the last step of each sequence to
+the first. ``activations[d]`` and ``clip`` map one scalar expression to another.
 """
 
 from contextlib import contextmanager
+from math import prod
 
-from tvm import te, tirx
+from tvm import DataType, te, tirx
 from tvm.ir import Range
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as T
 
-__all__ = ["gru", "lstm", "rnn"]
+__all__ = ["gru", "lstm", "panel_width", "rnn"]
+
+# One vector register of the widest machines; a panel has whole ones per gate.
+VECTOR_BYTES = 64
+# Vectors that a panel has in all: with fewer, additions wait for each other.
+PANEL_VECTORS = 4
+# Recurrent weights that a core can keep in its own cache while it runs sequences alone.
+SMALL_WEIGHTS = 512 << 10
+# The most sequences that step together, with small weights and with others.
+FEW_ROWS, MANY_ROWS = 4, 32
 
 
-def rnn(gates, r, h0, lengths, *, reverse, activations, clip):
+def panel_width(gates: int, hidden: int, dtype: str) -> int:
+    """The hidden units of a panel that holds ``gates`` gates, in whole vectors."""
+    lanes = VECTOR_BYTES // DataType(dtype).itemsize
+    vectors = -(-hidden // lanes)
+    panels = -(-vectors // max(PANEL_VECTORS // gates, 1))
+    return -(-vectors // panels) * lanes
+
+
+def rnn(gates, panels, h0, lengths, *, reverse, activations, clip):
     """``h = f(gates + h @ r)``; returns ``y, h``."""
-    (f,) = activations
+    (f,) = zip(*activations, strict=True)
 
-    def steps(scan, gates, r, h0, y, h):
-        scan.copy("first_hidden", h0, h)
-        acc = scan.buffer(gates.shape[2])
-        with scan.loop():
-            scan.start(acc, gates)
-            scan.product(acc, h, r)
-            scan.hidden(y, h, lambda b, j: f(clip(acc[b, j])))
+    def step(scan, panels):
+        with scan.panels(panels):
+            acc = scan.product(panels, scan.hidden, scan.gates)
+            scan.write_hidden(lambda b, j: scan.apply(f, clip(acc[b, 0, j])))
 
-    return _scan("rnn", steps, gates, r, [h0], lengths, reverse)
+    return _kernel("rnn", step, gates, [panels], [h0], lengths, reverse)
 
 
-def gru(gates, r, reset_bias, h0, lengths, *, reverse, activations, clip):
+def gru(gates, panels, candidate_panels, reset_bias, h0, lengths, *, reverse, activations, clip):
     """Gates in the order update (z), reset (r), hidden; returns ``y, h``.
 
-    With a ``reset_bias[H]`` the reset gate applies to ``h @ r + reset_bias`` (ONNX: linear before
-    reset), otherwise to ``h`` itself.
+    With a ``reset_bias[D, P]`` the reset gate applies to ``h @ r + reset_bias`` (ONNX: linear
+    before reset) and ``panels`` hold all gates. Otherwise it applies to ``h`` itself, and
+    ``candidate_panels`` hold the last gate alone.
     """
-    f, g = activations
-    hidden = r.shape[0]
+    f, g = zip(*activations, strict=True)
 
-    def update(acc, candidate, h):
+    def gate(scan, acc, k):
+        return lambda b, j: scan.apply(f, clip(acc[b, k, j]))
+
+    def write_blend(scan, update, candidate):
         def blend(b, j):
-            # Built once per use: an expression that binds variables must not occur twice.
-            kept = f(clip(acc[b, j])) * h[b, j]
-            return (tirx.const(1, h.dtype) - f(clip(acc[b, j]))) * candidate(b, j) + kept
+            z = update(b, j)
+            return (tirx.const(1, z.ty) - z) * candidate(b, j) + z * scan.own(b, j)
 
-        return blend
+        scan.write_hidden(blend)
 
-    def linear_first(scan, gates, r, reset_bias, h0, y, h):
-        scan.copy("first_hidden", h0, h)
-        acc = scan.buffer(gates.shape[2])
+    def linear_first(scan, panels, bias):
+        def start(b, k, j):
+            return tirx.Select(k == 2, bias[scan.d, scan.unit(j)], scan.gates(b, k, j))
 
-        def candidate(b, j):
-            reset = f(clip(acc[b, hidden + j]))
-            return g(clip(scan.at(gates, b, 2 * hidden + j) + reset * acc[b, 2 * hidden + j]))
+        with scan.panels(panels):
+            acc = scan.product(panels, scan.hidden, start)
+            update = scan.named("update", gate(scan, acc, 0))
+            reset = scan.named("reset", gate(scan, acc, 1))
 
-        with scan.loop():
-            scan.start(acc, gates, 2 * hidden)
-            with scan.block("reset_bias", hidden) as (b, j):
-                T.buffer_store(acc, reset_bias[j], [b, 2 * hidden + j])
-            scan.product(acc, h, r)
-            scan.hidden(y, h, update(acc, candidate, h))
+            def candidate(b, j):
+                return scan.apply(g, clip(scan.gates(b, 2, j) + reset(b, j) * acc[b, 2, j]))
 
-    def reset_first(scan, gates, r, h0, y, h):
-        scan.copy("first_hidden", h0, h)
-        acc, kept = scan.buffer(gates.shape[2]), scan.buffer(hidden)
-        with scan.loop():
-            scan.start(acc, gates)
-            scan.product(acc, h, r, 0, 2 * hidden)
-            with scan.block("reset", hidden) as (b, j):
-                T.buffer_store(kept, f(clip(acc[b, hidden + j])) * h[b, j], [b, j])
-            scan.product(acc, kept, r, 2 * hidden, 3 * hidden)
-            scan.hidden(y, h, update(acc, lambda b, j: g(clip(acc[b, 2 * hidden + j])), h))
+            write_blend(scan, update, candidate)
+
+    def reset_first(scan, panels, candidate_panels):
+        update, kept = scan.units(), scan.units()
+        with scan.panels(panels):
+            acc = scan.product(panels, scan.hidden, scan.gates)
+            reset = gate(scan, acc, 1)
+            scan.write("update", update, gate(scan, acc, 0))
+            scan.write("reset", kept, lambda b, j: reset(b, j) * scan.own(b, j))
+        with scan.panels(candidate_panels):
+            acc = scan.product(candidate_panels, lambda b, k: kept[b, k],
+                               lambda b, k, j: scan.gates(b, 2, j))  # fmt: skip
+            write_blend(scan, lambda b, j: update[b, scan.unit(j)],
+                        lambda b, j: scan.apply(g, clip(acc[b, 0, j])))  # fmt: skip
 
     if reset_bias is None:
-        return _scan("gru", reset_first, gates, r, [h0], lengths, reverse)
-    return _scan("gru", linear_first, gates, r, [h0], lengths, reverse, [reset_bias])
+        operands = [panels, candidate_panels]
+        return _kernel("gru", reset_first, gates, operands, [h0], lengths, reverse)
+    return _kernel("gru", linear_first, gates, [panels, reset_bias], [h0], lengths, reverse)
 
 
-def lstm(gates, r, peephole, h0, c0, lengths, *, reverse, activations, clip, input_forget):
+def lstm(gates, panels, peephole, h0, c0, lengths, *, reverse, activations, clip, input_forget):
     """Gates in the order input, output, forget, cell; returns ``y, h, c``.
 
-    ``peephole[3*H]`` (or None) weighs the cell in the input, output and forget gates.
+    ``peephole[D, 3, P]`` (or None) weighs the cell in the input, output and forget gates.
     ``input_forget`` makes the forget gate 1 - input gate.
     """
-    f, g, last = activations
-    hidden = r.shape[0]
+    f, g, last = zip(*activations, strict=True)
 
-    def steps(scan, gates, r, *rest):
-        *weights, h0, c0, y, h, c = rest
-        scan.copy("first_hidden", h0, h)
-        scan.copy("first_cell", c0, c)
-        acc = scan.buffer(gates.shape[2])
-
-        def gate(k, b, j):
-            value = acc[b, k * hidden + j]
-            for weight in weights:  # one, or none
-                value = value + weight[k * hidden + j] * c[b, j]
-            return f(clip(value))
-
+    def step(scan, panels, *peepholes):
         def cell(b, j):
-            keep = tirx.const(1, c.dtype) - gate(0, b, j) if input_forget else gate(2, b, j)
-            return keep * c[b, j] + gate(0, b, j) * g(clip(acc[b, 3 * hidden + j]))
+            return scan.cell[b, scan.unit(j)]
 
-        with scan.loop():
-            scan.start(acc, gates)
-            scan.product(acc, h, r)
-            with scan.block("cell", hidden) as (b, j):
-                T.buffer_store(c, scan.where_counted(b, cell(b, j), c[b, j]), [b, j])
-            scan.hidden(y, h, lambda b, j: gate(1, b, j) * last(c[b, j]))
+        def gate(k):
+            def value(b, j):
+                total = acc[b, k, j]
+                for weights in peepholes:  # one, or none
+                    total = total + weights[scan.d, k, scan.unit(j)] * cell(b, j)
+                return scan.apply(f, clip(total))
 
-    extra = [] if peephole is None else [peephole]
-    return _scan("lstm", steps, gates, r, [h0, c0], lengths, reverse, extra)
+            return value
+
+        with scan.panels(panels):
+            acc = scan.product(panels, scan.hidden, scan.gates)
+            enter = scan.named("input", gate(0))
+
+            def next_cell(b, j):
+                keep = tirx.const(1, scan.dtype) - enter(b, j) if input_forget else gate(2)(b, j)
+                return keep * cell(b, j) + enter(b, j) * scan.apply(g, clip(acc[b, 3, j]))
+
+            scan.write_cell(next_cell)
+            scan.write_hidden(lambda b, j: gate(1)(b, j) * scan.apply(last, cell(b, j)))
+
+    operands = [panels] if peephole is None else [panels, peephole]
+    return _kernel("lstm", step, gates, operands, [h0, c0], lengths, reverse)
 
 
-def _scan(name, steps, gates, r, states, lengths, reverse, extra=()):
-    """The kernel whose body ``steps(scan, gates, r, *extra, *states, y, *last_states)`` emits."""
-    time, batch, _ = gates.shape
-    shape = (batch, r.shape[0])
+def _kernel(name, step, gates, operands, initial, lengths, reverse):
+    """The kernel whose steps ``step(scan, *operands)`` emits; returns y, then the last states."""
 
     def body(ins, outs):
-        inputs, counts = (ins, None) if lengths is None else (ins[:-1], ins[-1])
+        *most, counts = [*ins, None] if lengths is None else ins
+        scan = _Scan(most[0], most[1 : -len(initial)], most[-len(initial) :], counts, reverse)
         with IRBuilder() as builder, T.sblock(name):
-            steps(_Scan(inputs[0], counts, reverse), *inputs, *outs)
+            scan.emit(step, *outs)
         return builder.get()
 
-    operands = [gates, r, *extra, *states, *([] if lengths is None else [lengths])]
-    shapes = [(time, *shape), *[shape] * len(states)]
+    inputs = [gates, *operands, *initial, *([] if lengths is None else [lengths])]
+    shapes = [state.shape for state in initial]
+    shapes.insert(0, [gates.shape[0], *shapes[0]])
     # The block around an extern is the function's root; schedules look it up by that name.
-    return te.extern(shapes, operands, body, name="root", dtype=[gates.dtype] * len(shapes))
+    return te.extern(shapes, inputs, body, name="root", dtype=[gates.dtype] * len(shapes))
 
 
 class _Scan:
-    """Emits the blocks of one kernel; in a time loop, every block knows its step."""
+    """Emits the loops of one kernel and the blocks in them.
 
-    def __init__(self, gates, lengths, reverse):
-        self.time, self.batch, _ = gates.shape
-        self.dtype = gates.dtype
+    Directions, and groups of ``rows`` sequences, are independent of each other; what a group has
+    too many repeats the last sequence. In a group: the first states, then step by step all panels
+    (again independent) and the result's rows, at the end the last states.
+
+    ``d``, ``group``, ``step`` and ``panel`` are variables of the blocks that are being emitted;
+    values in a panel are functions of the row in the group and the unit in the panel.
+    """
+
+    def __init__(self, gates, operands, initial, lengths, reverse):
+        self.projected, self.operands, self.initial = gates, operands, initial
         self.lengths, self.reverse = lengths, reverse
-        self.loop_var = self.step = None
+        self.dtype = str(gates.dtype)
+        self.time, self.batch, self.directions, _, self.padded = gates.shape
+        self.hidden_size = initial[0].shape[2]
+        self.rows = _int64(_rows(self.batch, operands[0]))
 
-    def buffer(self, width):
-        return T.sblock_alloc_buffer((self.batch, width), self.dtype)
+    def emit(self, step, y, *last):
+        """The whole kernel; ``step(scan, *operands)`` emits one step."""
+        groups = _ceil_div(self.batch, self.rows)
+        with T.grid(self.directions, groups) as loops, T.sblock("sequences"):
+            self.d, self.group = T.axis.remap("SS", list(loops))
+            # The hidden states before and after a step: panels need all of the one.
+            self.hiddens = self.buffer(_int64(2), self.rows, self.padded)
+            self.cell = self.units() if len(last) > 1 else None
+            self._first_states()
+            with T.serial(_int64(0), self.time) as self.time_loop:
+                step(self, *self.operands)
+                self._result(y)
+            self._last_states(last)
+
+    def _first_states(self):
+        with self.block("first_hidden", self.rows, self.padded) as (b, j):
+            T.buffer_store(self.hiddens, self._first(0, b, j), [0, b, j])
+        if self.cell is not None:
+            with self.block("first_cell", self.rows, self.padded) as (b, j):
+                T.buffer_store(self.cell, self._first(1, b, j), [b, j])
+
+    def _first(self, k, b, j):
+        unit = tirx.min(j, self.hidden_size - 1)
+        zero = tirx.const(0, self.dtype)
+        value = self.initial[k][self.d, self.sequence(b), unit]
+        return tirx.Select(j < self.hidden_size, value, zero)
+
+    def _result(self, y):
+        with self.block("result", self.rows, self.hidden_size) as (b, j):
+            self.step = T.axis.opaque(Range(0, self.time), self.time_loop)
+            value = self.hiddens[self._after(), b, j]
+            value = self._where_counted(b, value, tirx.const(0, self.dtype))
+            T.buffer_store(y, value, [self._place(b), self.d, self.sequence(b), j])
+
+    def _last_states(self, last):
+        for k, target in enumerate(last):
+            with self.block("last", self.rows, self.hidden_size) as (b, j):
+                value = self.cell[b, j] if k else self.hiddens[tirx.floormod(self.time, 2), b, j]
+                T.buffer_store(target, value, [self.d, self.sequence(b), j])
+
+    # --- what the operators emit ----------------------------------------------------------
 
     @contextmanager
-    def loop(self):
-        with T.serial(0, self.time) as self.loop_var:
+    def panels(self, weights):
+        """For each panel of ``weights``, a block around what is emitted inside."""
+        self.width = weights.shape[4]
+        with T.serial(_int64(0), weights.shape[1]) as loop, T.sblock("panel"):
+            self.step = T.axis.opaque(Range(0, self.time), self.time_loop)
+            self.panel = T.axis.spatial(Range(0, weights.shape[1]), loop)
             yield
-        self.loop_var = None
+
+    def product(self, weights, source, start):
+        """``start(b, gate, j)`` plus ``source(b, unit)`` times the panel's weights."""
+        depth, gates = weights.shape[2:4]
+        acc = self.buffer(self.rows, gates, self.width)
+        with self.block("start", self.rows, gates, self.width) as (b, g, j):
+            T.buffer_store(acc, start(b, g, j), [b, g, j])
+        with self.block("recurrent_product", self.rows, depth, gates, self.width,
+                        kinds="SRSS") as (b, k, g, j):  # fmt: skip
+            total = acc[b, g, j] + source(b, k) * weights[self.d, self.panel, k, g, j]
+            T.buffer_store(acc, total, [b, g, j])
+        return acc
+
+    def named(self, name, value):
+        """``value`` of the panel, computed once."""
+        local = self.buffer(self.rows, self.width)
+        with self.block(name, self.rows, self.width) as (b, j):
+            T.buffer_store(local, value(b, j), [b, j])
+        return lambda b, j: local[b, j]
+
+    def write(self, name, target, value):
+        """``value`` of the panel into its units of ``target``; kept where no step counts."""
+        with self.block(name, self.rows, self.width) as (b, j):
+            T.buffer_store(target, value(b, j), [b, self.unit(j)])
+
+    def write_cell(self, value):
+        """The next cell state."""
+
+        def counted(b, j):
+            return self._where_counted(b, value(b, j), self.cell[b, self.unit(j)])
+
+        self.write("cell", self.cell, counted)
+
+    def write_hidden(self, value):
+        """The next hidden state."""
+        with self.block("hidden", self.rows, self.width) as (b, j):
+            kept = self._where_counted(b, value(b, j), self.own(b, j))
+            T.buffer_store(self.hiddens, kept, [self._after(), b, self.unit(j)])
+
+    def units(self):
+        """A buffer for one value per row and unit."""
+        return self.buffer(self.rows, self.padded)
+
+    def gates(self, b, k, j):
+        """The projected input of gate ``k``."""
+        return self.projected[self._place(b), self.sequence(b), self.d, k, self.unit(j)]
+
+    def hidden(self, b, unit):
+        """The hidden state before the step, of any unit."""
+        return self.hiddens[tirx.floormod(self.step, 2), b, unit]
+
+    def own(self, b, j):
+        """The hidden state before the step, of a unit of the panel."""
+        return self.hidden(b, self.unit(j))
+
+    def unit(self, j):
+        """The unit of the layer."""
+        return self.panel * self.width + j
+
+    def apply(self, functions, x):
+        """The function of this direction."""
+        first, *others = functions
+        if all(other is first for other in others):
+            return first(x)
+        return tirx.Select(self.d == 0, *(function(x) for function in functions))
+
+    # --- plumbing -------------------------------------------------------------------------
+
+    def buffer(self, *shape):
+        return T.sblock_alloc_buffer(shape, self.dtype)
 
     @contextmanager
-    def block(self, name, *extents, kinds="S"):
-        """A block over (batch, *extents); ``kinds`` of the extents."""
-        with T.grid(self.batch, *extents) as loops, T.sblock(name):
-            if self.loop_var is not None:
-                self.step = T.axis.opaque(Range(0, self.time), self.loop_var)
-            yield T.axis.remap("S" + kinds, list(loops))
+    def block(self, name, *extents, kinds=None):
+        with T.grid(*extents) as loops, T.sblock(name):
+            yield T.axis.remap(kinds or "S" * len(extents), list(loops))
 
-    def copy(self, name, source, target):
-        with self.block(name, target.shape[1]) as (b, j):
-            T.buffer_store(target, source[b, j], [b, j])
+    def sequence(self, b):
+        """The sequence that is row ``b`` of the group."""
+        return tirx.min(self.group * self.rows + b, self.batch - 1)
 
-    def start(self, acc, gates, width=None):
-        """``acc[b, j] = gates[step, b, j]`` for the first ``width`` columns."""
-        with self.block("start", width or gates.shape[2]) as (b, j):
-            T.buffer_store(acc, self.at(gates, b, j), [b, j])
+    def _after(self):
+        return tirx.floormod(self.step + 1, 2)
 
-    def product(self, acc, source, r, low=0, high=None):
-        """``acc[b, low:high] += source[b] @ r[:, low:high]``, row by row of ``r``."""
-        width = (r.shape[1] if high is None else high) - low
-        with self.block("recurrent_product", r.shape[0], width, kinds="RS") as (b, k, j):
-            total = acc[b, low + j] + source[b, k] * r[k, low + j]
-            T.buffer_store(acc, total, [b, low + j])
-
-    def hidden(self, y, h, value):
-        """The new hidden state, and its copy in the result."""
-        with self.block("hidden", h.shape[1]) as (b, j):
-            T.buffer_store(h, self.where_counted(b, value(b, j), h[b, j]), [b, j])
-            zero = tirx.const(0, self.dtype)
-            T.buffer_store(y, self.where_counted(b, h[b, j], zero), [self.place(b), b, j])
-
-    def at(self, gates, b, j):
-        return gates[self.place(b), b, j]
-
-    def place(self, b):
+    def _place(self, b):
         """The element of the sequence that this step works on."""
-        if not self.reverse:
+        if not any(self.reverse):
             return self.step
-        if self.lengths is None:
-            return self.time - 1 - self.step
-        back = self.lengths[b].astype("int64") - 1 - self.step
-        return tirx.Select(self.counted(b), back, self.step)
+        back = self.time - 1 - self.step
+        if self.lengths is not None:
+            own = self.lengths[self.sequence(b)].astype("int64") - 1 - self.step
+            back = tirx.Select(self._counted(b), own, self.step)
+        return back if all(self.reverse) else tirx.Select(self.d == 0, self.step, back)
 
-    def counted(self, b):
-        return self.step < self.lengths[b].astype("int64")
+    def _counted(self, b):
+        return self.step < self.lengths[self.sequence(b)].astype("int64")
 
-    def where_counted(self, b, value, otherwise):
-        return value if self.lengths is None else tirx.Select(self.counted(b), value, otherwise)
+    def _where_counted(self, b, value, otherwise):
+        return value if self.lengths is None else tirx.Select(self._counted(b), value, otherwise)
+
+
+def _rows(batch, panels) -> int:
+    """How many sequences step together."""
+    if not isinstance(batch, int | tirx.IntImm):
+        return FEW_ROWS
+    weights = prod(map(int, panels.shape[1:])) * DataType(str(panels.dtype)).itemsize
+    small = weights <= SMALL_WEIGHTS
+    groups = -(-int(batch) // (FEW_ROWS if small else MANY_ROWS))
+    # With small weights, two groups are better than one: they need not meet at every step.
+    rows = -(-int(batch) // max(groups, min(int(batch), 2 if small else 1)))
+    # Whole register tiles of 4, 5 or 6 rows.
+    return rows if rows <= 6 else min(-(-rows // tile) * tile for tile in (4, 5, 6))
+
+
+def _int64(value):
+    return tirx.const(int(value), "int64")
+
+
+def _ceil_div(a, b):
+    return tirx.floordiv(a + b - 1, b)

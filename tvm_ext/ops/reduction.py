@@ -170,10 +170,8 @@ def _fold(
     over = [e for e, flag in zip(extents, reduced, strict=True) if flag is not False]
     if any(isinstance(e, int | tirx.IntImm) and int(e) == 0 for e in over):
         return te.compute(shape, lambda *i: empty, name)
-    # A loop of no trips would leave the result unset: it makes one, without the element.
     unsure = [e > 0 for e in over if not isinstance(e, int | tirx.IntImm)]
-    loops = [te.reduce_axis((0, e if isinstance(e, int | tirx.IntImm) else tirx.max(e, 1)), f"r{k}")
-             for k, e in enumerate(over)]  # fmt: skip
+    loops = [te.reduce_axis((0, _trips(e)), f"r{k}") for k, e in enumerate(over)]
 
     def element(*index):
         outer, inner, position = iter(index), iter(loops), []
@@ -186,6 +184,16 @@ def _fold(
     if not loops:
         return te.compute(shape, element, name)
     return te.compute(shape, lambda *i: reducer(element(*i), axis=loops), name)
+
+
+def _trips(extent: int | tirx.Expr) -> int | tirx.Expr:
+    """``extent``, but 1 for 0: a loop of no trips would leave the result unset.
+
+    As a sum: of a maximum the compiler makes two bounds, and LoopPartition cuts at the wrong one.
+    """
+    if isinstance(extent, int | tirx.IntImm):
+        return extent
+    return extent + (extent <= 0).astype("int64")
 
 
 def _extent(dim: tirx.Expr, flag: bool | tirx.Expr) -> tirx.Expr:

@@ -61,6 +61,41 @@ def unsqueezed_shape(axes, *dims, added):
     return te.compute((rank,), element, "unsqueezed_shape")
 
 
+def around_axis(axis, *dims, rank):
+    """What is before, along and after a run-time ``axis`` of ``[*dims]``: ``int64[3]``.
+
+    A negative axis counts from the end of ``rank`` axes.
+    """
+    at = _normalised(axis, rank)
+    one = tirx.const(1, "int64")
+
+    def product(chosen):
+        return _product(tirx.Select(chosen(k), dim, one) for k, dim in enumerate(dims))
+
+    parts = (product(lambda k: at > k), product(lambda k: at == k), product(lambda k: at < k))
+    return te.compute(
+        (3,), lambda i: tirx.Select(i == 0, parts[0], tirx.Select(i == 1, *parts[1:])), "around"
+    )
+
+
+def with_dim(axis, size, *dims, rank):
+    """``[*dims]`` with ``size`` at a run-time ``axis``: ``int64[len(dims)]``."""
+    at = _normalised(axis, rank)
+
+    def element(i):
+        result = dims[-1]
+        for k, dim in enumerate(dims):
+            result = tirx.Select(i == k, dim, result)
+        return tirx.Select(i == at, size, result)
+
+    return te.compute((len(dims),), element, "with_dim")
+
+
+def _normalised(axis, rank):
+    at = axis(*[0] * len(axis.shape)).astype("int64")
+    return tirx.Select(at < 0, at + rank, at)
+
+
 def _named(axes, count, axis, rank):
     """Whether ``axes[count]`` names ``axis``, perhaps counted from the end."""
     return reduce(

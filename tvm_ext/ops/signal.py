@@ -4,7 +4,7 @@ from math import pi
 
 from tvm import te, tirx
 
-__all__ = ["cosine_window", "dft", "stft"]
+__all__ = ["cosine_window", "dft", "inverse_real_dft", "stft"]
 
 
 def cosine_window(size, coefficients, periodic, dtype):
@@ -63,6 +63,35 @@ def dft(x, axis, length, bins, inverse):
     total = te.compute(shape, term, "dft_sum")
     scale = tirx.const(1, dtype) / length.astype(dtype) if inverse else tirx.const(1, dtype)
     return te.compute(shape, lambda *i: (total(*i) * scale).astype(x.dtype), "dft")
+
+
+def inverse_real_dft(x, axis, length):
+    """The ``length`` real values whose transform has the first half ``x[..., m, ..., 2]``.
+
+    The frequencies beyond it are the conjugates of those; the result is ``[..., length, ..., 1]``.
+    """
+    dtype = "float64"
+    length = tirx.const(length, "int64") if isinstance(length, int) else length
+    full = tirx.const(2 * pi, dtype) / length.astype(dtype)
+    half = tirx.floordiv(length, 2) + 1
+    r = te.reduce_axis((0, tirx.min(half, x.shape[axis])), "r")
+
+    def term(*i):
+        index = [*i[:-1]]
+        angle = full * tirx.floormod(index[axis] * r, length).astype(dtype)
+        index[axis] = r
+        # The first frequency and, of an even length, the middle one have no conjugate.
+        alone = tirx.any(r == 0, r * 2 == length)
+        weight = tirx.Select(alone, tirx.const(1, dtype), tirx.const(2, dtype))
+        real = x(*index, 0).astype(dtype) * te.cos(angle)
+        return te.sum(weight * (real - x(*index, 1).astype(dtype) * te.sin(angle)), axis=r)
+
+    shape = [*x.shape[:-1], 1]
+    shape[axis] = length
+    total = te.compute(shape, term, "inverse_real_sum")
+    return te.compute(
+        shape, lambda *i: (total(*i) / length.astype(dtype)).astype(x.dtype), "inverse_real_dft"
+    )
 
 
 def stft(signal, window, step, length, bins):

@@ -12,6 +12,7 @@ After::
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from math import gcd
 
 import numpy as np
@@ -30,7 +31,10 @@ from .facts import OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, static_dims
 from .legalize import to_kernel
 from .lift_channels import lift_channels
 
-__all__ = ["blocked_layout"]
+__all__ = ["GEOMETRY", "blocked_layout"]
+
+#: The attribute that tells groups, strides, pads and dilations of a dense convolution kernel.
+GEOMETRY = "conv2d_geometry"
 
 # Fewer lanes than this leave vector registers mostly empty: such tensors stay NCHW.
 MIN_LANES = 4
@@ -130,7 +134,9 @@ class _BlockedLayout(PyExprMutator):
         packed = _const(ops.pack_weight(weight, in_lanes, lanes, tile.vectors))
         x = self._block(call.args[0], in_lanes)
         result = self._emit_te(
-            ops.conv2d_blocked, x, packed, lanes, tile.columns, groups, *geometry
+            ops.conv2d_blocked,
+            *(x, packed, lanes, tile.columns, groups, *geometry),
+            attrs={GEOMETRY: [groups, *chain.from_iterable(geometry)]},
         )
         return self._unblock(result, oc)
 
@@ -226,8 +232,10 @@ class _BlockedLayout(PyExprMutator):
         """``x`` with other dims; one pixel of each channel lies the same in both layouts."""
         return self.builder_.emit(relax.op.reshape(x, dims), self.name)
 
-    def _emit_te(self, compute, *args, pattern: int | None = OUT_ELEMWISE_FUSABLE) -> relax.Var:
-        attrs = None if pattern is None else {"op_pattern": pattern}
+    def _emit_te(
+        self, compute, *args, pattern: int | None = OUT_ELEMWISE_FUSABLE, attrs: dict | None = None
+    ) -> relax.Var:
+        attrs = (attrs or {}) | ({} if pattern is None else {"op_pattern": pattern})
         call = self.builder_.call_te(
             compute, *args, primfunc_name_hint=compute.__name__, primfunc_attrs=attrs
         )

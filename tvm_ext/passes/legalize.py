@@ -53,6 +53,8 @@ REPLACED = {
     "relax.maximum": arithmetic.maximum,
     "relax.minimum": arithmetic.minimum,
     "relax.isnan": logic.is_nan,
+    "relax.equal": logic.equal,
+    "relax.logical_xor": logic.logical_xor,
 }
 
 

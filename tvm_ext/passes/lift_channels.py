@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Range, TensorLoad
+from tvm.ir.expr import TensorRegion
 from tvm.s_tir import SBlock
 from tvm.sym import Analyzer
 from tvm.tirx.function import IndexMap
@@ -38,7 +39,7 @@ def lift_channels(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
                 if layout is not None:
                     sch.transform_layout(block, (side, index), layout)
         _split_channel_loop(sch, block, lanes)
-    lifted = _with_plain_indices(sch.mod["main"])
+    lifted = _with_plain_indices(sch.mod["main"], lanes)
     return lifted if _lanes_agree(lifted, lanes) else None
 
 
@@ -72,7 +73,7 @@ def _split_channel_loop(sch, block, lanes: int) -> None:
     sch.transform_block_layout(block, IndexMap.from_func(layout, ndim=len(iters)))
 
 
-def _with_plain_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _with_plain_indices(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
     """``func`` with ``(o * lanes + i) // lanes`` as ``o``, and the like.
 
     Not by TVM's StmtSimplify: that removes the variables of unit loops, and schedule rules then
@@ -80,28 +81,55 @@ def _with_plain_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     analyzer = Analyzer()
 
+    def is_one(extent: tirx.Expr) -> bool:
+        return isinstance(extent, tirx.IntImm) and int(extent) == 1
+
     def bind(block: SBlock) -> None:
         for axis in block.iter_vars:
-            if not (isinstance(axis.dom.extent, tirx.IntImm) and int(axis.dom.extent) == 1):
+            if not is_one(axis.dom.extent):
                 analyzer.bind(axis.var, axis.dom)
 
+    def lane(index: tirx.Expr) -> tirx.Expr:
+        """The index of a lane, of which only the remainder counts.
+
+        A buffer of one block is read at ``o * lanes + i - lanes`` behind another in a concat.
+        """
+        return analyzer.simplify(index % lanes)
+
+    def load(node: TensorLoad) -> tirx.Expr:
+        if not _is_blocked(node.source, lanes):
+            return node
+        return tirx.BufferLoad(node.source, [*node.indices[:-1], lane(node.indices[-1])])
+
+    def region(node: TensorRegion) -> TensorRegion:
+        *outer, last = node.region
+        if not _is_blocked(node.source, lanes) or not is_one(last.extent):
+            return node
+        return tirx.BufferRegion(node.source, [*outer, Range.from_min_extent(lane(last.min), 1)])
+
     tvm_ffi.structural_walk(func.body, (SBlock, bind))
-    return tvm_ffi.structural_map(func, ((tirx.FloorDiv, tirx.FloorMod), analyzer.simplify))
+    plain = tvm_ffi.structural_map(func, ((tirx.FloorDiv, tirx.FloorMod), analyzer.simplify))
+    return tvm_ffi.structural_map(plain, ((TensorLoad, load), (TensorRegion, region)))
+
+
+def _is_blocked(buffer: tirx.Var, lanes: int) -> bool:
+    shape = buffer.ty.shape
+    return len(shape) in (3, 5) and isinstance(shape[-1], tirx.IntImm) and int(shape[-1]) == lanes
 
 
 def _lanes_agree(func: tirx.PrimFunc, lanes: int) -> bool:
-    """Whether every access of a blocked buffer uses the block's own lane, unshuffled."""
+    """Whether every access of a blocked buffer uses one lane, unshuffled and not summed over."""
     agree = True
+    reduced: list[tirx.Var] = []
+
+    def block(node: SBlock) -> None:
+        reduced.extend(v.var for v in node.iter_vars if v.iter_type == tirx.IterVar.CommReduce)
 
     def visit(buffer: tirx.Var, indices: Sequence[tirx.Expr]) -> None:
         nonlocal agree
-        shape = buffer.ty.shape
-        blocked = (
-            len(shape) in (3, 5)
-            and isinstance(shape[-1], tirx.IntImm)
-            and (int(shape[-1]) == lanes)
-        )
-        agree = agree and (not blocked or isinstance(indices[-1], tirx.Var))
+        lane = indices[-1] if _is_blocked(buffer, lanes) else None
+        own = isinstance(lane, tirx.Var) and not any(lane.same_as(var) for var in reduced)
+        agree = agree and (lane is None or own)
 
     def load(node: TensorLoad) -> None:
         visit(node.source, node.indices)
@@ -109,6 +137,7 @@ def _lanes_agree(func: tirx.PrimFunc, lanes: int) -> bool:
     def store(node: tirx.BufferStore) -> None:
         visit(node.buffer, node.indices)
 
+    tvm_ffi.structural_walk(func.body, (SBlock, block))
     tvm_ffi.structural_walk(func.body, (TensorLoad, load))
     tvm_ffi.structural_walk(func.body, (tirx.BufferStore, store))
     return agree

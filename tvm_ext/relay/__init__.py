@@ -15,6 +15,16 @@ graph_executor``                      graph_executor``
 """
 
 from . import frontend, graph_executor, nd
-from .build_module import ExecutorFactoryModule, build
+from .build_module import ExecutorFactoryModule, build, create_executor
+from .param_dict import load_param_dict, save_param_dict
 
-__all__ = ["ExecutorFactoryModule", "build", "frontend", "graph_executor", "nd"]
+__all__ = [
+    "ExecutorFactoryModule",
+    "build",
+    "create_executor",
+    "frontend",
+    "graph_executor",
+    "load_param_dict",
+    "nd",
+    "save_param_dict",
+]

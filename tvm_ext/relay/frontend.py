@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from tvm_ext.errors import ConversionError, InputError, ModelError
+from tvm_ext.errors import ConversionError, InputError, ModelError, OptionError
 from tvm_ext.frontend import load, specialise, unsupported
+from tvm_ext.frontend.validity import check_imports
 
 from .nd import NDArray, array
 
@@ -76,7 +77,10 @@ def from_onnx(
         ConversionError: operators without a converter, all of them.
     """
     source = load(model)
+    if not isinstance(shape, Mapping | None):
+        raise OptionError(f"shape maps input names to shapes, not {shape!r}")
     if opset is not None:
+        check_imports({"": _whole(opset)}, "opset=")
         source.opset_imports[""] = opset
     specialise(source, shape)
     if isinstance(dtype, Mapping):
@@ -85,6 +89,12 @@ def from_onnx(
     if missing:
         raise ConversionError(missing)
     return Module(source), {} if freeze_params else _thaw(source.graph)
+
+
+def _whole(opset: object) -> int:
+    if not isinstance(opset, int):
+        raise OptionError(f"opset is a whole number, not {opset!r}")
+    return opset
 
 
 def _check_dtypes(model: ir.Model, dtypes: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from tvm_ext.errors import InputError, TargetError
 from tvm_ext.model import TensorInfo
 
 from .nd import NDArray
+from .param_dict import load_param_dict
 
 __all__ = ["GraphExecutor", "GraphModule"]
 
@@ -66,7 +67,10 @@ class GraphExecutor:
         info = self._info(key)
         # Tensors of TVM and torch say numpy(); the rest is what numpy can read.
         values = value.numpy() if hasattr(value, "numpy") else value
-        array = np.array(values, dtype=info.dtype, order="C")
+        try:
+            array = np.array(values, dtype=info.dtype, order="C")
+        except (ValueError, TypeError) as error:
+            raise InputError(f"input {info.name!r} cannot be read as an array: {error}") from error
         if len(array.shape) != len(info.shape) or any(
             isinstance(want, int) and want != got
             for want, got in zip(info.shape, array.shape, strict=True)
@@ -169,6 +173,14 @@ class GraphModule:
         for name, array in params.items():
             if name not in self.module.bound:
                 self.module.set_input(name, array)
+
+    def load_params(self, params_bytes: bytes | bytearray) -> None:
+        """Set the parameters that ``relay.save_param_dict`` wrote.
+
+        Raises:
+            InputError: they cannot be read, or do not fit.
+        """
+        self.set_input(**load_param_dict(params_bytes))
 
     def run(self, **inputs: Any) -> None:
         """Set the given inputs, then compute the outputs."""

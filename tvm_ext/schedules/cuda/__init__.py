@@ -11,6 +11,7 @@ from .checked import Checked
 from .element_threads import ElementThreads
 from .row_reduction import RowReduction
 from .single_thread import OwnThreads, SingleThread
+from .tiled_matmul import TiledMatmul
 
 __all__ = [
     "CUDA",
@@ -20,6 +21,7 @@ __all__ = [
     "OwnThreads",
     "RowReduction",
     "SingleThread",
+    "TiledMatmul",
 ]
 
 #: One launch per block of the kernel, nothing fused: opt levels 0 and 1.
@@ -28,6 +30,7 @@ SAFE = (OwnThreads(), Checked(ElementThreads(inline=False)), SingleThread())
 #: Every rule, most specific first: opt levels 2 and 3.
 CUDA = (
     OwnThreads(),
+    Checked(TiledMatmul()),
     Checked(dl.gpu.Matmul()),
     Checked(dl.gpu.GEMV()),
     Checked(dl.gpu.Transpose()),

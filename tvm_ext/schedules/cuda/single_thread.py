@@ -1,7 +1,6 @@
-"""The last resort: whatever runs outside of GPU threads runs in one thread."""
+"""The last resort: whatever runs outside of GPU threads gets some, one if need be."""
 
 import logging
-from collections.abc import Callable
 
 import tvm_ffi
 from tvm import s_tir, tirx
@@ -9,6 +8,8 @@ from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
 from tvm.target import Target
 
 from .checked import name_of
+from .serial_program import bound, launch
+from .statements import map_children, with_block
 
 __all__ = ["OwnThreads", "SingleThread"]
 
@@ -18,8 +19,8 @@ _log = logging.getLogger("tvm_ext.schedules.cuda")
 class SingleThread(GPUScheduleRule):
     """Takes any function: scans, opaque and external blocks, nests no other rule can read.
 
-    Each outermost statement becomes a launch of one thread, in order. Slow and always right; a
-    kernel that shows up here in a profile deserves a rule.
+    Each outermost statement becomes a launch, in order, its independent loops spread over
+    threads (see serial_program); of one thread where it has none.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> s_tir.Schedule | None:
@@ -31,15 +32,15 @@ class SingleThread(GPUScheduleRule):
         if not isinstance(root, s_tir.SBlockRealize):
             return s_tir.Schedule(func.with_body(_bind(root)))
         buffers, body = _hoist(root.block)
-        launches = [*(_one_thread(_touch(buffer)) for buffer in buffers), _bind(body)]
+        launches = [*(bound(_touch(buffer), {}) for buffer in buffers), _bind(body)]
         body = launches[0] if len(launches) == 1 else tirx.SeqStmt(launches)
-        return s_tir.Schedule(func.with_body(_with_block(root, body, buffers)))
+        return s_tir.Schedule(func.with_body(with_block(root, body, buffers)))
 
 
 class OwnThreads(GPUScheduleRule):
     """Takes functions that launch threads by themselves, as sort and scan of topi.gpu do.
 
-    What stands outside of their threads runs in one.
+    What stands outside of their threads gets some as in :class:`SingleThread`.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> s_tir.Schedule | None:
@@ -51,12 +52,12 @@ class OwnThreads(GPUScheduleRule):
 
 
 def _bind(stmt: tirx.Stmt) -> tirx.Stmt:
-    """``stmt`` with a single thread around each largest part that has no threads."""
+    """``stmt`` with a launch for each largest part that has no threads."""
     if isinstance(stmt, tirx.SeqStmt):
-        return _map_children(stmt, _bind)
+        return map_children(stmt, _bind)
     if not _has_threads(stmt):
-        return _one_thread(stmt)
-    return stmt if _launches(stmt) else _map_children(stmt, _bind)
+        return launch(stmt)
+    return stmt if _launches(stmt) else map_children(stmt, _bind)
 
 
 def _hoist(root: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Stmt]:
@@ -64,59 +65,13 @@ def _hoist(root: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Stmt]:
     buffers = list(root.alloc_buffers)
 
     def strip(stmt: tirx.Stmt) -> tirx.Stmt:
-        stmt = _map_children(stmt, strip)
+        stmt = map_children(stmt, strip)
         if isinstance(stmt, s_tir.SBlockRealize):
             buffers.extend(stmt.block.alloc_buffers)
-            return _with_block(stmt, stmt.block.body, [])
+            return with_block(stmt, stmt.block.body, [])
         return stmt
 
     return buffers, strip(root.body)
-
-
-def _map_children(stmt: tirx.Stmt, function: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.Stmt:
-    """``stmt`` with ``function`` applied to the statements directly inside of it."""
-    if isinstance(stmt, tirx.SeqStmt):
-        return tirx.SeqStmt([function(child) for child in stmt.seq])
-    if isinstance(stmt, s_tir.SBlockRealize):
-        return _with_block(stmt, function(stmt.block.body), stmt.block.alloc_buffers)
-    if isinstance(stmt, tirx.For):
-        return tirx.For(
-            stmt.loop_var,
-            stmt.min,
-            stmt.extent,
-            stmt.kind,
-            function(stmt.body),
-            stmt.thread_binding,
-            stmt.annotations,
-            stmt.step,
-        )
-    if isinstance(stmt, tirx.While):
-        return tirx.While(stmt.condition, function(stmt.body))
-    if isinstance(stmt, tirx.AttrStmt):
-        return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, function(stmt.body))
-    if isinstance(stmt, tirx.IfThenElse):
-        other = None if stmt.else_case is None else function(stmt.else_case)
-        return tirx.IfThenElse(stmt.condition, function(stmt.then_case), other)
-    return stmt
-
-
-def _with_block(
-    realize: s_tir.SBlockRealize, body: tirx.Stmt, buffers: list[tirx.Var]
-) -> s_tir.SBlockRealize:
-    """``realize`` with another body and other buffers in its block."""
-    block = realize.block
-    block = s_tir.SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        block.init,
-        buffers,
-        block.match_buffers,
-        block.annotations,
-    )
-    return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
 
 
 def _touch(buffer: tirx.Var) -> s_tir.SBlockRealize:
@@ -129,14 +84,6 @@ def _touch(buffer: tirx.Var) -> s_tir.SBlockRealize:
     store = tirx.BufferStore(buffer, tirx.const(0, buffer.ty.dtype), first)
     block = s_tir.SBlock([], [], [], "touch", store)
     return s_tir.SBlockRealize([], True, block)
-
-
-def _one_thread(stmt: tirx.Stmt) -> tirx.For:
-    for tag in ("threadIdx.x", "blockIdx.x"):
-        var = tirx.Var(tag.replace(".", "_"), "int32")
-        axis = tirx.IterVar(None, tirx.Var("", "int32"), tirx.IterVar.ThreadIndex, tag)
-        stmt = tirx.For(var, 0, 1, tirx.ForKind.THREAD_BINDING, stmt, axis)
-    return stmt
 
 
 def _launches(stmt: tirx.Stmt) -> bool:

@@ -1,18 +1,27 @@
 """Schedule rules for llvm, one pattern per file, most specific first."""
 
+from .attention import AttentionTiled
 from .conv2d import Conv2dBlocked, DepthwiseBlocked
 from .elementwise import Elementwise
 from .fallback import BlockByBlock, OuterParallel
 from .matmul import MatmulTiled
+from .recurrent import Recurrent
 from .row_norm import RowNorm
+from .winograd import Conv2dWinograd
 
 __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 
 #: Convolutions and matrix products in the forms that our passes give them.
-LLVM_CONTRACTIONS = (Conv2dBlocked(), DepthwiseBlocked(), MatmulTiled())
+LLVM_CONTRACTIONS = (
+    AttentionTiled(),
+    Conv2dBlocked(),
+    Conv2dWinograd(),
+    DepthwiseBlocked(),
+    MatmulTiled(),
+)
 
 #: Every other kernel.
-LLVM_GENERIC = (Elementwise(), RowNorm(), BlockByBlock(), OuterParallel())
+LLVM_GENERIC = (Elementwise(), RowNorm(), BlockByBlock(), Recurrent(), OuterParallel())
 
 #: Each block by itself: opt_level 0.
-LLVM_SIMPLE = (Elementwise(), BlockByBlock(), OuterParallel())
+LLVM_SIMPLE = (Elementwise(), BlockByBlock(), Recurrent(), OuterParallel())

@@ -191,21 +191,32 @@ def _register_tile(sch, contraction, at, reduce_axes: int, unrolled, lane) -> No
     sch.compute_at(contraction, at, preserve_unit_loops=True)
     loops = sch.get_loops(contraction)
     vectors, _, _, columns, vector = loops[-5 - reduce_axes : -reduce_axes]
-    reduction, flat = loops[-reduce_axes:], []
+    tile, reduction = (columns, vectors, vector), loops[-reduce_axes:]
     if reduce_axes == 4:
-        channels = reduction.pop()
-        steps = divisors(int(sch.get(channels).extent), 4)[-1]
-        outer, inner = sch.split(channels, [None, steps])
-        reduction, flat = [*reduction, outer], [inner]
+        accumulate(sch, contraction, tile, *split_steps(sch, reduction))
     else:
-        flat = reduction
-    sch.reorder(*[r for r in reduction if r not in flat], *flat, columns, vectors, vector)
-    sch.vectorize(vector)
-    for loop in (*flat, columns, vectors):
-        sch.unroll(loop)
-    init = sch.decompose_reduction(contraction, reduction[0])
-    *tile, vector = sch.get_loops(init)[-5:]
-    sch.vectorize(vector)
-    for loop in (*tile, *unrolled):
+        accumulate(sch, contraction, tile, [], reduction)
+    for loop in unrolled:
         sch.unroll(loop)
     sch.vectorize(lane)
+
+
+def split_steps(sch, reduction) -> tuple[list, list]:
+    """Serial and unrolled loops of a reduction: of the last axis a few steps are unrolled."""
+    *others, channels = reduction
+    steps = divisors(int(sch.get(channels).extent), 4)[-1]
+    outer, inner = sch.split(channels, [None, steps])
+    return [*others, outer], [inner]
+
+
+def accumulate(sch, contraction, tile, serial, unrolled) -> None:
+    """Accumulate a register ``tile`` (columns, vectors of channels, lanes) over its reduction."""
+    sch.reorder(*serial, *unrolled, *tile)
+    sch.vectorize(tile[-1])
+    for loop in (*unrolled, *tile[:-1]):
+        sch.unroll(loop)
+    init = sch.decompose_reduction(contraction, (*serial, *unrolled)[0])
+    *loops, lane = sch.get_loops(init)[-5:]
+    sch.vectorize(lane)
+    for loop in loops:
+        sch.unroll(loop)

@@ -6,7 +6,7 @@ from itertools import accumulate
 from operator import mul
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir.dlight.analysis import normalize_prim_func
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
@@ -45,6 +45,10 @@ SYMBOLIC_CHUNK = 1 << 10
 CHEAP = 6
 
 _ANALYZER = sym.Analyzer()
+
+# LLVM has them for vectors; TVM does not know that, and would run their statements lane by lane.
+for _operator in ("tirx.isnan", "tirx.nearbyint"):
+    ir.register_op_attr(_operator, "TVectorizable", True)
 
 
 def attempt(primitive: Callable, *args: object, **options: object) -> bool:
@@ -211,7 +215,7 @@ def vectorize(sch: Schedule, loop: LoopRV, lanes: int) -> LoopRV | None:
     Returns the loop around the vectors, None where the whole loop is one vector.
     """
     extent = _int(sch.get(loop).extent)
-    lanes = fit(extent, lanes)
+    lanes = 1 if _repeats_bfloat16(sch.get(loop)) else fit(extent, lanes)
     if lanes == 1:
         return loop
     if extent == lanes:
@@ -261,6 +265,24 @@ def _has_data_dependent_condition(stmt: tirx.Stmt) -> bool:
     return bool(found)
 
 
+def _repeats_bfloat16(loop: tirx.For) -> bool:
+    """Whether ``loop`` stores one bfloat16 many times: TVM cannot make a vector of it, LLVM can."""
+    found: list[bool] = []
+
+    def visit(block: s_tir.SBlockRealize) -> None:
+        moving = [
+            var.var
+            for var, value in zip(block.block.iter_vars, block.iter_values, strict=True)
+            if uses(value, loop.loop_var)
+        ]
+        stmt = block.block.body
+        if isinstance(stmt, tirx.BufferStore) and str(stmt.value.ty.dtype) == "bfloat16":
+            found.append(not any(uses(stmt.value, var) for var in moving))
+
+    tvm_ffi.structural_walk(loop, (s_tir.SBlockRealize, visit))
+    return any(found)
+
+
 def uses(expr: ir.Expr, var: ir.Var) -> bool:
     """Whether ``var`` occurs in ``expr``."""
     found: list[ir.Var] = []
@@ -301,7 +323,7 @@ def share(
     """
     loops = [axis.loop for axis in outer]
     # A guard that differs between lanes would be run lane by lane; LLVM masks the plain loop.
-    lanes = 1 if inner.guarded else lanes
+    lanes = 1 if inner.guarded or _repeats_bfloat16(sch.get(inner.loop)) else lanes
     task = parallelise(sch, loops, [axis.size for axis in outer], work, machine)
     if task is not None or not _worth_cutting(inner, lanes, work, machine):
         vectorize(sch, inner.loop, lanes)

@@ -17,7 +17,7 @@ from tvm.target import Target
 from ..machine import Machine
 from .contraction import axis_kinds, divisors, is_static
 
-__all__ = ["MatmulTile", "MatmulTiled", "choose_matmul_tile"]
+__all__ = ["MatmulTile", "MatmulTiled", "choose_matmul_tile", "register_tile"]
 
 # Multiply-adds below which a parallel region costs more than it saves.
 PARALLEL_WORK = 1 << 15
@@ -99,7 +99,7 @@ def _schedule(sch, packs, product, output, machine: Machine) -> s_tir.Schedule:
     task = _tasks(sch, machine.cores, batch, ib, jo, row_tiles // block, column_tiles)
     if machine.cores > 1 and height * width * depth > PARALLEL_WORK:
         sch.parallel(task)
-    _register_tile(sch, product, io, lanes, divisors(depth, 4)[-1])
+    register_tile(sch, product, io, lanes, divisors(depth, 4)[-1])
     sch.vectorize(lane)
     for loop in (jv, ii):
         sch.unroll(loop)
@@ -131,7 +131,7 @@ def _tasks(sch, cores: int, batch, ib, jo, row_blocks: int, column_tiles: int):
     return ib
 
 
-def _register_tile(sch, product, at, lanes: int, steps: int) -> None:
+def register_tile(sch, product, at, lanes: int, steps: int) -> None:
     """Accumulate under loop ``at`` in registers; ``steps`` of the reduction are unrolled."""
     sch.set_scope(product, 0, "local")
     sch.compute_at(product, at, preserve_unit_loops=True)

@@ -120,7 +120,11 @@ def keep_on_stack(sch: Schedule, blocks: list[SBlockRV], rows: int) -> None:
     outputs = [param for param in sch.mod["main"].params if tirx.is_buffer_var(param)]
     for block in blocks:
         for k, buffer in enumerate(walk(sch, block).written):
-            size = volume(buffer.ty.shape) * DataType(str(buffer.ty.dtype.dtype)).itemsize // rows
+            size = (
+                volume(buffer.ty.shape)
+                * DataType(str(buffer.ty.dtype.dtype)).itemsize
+                // max(rows, 1)
+            )
             inside = not any(buffer.same_as(output) for output in outputs)
             if inside and MIN_LOCAL_BYTES < size <= STACK_BYTES:
                 sch.set_scope(block, k, "local")

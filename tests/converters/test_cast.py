@@ -1,0 +1,58 @@
+"""Casts between all element types; oracle: ml_dtypes."""
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.oracle import check_node
+
+X = np.array([-9.5, -3, -1.5, -0.25, 0, 0.3, 0.75, 1, 2.5, 3.5, 5, 7, 100], "float32")
+NARROW = ["int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e8m0fnu"]
+
+
+def number(name):
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(getattr(ml_dtypes, name))))
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_types_there_and_back(name):
+    narrow = getattr(ml_dtypes, name)
+    x = np.abs(X) if "e8m0" in name else X
+    if "e8m0" in name:
+        want = numpy_helper.to_float8e8m0(x)
+    else:
+        wrapped = (
+            x.astype("int64") if "int" in name else x
+        )  # numpy leaves what is out of range open
+        want = wrapped.astype(narrow)
+    check_node("Cast", [x], {"to": number(name)}, expected=[want.astype("float32")], rtol=0)
+    check_node("Cast", [want], {"to": onnx.TensorProto.FLOAT}, rtol=0,
+               expected=[want.astype("float32")])  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_types_that_only_move(name):
+    x = np.arange(6).astype(getattr(ml_dtypes, name)).reshape(2, 3)
+    check_node("Transpose", [x], expected=[x.T.astype("float32")], opset=28, opt_levels=(0, 3))
+
+
+@pytest.mark.parametrize("mode", ["up", "down", "nearest"])
+def test_rounding_of_exponents(mode):
+    x = np.array([0, 1e-45, 1, 1.2, 1.5, 1.75, 3e38, np.nan], "float32")
+    attributes = {"to": number("float8_e8m0fnu"), "round_mode": mode}
+    want = numpy_helper.to_float8e8m0(x, round_mode=mode).astype("float32")
+    check_node("Cast", [x], attributes, expected=[want], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_cast_like_without_saturation(level):
+    x, like = np.array([1e6, 1], "float32"), np.zeros(0, ml_dtypes.float8_e4m3fn)
+    check_node("CastLike", [x, like], {"saturate": 0}, opt_levels=(level,),
+               expected=[np.array([np.nan, 1], "float32")])  # fmt: skip
+
+
+def test_bits_of_bools():
+    x = np.array([True, False])
+    check_node("BitCast", [x], {"to": onnx.TensorProto.UINT8}, expected=[x.view("uint8")])

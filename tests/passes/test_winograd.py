@@ -1,0 +1,81 @@
+"""Which convolutions of a network become Winograd's, and that the network stays right."""
+
+from math import inf
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.oracle import reference
+from tests.passes.test_blocked_layout import LLVM, conv_network, feeds
+from tvm_ext import convert_and_build, pipeline, targets
+from tvm_ext.passes.winograd import winograd
+from tvm_ext.schedules.llvm.winograd import WinogradModel
+
+
+def always(target):
+    """The default pipeline with Winograd wherever it can be."""
+    step = winograd(target, WinogradModel(gain=inf))
+    base = pipeline.default(target, 3).without("Winograd")
+    return base.insert("Winograd", step, after="BlockedLayout")
+
+
+def network(image, filters, **attributes):
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], **attributes),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Add", ["r", "c"], ["y"]),
+    ]
+    return conv_network(nodes, image, {"w": filters, "b": filters[:1]})
+
+
+def selected(model, steps):
+    return "conv2d_winograd" in convert_and_build(model, steps=steps).sources()["select"]
+
+
+def test_the_step_is_there_at_level_3_only():
+    steps = {level: str(pipeline.default(LLVM, level)) for level in range(4)}
+    assert [level for level, text in steps.items() if "Winograd" in text] == [3]
+
+
+@pytest.mark.parametrize(
+    ("image", "filters", "pads"),
+    [
+        ((1, 17, 13, 11), 21, [1, 1, 1, 1]),
+        ((2, 3, 7, 5), 32, [0, 2, 1, 0]),
+        ((3, 32, 1, 1), 24, [1, 1, 1, 1]),
+        ((5, 16, 3, 2), 1, [1, 1, 1, 1]),
+        ((1, 40, 29, 31), 64, [1, 1, 1, 1]),
+    ],
+)
+@pytest.mark.parametrize("mean", [0, 1000])
+def test_networks_of_any_shape_are_right(image, filters, pads, mean):
+    model = network(image, (filters, image[1], 3, 3), pads=pads)
+    x = {"x": (feeds(image)["x"] + mean).astype("float32")}
+    steps = always(targets.resolve("llvm"))
+    assert selected(model, steps)
+    (want,) = reference(model, x)
+    (got,) = convert_and_build(model, steps=steps).run(None, x)
+    # A filter's |w| sum to about 0.8 * 3 * sqrt(C).
+    scale = np.abs(x["x"]).max() * 2.4 * image[1] ** 0.5
+    np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
+
+
+@pytest.mark.parametrize(
+    ("filters", "attributes"),
+    [
+        ((32, 32, 3, 3), {"strides": [2, 2]}),
+        ((32, 32, 3, 3), {"dilations": [2, 1]}),
+        ((32, 16, 3, 3), {"group": 2}),
+        ((32, 32, 3, 1), {}),
+        ((32, 1, 3, 3), {"group": 32}),
+    ],
+)
+def test_other_convolutions_stay_direct(filters, attributes):
+    assert not selected(network((1, 32, 9, 9), filters, **attributes), always(LLVM))
+
+
+def test_the_default_model_takes_a_large_layer_and_leaves_a_tiny_one():
+    steps = pipeline.default(LLVM, 3)
+    assert selected(network((1, 64, 32, 32), (64, 64, 3, 3), pads=[1] * 4), steps)
+    assert not selected(network((1, 16, 3, 3), (16, 16, 3, 3), pads=[1] * 4), steps)

@@ -1,0 +1,133 @@
+"""Winograd convolution: its error, its loops, which kernels it declines, when it is chosen."""
+
+import numpy as np
+import pytest
+from tvm import te, topi
+from tvm.tirx import ForKind
+
+from tests.schedules.kernels import here, run
+from tvm_ext import targets
+from tvm_ext.ops.conv2d_blocked import conv2d_blocked, pack_channels
+from tvm_ext.ops.conv2d_winograd import ERROR, conv2d_winograd, transform_weight
+from tvm_ext.schedules.llvm.conv2d import Tile
+from tvm_ext.schedules.llvm.winograd import (
+    Conv2dWinograd,
+    Convolution,
+    WinogradModel,
+    WinogradPlan,
+)
+
+V4 = targets.resolve({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
+
+
+def kernel(image, filters, lanes, pads, plan):
+    """relu(convolution + residual) of ``image`` [N, C, H, W], and its arguments' shapes."""
+    n, c, h, w = image
+    blocks, tile = filters // lanes, plan.register.vectors * lanes
+    x = te.placeholder((n, c // lanes, h, w, lanes), name="x")
+    u = te.placeholder((plan.points, filters // tile, c // lanes, lanes, tile), name="u")
+    y = conv2d_winograd(x, u, lanes, pads, plan.m, (plan.images, plan.rows), plan.register.columns)
+    r = te.placeholder((n, blocks, *y.shape[2:4], lanes), name="r")
+    return te.create_prim_func([x, u, r, topi.nn.relu(topi.add(y, r))])
+
+
+def exact(x, w, pads):
+    """The convolution in float64."""
+    top, left, bottom, right = pads
+    padded = np.pad(x.astype("float64"), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    return np.einsum("ncijhw,ochw->noij", windows, w.astype("float64"))
+
+
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize("mean", [0, 1000])
+@pytest.mark.parametrize(
+    ("image", "filters", "lanes", "pads", "group", "register"),
+    [
+        ((1, 16, 1, 1), 16, 16, (1, 1, 1, 1), (1, 1), (1, 1)),
+        ((2, 8, 3, 2), 24, 8, (1, 1, 1, 1), (2, 2), (3, 5)),
+        ((3, 32, 7, 5), 32, 16, (2, 0, 1, 3), (1, 2), (2, 3)),
+        ((1, 64, 13, 11), 48, 16, (0, 0, 0, 0), (1, 1), (3, 4)),
+        ((2, 20, 9, 17), 12, 4, (1, 1, 0, 2), (1, 5), (1, 7)),
+    ],
+)
+def test_the_error_is_within_its_bound(m, mean, image, filters, lanes, pads, group, register):
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(image) + mean).astype("float32")
+    w = rng.standard_normal((filters, image[1], 3, 3)).astype("float32")
+    want = exact(x, w, pads)
+    residual = rng.standard_normal(want.shape).astype("float32")
+    plan = WinogradPlan(m, *group, Tile(*register))
+    sch = Conv2dWinograd().apply(kernel(image, filters, lanes, pads, plan), here(), False)
+    weight = transform_weight(w, m, lanes, plan.register.vectors * lanes)
+    blocked = pack_channels(residual, lanes)
+    (got,) = run(sch, [pack_channels(x, lanes), weight, blocked], [(blocked.shape, "float32")])
+    got = got.transpose(0, 1, 4, 2, 3).reshape(want.shape)
+    scale = np.abs(x).max() * np.abs(w).sum((1, 2, 3)).max()
+    error = np.abs(got - np.maximum(want + residual, 0)).max()
+    assert error <= ERROR[m] * 2.0**-24 * scale
+
+
+def parallel_loops(sch):
+    """The parallel loops around each block, from the outside."""
+    found = []
+    for name in ("half_in", "inputs", "tiled_update", "outputs"):
+        loops = map(sch.get, sch.get_loops(sch.get_sblock(name)))
+        found.append([int(loop.extent) for loop in loops if loop.kind == ForKind.PARALLEL])
+    return found
+
+
+def test_small_groups_belong_to_a_core():
+    plan = WinogradPlan(4, 1, 1, Tile(2, 14))
+    sch = Conv2dWinograd().apply(kernel((1, 64, 56, 56), 64, 16, (1,) * 4, plan), V4, False)
+    assert parallel_loops(sch) == [[14]] * 4
+    loops = [sch.get(loop).kind for loop in sch.get_loops(sch.get_sblock("tiled_update"))]
+    assert loops[-4:] == [ForKind.UNROLLED] * 3 + [ForKind.VECTORIZED]
+    assert sch.get(sch.get_sblock("tiled_update")).writes[0].source.ty.storage_scope == "local"
+
+
+def test_cores_share_a_large_group():
+    plan = WinogradPlan(2, 1, 7, Tile(2, 10))
+    sch = Conv2dWinograd().apply(kernel((1, 256, 14, 14), 256, 16, (1,) * 4, plan), V4, False)
+    # blocks of channels times tiles; points times panels; blocks of channels times rows
+    assert parallel_loops(sch) == [[16 * 49], [16 * 49], [16 * 8], [16 * 7]]
+
+
+def test_foreign_kernels_are_declined():
+    x, w = te.placeholder((1, 4, 9, 9, 16), name="x"), te.placeholder((4, 4, 3, 3, 16, 16))
+    direct = conv2d_blocked(x, w, 16, 3, 1, (1, 1), (1, 1, 1, 1), (1, 1))
+    n = te.var("n", dtype="int64")
+    z = te.placeholder((n, 8), name="z")
+    for tensors in ([x, topi.nn.relu(x)], [x, w, direct], [x, topi.sum(x, -1)], [z, topi.exp(z)]):
+        assert Conv2dWinograd().apply(te.create_prim_func(tensors), V4, False) is None
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "images", "m"),
+    [(64, 56, 1, 4), (128, 28, 1, 4), (256, 14, 1, 2), (256, 14, 8, 4)],
+)
+def test_weights_that_outweigh_tiles_ask_for_less(channels, size, images, m):
+    conv = Convolution(images, channels, channels, size, size, 16, 16)
+    plan = WinogradModel().choose(conv, V4)
+    assert (plan and plan.m) == m
+
+
+def test_a_tiny_image_stays_direct():
+    conv = Convolution(1, 16, 16, 1, 1, 16, 16)
+    assert WinogradModel().choose(conv, V4) is None
+
+
+def test_weights_are_rounded_once():
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((16, 16, 3, 3)).astype("float32")
+    wide, narrow = (transform_weight(a, 4, 16, 16) for a in (w.astype("float64"), w))
+    np.testing.assert_array_equal(wide.astype("float32"), narrow)
+
+
+def test_groups_never_exceed_the_shared_room():
+    conv = Convolution(16, 512, 512, 28, 28, 16, 16)
+    model = WinogradModel()
+    plan = model.plan(conv, 4, V4)
+    group_bytes = 4 * plan.points * 1024 * plan.images * plan.rows * 7
+    assert group_bytes <= model.shared * (1 << 20) * 2
+    assert conv.images % plan.images == 0

@@ -1,0 +1,183 @@
+"""bisect names the layer that is wrong, where NaN is born, and saves the part that shows it."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+from tvm import relax
+
+from tvm_ext import convert_and_build, debug, pipeline, targets
+from tvm_ext.errors import ComparisonError, InputError
+from tvm_ext.extend import operator, plugin
+
+TEXT = """<ir_version: 10, opset_import: ["" : 21]>
+  g (float[n, 5] x, float[5, 7] w) => (float[n, 7] y, float[n] total) {
+    axes = Constant <value_ints = [-1]> ()
+    product = MatMul (x, w)
+    wave = Sin (product)
+    shares = Softmax <axis = -1> (wave)
+    doubled = Add (shares, shares)
+    y = Exp (doubled)
+    total = ReduceSum <keepdims = 0> (y, axes)
+  }"""
+MODEL = onnx.parser.parse_model(TEXT)
+RANDOM = np.random.default_rng(0)
+FEEDS = {
+    name: RANDOM.normal(size=shape).astype("float32")
+    for name, shape in (("x", (3, 5)), ("w", (5, 7)))
+}
+
+
+def with_wrong(op_type, other, level=3):
+    """A pipeline that turns every node of one operator into another."""
+
+    def exchange(model):
+        for node in model.graph:
+            if node.op_type == op_type:
+                node.op_type = other
+        return model
+
+    steps = pipeline.default(targets.resolve("llvm"), level)
+    return steps.insert("exchange", exchange, before="inline-functions")
+
+
+@pytest.mark.parametrize("against", ["onnxruntime", "reference", 0])
+@pytest.mark.parametrize("level", [0, 3])
+def test_a_right_model_agrees_everywhere(against, level):
+    report = debug.bisect(MODEL, FEEDS, against, opt_level=level)
+    assert report.first is None
+    assert not report.births
+    names = [value.name for value in report.values]
+    assert {"y", "total"} <= set(names)
+    assert {*names, *report.hidden} == {v for node in MODEL.graph.node for v in node.output}
+    if level == 0 and against != 0:
+        assert names == ["product", "wave", "shares", "doubled", "y", "total"]
+
+
+@pytest.mark.parametrize(
+    "wrong, other, level, first",
+    [
+        ("Sin", "Cos", 0, "wave"),
+        ("Exp", "Log", 0, "y"),
+        ("Add", "Mul", 0, "doubled"),
+        ("ReduceSum", "ReduceMax", 3, "total"),
+    ],
+)
+def test_the_first_wrong_value_is_named(wrong, other, level, first):
+    report = debug.bisect(MODEL, FEEDS, steps=with_wrong(wrong, other, level))
+    assert report.first.name == first
+    assert report.first.node.startswith(wrong)
+    after = [value.name for value in report.values].index(first)
+    assert all(value.agrees for value in report.values[:after])
+    assert f"first to differ: {first} ({wrong}" in str(report)
+
+
+def test_values_inside_of_kernels_leave_the_first_that_can_be_seen():
+    report = debug.bisect(MODEL, FEEDS, steps=with_wrong("Sin", "Cos"))
+    order = [v for node in MODEL.graph.node for v in node.output]
+    seen = {value.name for value in report.values}
+    assert report.first.name == next(v for v in order[order.index("wave") :] if v in seen)
+
+
+def test_blocked_layouts_are_seen_as_onnx_means_them():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[1, 16, 9, 9] x, float[32, 16, 3, 3] k, float[20, 32, 1, 1] m)
+        => (float[1, 20, 9, 9] z) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, k)
+        r = Relu (c)
+        z = Conv (r, m)
+      }""")
+    feeds = {
+        i.name: RANDOM.normal(size=[d.dim_value for d in i.type.tensor_type.shape.dim])
+        for i in model.graph.input
+    }
+    report = debug.bisect(model, {k: v.astype("float32") for k, v in feeds.items()})
+    assert report.first is None
+    assert [value.name for value in report.values] == ["r", "z"]
+
+
+def test_the_smallest_model_that_shows_it_is_saved(tmp_path):
+    path = tmp_path / "part.onnx"
+    steps = with_wrong("Add", "Mul", 0)
+    report = debug.bisect(MODEL, FEEDS, steps=steps, save=path)
+    assert report.submodel == str(path)
+    part = onnx.load(path)
+    assert [node.op_type for node in part.graph.node] == ["Add"]
+    with np.load(tmp_path / "part.npz") as file:
+        feeds = dict(file)
+    (want,) = ReferenceEvaluator(part).run(None, feeds)
+    (wrong,) = convert_and_build(part, steps=steps).run(None, feeds)
+    assert np.abs(wrong - want).max() > 1e-3
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["part.npz", "part.onnx"]
+
+
+def test_nothing_is_written_where_nothing_differs_or_nobody_asks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert debug.bisect(MODEL, FEEDS, save=tmp_path / "part.onnx").submodel is None
+    debug.bisect(MODEL, FEEDS, steps=with_wrong("Exp", "Log", 0))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nan_and_infinity_are_told_where_they_are_born():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[4] x) => (float[4] z) {
+        a = Neg (x)
+        l = Log (a)
+        s = Sin (l)
+        z = Add (s, x)
+      }""")
+    x = np.array([1, -1, 0, -3], "float32")
+    report = debug.bisect(model, {"x": x}, opt_level=0)
+    assert [value.name for value in report.births] == ["l"]
+    assert [value.non_finite for value in report.values] == [0, 2, 2, 2]
+    assert report.first is None  # both sides have them
+    assert "born here" in str(report)
+    wrong = debug.bisect(model, {"x": x}, steps=with_wrong("Log", "Abs", 0))
+    assert (wrong.first.name, wrong.first.error) == ("l", np.inf)
+
+
+def test_symbolic_dims_have_the_sizes_of_the_inputs():
+    report = debug.bisect(MODEL, {**FEEDS, "x": np.ones((11, 5), "float32")}, opt_level=0)
+    assert report.values[0].type == "float32[11, 7]"
+
+
+def test_a_report_is_a_table_a_plot_and_json(tmp_path):
+    report = debug.bisect(MODEL, FEEDS, steps=with_wrong("Sin", "Cos", 0))
+    assert json.loads(report.to_json())["first"] == "wave"
+    assert report.plot(tmp_path / "errors.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"against": "nonsense"}, ComparisonError, "onnxruntime, reference or a level"),
+        ({"inputs": {"x": FEEDS["x"]}}, InputError, r"the model has \['x', 'w'\]"),
+        ({"inputs": None}, InputError, "give a size for n"),
+    ],
+)
+def test_what_cannot_be_bisected_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        debug.bisect(MODEL, **{"inputs": FEEDS, **options})
+
+
+def test_an_operator_that_onnxruntime_lacks_is_named():
+    text = TEXT.replace('"" : 21', '"" : 21, "com.acme" : 1').replace("Sin (", "com.acme.Sine (")
+    model = onnx.parser.parse_model(text)
+
+    @operator("Sine", domain="com.acme")
+    def sine(bb, x):
+        return bb.emit(relax.op.sin(x))
+
+    @sine.reference
+    def _(x):
+        return np.sin(x)
+
+    try:
+        with pytest.raises(ComparisonError, match=r"(?s)onnxruntime: .*against='reference'"):
+            debug.bisect(model, FEEDS)
+        assert debug.bisect(model, FEEDS, "reference").first is None
+    finally:
+        sine.undo.close()
+        plugin.INTERACTIVE.operators.remove(sine)

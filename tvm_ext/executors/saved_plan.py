@@ -1,0 +1,71 @@
+"""A static plan as JSON and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
+import numpy as np
+
+from .plan import Kernel, Plan, Slot
+
+__all__ = ["plan_as_json", "plan_from_json"]
+
+
+@dataclass
+class _Slots:
+    """Slots by number, each after the slot that it is a view of."""
+
+    rows: list[dict]
+    numbers: dict[int, int]
+
+    def number(self, slot: Slot) -> int:
+        if id(slot) not in self.numbers:
+            base = None if slot.base is None else self.number(slot.base)
+            row = {"shape": slot.shape, "dtype": slot.dtype, "kind": slot.kind, "base": base}
+            self.rows.append(row | {"index": slot.index, "offset": slot.offset})
+            self.numbers[id(slot)] = len(self.rows) - 1
+        return self.numbers[id(slot)]
+
+
+def plan_as_json(plan: Plan) -> dict:
+    """Everything of ``plan`` but the bytes of its weights."""
+    slots = _Slots([], {})
+
+    def many(of: Sequence[Slot]) -> list[int]:
+        return [slots.number(slot) for slot in of]
+
+    return {
+        "kernels": [[k.symbol, many(k.reads), many(k.writes), k.variable] for k in plan.kernels],
+        "inputs": many(plan.inputs),
+        "outputs": many(plan.outputs),
+        "weights": [[array.shape, array.dtype.name] for array in plan.weights],
+        "arena_bytes": plan.arena_bytes,
+        "live_bytes": plan.live_bytes,
+        "slots": slots.rows,
+    }
+
+
+def plan_from_json(saved: dict, weights: Sequence[np.ndarray]) -> Plan:
+    """The plan that :func:`plan_as_json` wrote, on ``weights`` as plain bytes."""
+    slots: list[Slot] = []
+    for row in saved["slots"]:
+        base = None if row["base"] is None else slots[row["base"]]
+        shape = tuple(row["shape"])
+        slots.append(Slot(shape, row["dtype"], row["kind"], row["index"], row["offset"], base=base))
+
+    def many(numbers: Sequence[int]) -> tuple[Slot, ...]:
+        return tuple(slots[number] for number in numbers)
+
+    return Plan(
+        kernels=tuple(Kernel(s, many(r), many(w), v) for s, r, w, v in saved["kernels"]),
+        inputs=many(saved["inputs"]),
+        outputs=many(saved["outputs"]),
+        weights=tuple(
+            array.view(dtype).reshape(shape)
+            for array, (shape, dtype) in zip(weights, saved["weights"], strict=True)
+        ),
+        arena_bytes=saved["arena_bytes"],
+        live_bytes=saved["live_bytes"],
+    )

@@ -1,0 +1,139 @@
+"""Small models around one operator, and what they should answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import helper
+from onnx.reference.op_run import OpRun
+
+from ..errors import PluginError
+from .plugin import INTERACTIVE, PLUGINS, place
+from .samples import Sample
+
+if TYPE_CHECKING:
+    from .operator import Operator
+
+__all__ = ["expected", "feeds_of", "fused_model", "node_model", "reference_operators"]
+
+
+def feeds_of(sample: Sample) -> dict[str, np.ndarray]:
+    """The arrays of a sample by the input names of its models."""
+    return {f"x{k}": array for k, array in enumerate(sample.inputs) if array is not None}
+
+
+def node_model(operator: Operator, sample: Sample, *, symbolic: bool = False) -> onnx.ModelProto:
+    """The model of one node, for the shapes of ``sample`` or for any of its family."""
+    names = [f"x{k}" if array is not None else "" for k, array in enumerate(sample.inputs)]
+    results = [f"y{k}" for k in range(_outputs(operator))]
+    node = _node(operator, names, results, sample)
+    return _model(operator, [node], _inputs(sample, symbolic), results)
+
+
+def fused_model(operator: Operator, sample: Sample) -> onnx.ModelProto | None:
+    """``Abs(operator(Neg(x0), ...))``, which fusion may make one kernel; None: x0 is no float."""
+    if sample.inputs[0] is None or sample.inputs[0].dtype.kind in "biu":
+        return None
+    names = [f"x{k}" if array is not None else "" for k, array in enumerate(sample.inputs)]
+    results = [f"y{k}" for k in range(_outputs(operator))]
+    nodes = [
+        helper.make_node("Neg", ["x0"], ["negated"], "producer"),
+        _node(operator, ["negated", *names[1:]], ["inner", *results[1:]], sample),
+        helper.make_node("Abs", ["inner"], ["y0"], "consumer"),
+    ]
+    return _model(operator, nodes, _inputs(sample, False), results)
+
+
+def expected(operator: Operator, sample: Sample, *, fused: bool = False) -> list[np.ndarray]:
+    """What the numpy reference answers, computed in float64.
+
+    Raises:
+        PluginError: it raises, or gives another number of outputs than the schema.
+    """
+    assert operator.numpy is not None  # asked for by the contract first
+    inputs = [_wide(array) for array in sample.inputs]
+    if fused and inputs[0] is not None:
+        inputs[0] = -inputs[0]
+    at = place(operator.numpy.__code__)
+    try:
+        results = operator.numpy(*inputs, **sample.attributes)
+    except Exception as error:
+        raise PluginError(f"{at}: {type(error).__name__}: {error}") from error
+    arrays = [np.asarray(r) for r in (results if isinstance(results, tuple | list) else [results])]
+    if len(arrays) != _outputs(operator):
+        raise PluginError(f"{at}: {len(arrays)} outputs, the schema has {_outputs(operator)}")
+    return [np.abs(arrays[0]), *arrays[1:]] if fused else arrays
+
+
+def reference_operators() -> list[type[OpRun]]:
+    """The numpy references of all plugins, as ``onnx.reference.ReferenceEvaluator`` takes them."""
+    plugins = [INTERACTIVE, *PLUGINS.values()]
+    operators = [operator for plugin in plugins for operator in plugin.operators]
+    return [_op_run(operator, operator.numpy) for operator in operators if operator.numpy]
+
+
+def _op_run(operator: Operator, function: Callable[..., object]) -> type[OpRun]:
+    """The class for ONNX's evaluator; floats are computed in float64, as everywhere."""
+
+    def run(_self: OpRun, *inputs: np.ndarray | None, **attributes: object) -> tuple:
+        results = function(*map(_wide, inputs), **attributes)
+        results = results if isinstance(results, tuple | list) else [results]
+        floats = [x.dtype for x in inputs if x is not None and x.dtype.kind not in "biu"]
+        return tuple(
+            r.astype(floats[0]) if floats and r.dtype == np.float64 else r
+            for r in map(np.asarray, results)
+        )
+
+    return type(operator.op_type, (OpRun,), {"op_domain": operator.domain, "_run": run})
+
+
+def _wide(array: np.ndarray | None) -> np.ndarray | None:
+    return array if array is None or array.dtype.kind in "biu" else array.astype("float64")
+
+
+def _outputs(operator: Operator) -> int:
+    return len(operator.schema.outputs)
+
+
+def _node(
+    operator: Operator, inputs: list[str], outputs: list[str], sample: Sample
+) -> onnx.NodeProto:
+    return helper.make_node(
+        operator.op_type, inputs, outputs, "node", domain=operator.domain, **sample.attributes
+    )
+
+
+def _inputs(sample: Sample, symbolic: bool) -> Mapping[str, tuple[np.dtype, tuple]]:
+    shapes = [array.shape if array is not None else () for array in sample.inputs]
+    if symbolic and sample.symbolic is not None:
+        shapes = list(sample.symbolic)
+    elif symbolic:
+        shapes = [tuple(f"d{size}" for size in shape) for shape in shapes]
+    return {
+        f"x{k}": (array.dtype, shape)
+        for k, (array, shape) in enumerate(zip(sample.inputs, shapes, strict=True))
+        if array is not None
+    }
+
+
+def _model(
+    operator: Operator,
+    nodes: list[onnx.NodeProto],
+    inputs: Mapping[str, tuple[np.dtype, tuple]],
+    outputs: list[str],
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        operator.op_type,
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
+            for name, (dtype, shape) in inputs.items()
+        ],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+    )
+    versions = {"": onnx.defs.onnx_opset_version(), operator.domain: max(operator.versions)}
+    imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
+    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports))

@@ -1,0 +1,232 @@
+"""Attention as one kernel: scores, softmax and values of a few query rows at a time.
+
+``softmax(steps(q @ k^T)) @ v`` over row tiles; the scores of one tile are all that is ever stored.
+Rows and keys past the end are computed from clamped indices, and never written or never seen. The
+weights are normalised after the product with ``v``. Sums run in float32.
+
+Against ``softmax(...)`` in float64 each result is within ``EPSILONS * 2**-24 * (1 + |scores|max) *
+|v|max``, where ``|scores|max`` is the largest sum of ``|q * k * scale|`` and of the masks over the
+keys that count; results of float16 and bfloat16 are rounded to their type besides. ``|v|`` times
+the number of keys must stay below the largest float32.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from tvm import te, tirx
+
+from .approximations import exp, tanh
+from .flat_index import broadcast_index, flatten_index, unflatten_index
+
+__all__ = ["EPSILONS", "Step", "attention_tiled"]
+
+#: Of the error bound above.
+EPSILONS = 16
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change of the scores on their way into the softmax.
+
+    Attributes:
+        kind: "add", "multiply" (by an operand or ``value``), "tanh", or "keep", "drop": ``value``
+            where the operand, a condition, is false or true.
+        operand: the number of the operand, or None.
+        value: a number.
+        dims: the dims of the scores at that place, without the last.
+    """
+
+    kind: str
+    operand: int | None
+    value: float
+    dims: tuple[int, ...]
+
+
+class _Operand:
+    """A tensor read by the axes of its transpose ``axes``: never transposed in memory."""
+
+    def __init__(self, tensor: te.Tensor, axes: Sequence[int]):
+        self.tensor, self.axes = tensor, axes
+        self.shape = [int(tensor.shape[axis]) for axis in axes]
+
+    def __call__(self, *index: tirx.Expr) -> tirx.Expr:
+        stored = dict(zip(self.axes, index, strict=True))
+        value = self.tensor(*(stored[axis] for axis in range(len(index))))
+        return value.astype("float32")
+
+    def batched(self, flat: tirx.Expr, batch: Sequence[int], *index: tirx.Expr) -> tirx.Expr:
+        """The element of a flat position in ``batch``, to which the leading dims broadcast."""
+        leading = broadcast_index(unflatten_index(flat, batch), self.shape[:-2])
+        return self(*leading, *index)
+
+
+def attention_tiled(
+    q: te.Tensor,
+    k: te.Tensor,
+    v: te.Tensor,
+    *operands: te.Tensor,
+    axes: Sequence[Sequence[int]],
+    steps: Sequence[Step],
+    rows: int,
+    columns: int,
+    value_columns: int,
+    guarded: bool,
+    dtype: str,
+) -> te.Tensor:
+    """``q[..., S, D]``, ``k[..., T, D]``, ``v[..., T, V]`` -> ``[..., S, V]``.
+
+    ``axes`` are the transposes through which q, k and v are read and the one of the result; after
+    these the leading dims of q and k broadcast to those of the result. ``rows`` queries by
+    ``columns`` keys, or by ``value_columns`` of ``v``, share a register tile. A row without any
+    weight is NaN; if ``guarded``, a row whose weights are NaN is 0. The result has type ``dtype``.
+    """
+    query, key, value = (_Operand(x, a) for x, a in zip((q, k, v), axes[:3], strict=True))
+    batch = list(np.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value))))
+    tiles = _Tiles(batch, query.shape[-2], key.shape[-2], rows, columns)
+    scores = _scores(tiles, query, key)
+    masked = _masked(tiles, scores, operands, steps)
+    peak = _folded(tiles, masked, te.max, "row_max")
+    power = tiles.compute(lambda *i: exp(masked(*i) - peak(*i[:3])), "row_exp")
+    total = _folded(tiles, power, te.sum, "row_sum")
+    mixed = _mixed(tiles, power, value, value_columns)
+
+    def element(n, row, d):
+        tile, place = row // rows, row % rows
+        result = mixed(n, tile, d // value_columns, place, d % value_columns)
+        weight = total(n, tile, place)
+        result = result / weight
+        if guarded:
+            result = tirx.Select(weight > 0.0, result, tirx.const(0.0, "float32"))
+        return result.astype(dtype)
+
+    return _written(element, [*batch, query.shape[-2], value.shape[-1]], axes[3])
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """The domain of the scores: ``[batch, row tiles, rows, key tiles, columns]``."""
+
+    batch: list[int]
+    length: int
+    keys: int
+    rows: int
+    columns: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        row_tiles, key_tiles = -(-self.length // self.rows), -(-self.keys // self.columns)
+        return prod(self.batch), row_tiles, self.rows, key_tiles, self.columns
+
+    def compute(self, element: Callable[..., tirx.Expr], name: str) -> te.Tensor:
+        return te.compute(self.shape, element, name)
+
+    def row(self, tile: tirx.Expr, row: tirx.Expr) -> tirx.Expr:
+        """The query of a row of a tile, the last one beyond the end."""
+        flat = tile * self.rows + row
+        return tirx.min(flat, self.length - 1) if self.length % self.rows else flat
+
+    def key(self, tile: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+        """The key of a column of a tile, the last one beyond the end."""
+        flat = tile * self.columns + column
+        return tirx.min(flat, self.keys - 1) if self.keys % self.columns else flat
+
+
+def _scores(tiles: _Tiles, query: _Operand, key: _Operand) -> te.Tensor:
+    """The products of rows and keys; the keys are packed first, in lanes."""
+    own, depth = key.shape[:-2], key.shape[-1]
+
+    def packed_key(n, tile, d, column):
+        return key.batched(n, own, tiles.key(tile, column), d)
+
+    packed = te.compute((prod(own), tiles.shape[3], depth, tiles.columns), packed_key, "packed")
+    r = te.reduce_axis((0, depth), "r")
+
+    def term(n, tile, key_tile, row, column):
+        left = query.batched(n, tiles.batch, tiles.row(tile, row), r)
+        index = broadcast_index(unflatten_index(n, tiles.batch), own)
+        return te.sum(left * packed[flatten_index(index, own), key_tile, r, column], axis=r)
+
+    count, row_tiles, rows, key_tiles, columns = tiles.shape
+    return te.compute((count, row_tiles, key_tiles, rows, columns), term, "scores")
+
+
+def _masked(
+    tiles: _Tiles, scores: te.Tensor, operands: Sequence[te.Tensor], steps: Sequence[Step]
+) -> te.Tensor:
+    """The scores after all steps; -inf for keys beyond the end."""
+
+    def element(n, tile, row, key_tile, column):
+        place = tiles.row(tile, row), tiles.key(key_tile, column)
+        score = scores(n, tile, key_tile, row, column)
+        for step in steps:
+            score = _changed(score, step, operands, tiles, n, *place)
+        if tiles.keys % tiles.columns == 0:
+            return score
+        exists = key_tile * tiles.columns + column < tiles.keys
+        return tirx.Select(exists, score, tirx.const(float("-inf"), "float32"))
+
+    return tiles.compute(element, "masked")
+
+
+def _changed(score, step: Step, operands: Sequence[te.Tensor], tiles: _Tiles, n, row, key):
+    """``score`` of one row and key after one step."""
+    if step.kind == "tanh":
+        return tanh(score)
+    number = tirx.const(step.value, "float32")
+    if step.operand is None:
+        return score * number if step.kind == "multiply" else score + number
+    *leading, last = step.dims
+    if last == tiles.length:
+        index = [*unflatten_index(n, leading), row, key]
+    else:
+        index = [*unflatten_index(n * tiles.length + row, step.dims), key]
+    operand = operands[step.operand]
+    value = operand(*broadcast_index(index, [int(d) for d in operand.shape]))
+    if step.kind in ("keep", "drop"):
+        kept, other = (score, number) if step.kind == "keep" else (number, score)
+        return tirx.Select(value, kept, other)
+    value = value.astype("float32")
+    return score * value if step.kind == "multiply" else score + value
+
+
+def _folded(tiles: _Tiles, x: te.Tensor, reducer: Callable, name: str) -> te.Tensor:
+    """``x`` folded over all keys, one result per row."""
+    *rows, key_tiles, columns = tiles.shape
+    tile, column = te.reduce_axis((0, key_tiles), "tile"), te.reduce_axis((0, columns), "column")
+    return te.compute(rows, lambda *i: reducer(x(*i, tile, column), axis=[tile, column]), name)
+
+
+def _mixed(tiles: _Tiles, power: te.Tensor, value: _Operand, columns: int) -> te.Tensor:
+    """The sums of values by weight, in tiles of columns; the values are packed first."""
+    own, width = value.shape[:-2], value.shape[-1]
+    count = -(-width // columns)
+
+    def packed_value(n, tile, key, column):
+        d = tile * columns + column
+        return value.batched(n, own, key, tirx.min(d, width - 1) if width % columns else d)
+
+    shape = (prod(own), count, tiles.keys, columns)
+    packed = te.compute(shape, packed_value, "packed_values")
+    r = te.reduce_axis((0, tiles.keys), "r")
+
+    def term(n, tile, value_tile, row, column):
+        index = broadcast_index(unflatten_index(n, tiles.batch), own)
+        weight = power(n, tile, row, r // tiles.columns, r % tiles.columns)
+        return te.sum(weight * packed[flatten_index(index, own), value_tile, r, column], axis=r)
+
+    return te.compute((*tiles.shape[:2], count, tiles.rows, columns), term, "mixed")
+
+
+def _written(element: Callable, dims: list[int], axes: Sequence[int]) -> te.Tensor:
+    """``element(flat batch, row, column)`` as the transpose by ``axes`` of ``dims``."""
+    *batch, _, _ = dims
+
+    def transposed(*index):
+        plain = dict(zip(axes, index, strict=True))
+        *leading, row, column = (plain[axis] for axis in range(len(dims)))
+        return element(flatten_index(leading, batch), row, column)
+
+    shape = [dims[axis] for axis in axes]
+    return te.compute(shape, transposed, "attention")

@@ -1,0 +1,98 @@
+"""Element types narrower than a byte, and float8e8m0: their values in a byte of their own.
+
+TVM packs int4 and cannot compute with float4. A model holds integers of 2 and 4 bits as int8 or
+uint8 of the same value, float4 and float8e8m0 as their codes in uint8.
+"""
+
+import ml_dtypes
+import numpy as np
+from tvm import tirx
+
+from . import float8
+
+__all__ = ["FLOAT4", "INTEGERS", "STORAGE", "decode", "encode", "restored", "stored"]
+
+INTEGERS = {"int2": 2, "int4": 4, "uint2": 2, "uint4": 4}  # bits
+FLOAT4, SCALE = "float4_e2m1fn", "float8_e8m0fnu"
+
+# Element type -> the type that holds it in a model.
+STORAGE = {"int2": "int8", "int4": "int8"} | dict.fromkeys(
+    ("uint2", "uint4", FLOAT4, SCALE), "uint8"
+)
+
+_E2M1 = float8.Format(1, 1, 6.0, None, 0x80)
+
+
+def stored(array: np.ndarray) -> np.ndarray:
+    """``array`` as a model holds it."""
+    name = array.dtype.name
+    if name in INTEGERS:
+        return array.astype(STORAGE[name])
+    return np.ascontiguousarray(array).view(np.uint8) if name in STORAGE else array
+
+
+def restored(array: np.ndarray, dtype: str) -> np.ndarray:
+    """The inverse of :func:`stored`: ``array`` of a model as ``dtype``."""
+    if array.dtype.name == dtype:
+        return array
+    numpy_type = getattr(ml_dtypes, dtype)
+    return array.astype(numpy_type) if dtype in INTEGERS else array.view(numpy_type)
+
+
+def decode(x: tirx.Expr, dtype: str) -> tirx.Expr:
+    """The number that a stored scalar stands for: float32, or for integers as it is."""
+    if dtype in INTEGERS:
+        return x
+    code = x.astype("uint32")
+    if dtype == FLOAT4:
+        sign = (code & _word(8)) << _word(4)
+        return float8.decode(sign | (code & _word(7)), _E2M1)
+    # The code is the exponent of float32; below the least of those, half of it.
+    bits = tirx.Select(code == _word(0), _word(1 << 22), code << _word(23))
+    nan = tirx.const(float("nan"), "float32")
+    return tirx.Select(code == _word(0xFF), nan, tirx.reinterpret("float32", bits))
+
+
+def encode(x: tirx.Expr, dtype: str, saturate: bool = True, round_mode: str = "up") -> tirx.Expr:
+    """A scalar ``x`` as ``dtype``, as it is stored.
+
+    Integers truncate toward zero and wrap; float4 rounds half to even and saturates, and NaN is
+    -0, as in ml_dtypes; float8e8m0 takes the exponent, rounded as ``round_mode`` says, and drops
+    the sign.
+    """
+    if dtype in INTEGERS:
+        return _wrapped(x.astype("int32"), dtype)
+    x = x.astype("float32")
+    if dtype == FLOAT4:
+        code = float8.encode(x, _E2M1, saturate=True)
+        return (((code >> _word(4)) & _word(8)) | (code & _word(7))).astype("uint8")
+    return _exponent(tirx.reinterpret("uint32", x), saturate, round_mode).astype("uint8")
+
+
+def _wrapped(value: tirx.Expr, dtype: str) -> tirx.Expr:
+    bits, storage = INTEGERS[dtype], STORAGE[dtype]
+    low = tirx.bitwise_and(value, tirx.const((1 << bits) - 1, "int32"))
+    if storage == "uint8":
+        return low.astype(storage)
+    negative = tirx.bitwise_and(value, tirx.const(1 << (bits - 1), "int32")) > 0
+    return tirx.Select(negative, low - tirx.const(1 << bits, "int32"), low).astype(storage)
+
+
+def _exponent(bits: tirx.Expr, saturate: bool, round_mode: str) -> tirx.Expr:
+    """The exponent of a float32 given by its bits, one more where it is rounded up."""
+    exponent = (bits >> _word(23)) & _word(0xFF)
+    fraction = bits & _word(0x7FFFFF)
+    half = _word(0x400000)
+    rounds = {
+        "up": fraction > _word(0),
+        "down": tirx.const(False, "bool"),
+        # A tie goes to the even mantissa, which is that of the next power; 0 has none.
+        "nearest": tirx.any(fraction > half, tirx.all(fraction == half, exponent > _word(0))),
+    }[round_mode]
+    largest = _word(0xFE if saturate else 0xFF)
+    up = tirx.all(rounds, exponent < largest)
+    return tirx.Select(up, exponent + _word(1), exponent)
+
+
+def _word(value: int) -> tirx.Expr:
+    return tirx.const(value, "uint32")

@@ -1,0 +1,326 @@
+"""Attention as one kernel, which never stores the scores of all queries.
+
+Before::
+
+    k1 = R.permute_dims(k, [0, 2, 3, 1]);  q1, v1 = R.permute_dims(..., [0, 2, 1, 3])
+    s = R.matmul(q1, k1)
+    w = R.nn.softmax(R.add(R.multiply(s, 0.125), mask), -1)
+    y = R.permute_dims(R.matmul(w, v1), [0, 2, 1, 3])
+
+After: ``y = R.call_tir(attention, (q, k, v, mask))``. Transposes around it are read through.
+Between the products there may be scales, masks (added, or by a condition), tanh and reshapes of
+the rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import tvm
+from tvm import relax
+from tvm.ir import Op
+from tvm.ir.expr import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.target import Target
+
+from tvm_ext.ops.attention_tiled import Step, attention_tiled
+from tvm_ext.schedules.llvm.attention import choose_attention_tile
+
+from .facts import dtype_of, static_dims
+
+__all__ = ["tiled_attention"]
+
+OPAQUE = 8  # FuseOps' kind of a kernel with which nothing is fused
+_FLOATS = {"float32", "float16", "bfloat16"}
+
+
+def tiled_attention(target: Target) -> tvm.ir.transform.Pass:
+    """The pass for ``target``: static shapes, float32, float16 and bfloat16."""
+
+    @tvm.transform.module_pass(opt_level=0, name="TiledAttention")
+    def run(module, _context):
+        return _TiledAttention(module, target).transform()
+
+    return run
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """``softmax(steps(q @ k^T)) @ v``, each tensor seen through a transpose."""
+
+    q: relax.Expr
+    k: relax.Expr
+    v: relax.Expr
+    axes: tuple[tuple[int, ...], ...]
+    steps: tuple[Step, ...]
+    operands: tuple[relax.Expr, ...]
+    guarded: bool
+    dims: list[int]
+
+
+@mutator
+class _TiledAttention(PyExprMutator):
+    """Replaces the last binding of each attention; what only it has used is dead then."""
+
+    def __init__(self, module: tvm.IRModule, target: Target):
+        super().__init__(module)
+        self.module = module
+        self.target = target
+        self.found: dict[relax.Var, _Attention] = {}
+
+    def transform(self) -> tvm.IRModule:
+        main = self.module["main"]
+        self.found = _find(main)
+        if not self.found:
+            return self.module
+        self.builder_.update_func(self.module.get_global_var("main"), self.visit_expr(main))
+        return relax.transform.DeadCodeElimination()(self.builder_.get())
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        attention = self.found.get(binding.var)
+        if attention is None:
+            super().visit_var_binding_(binding)
+            return
+        call = self._kernel(attention, dtype_of(binding.var))
+        self.set_var_remap(binding.var, self.builder_.emit(call, binding.var.name))
+
+    def _kernel(self, attention: _Attention, dtype: str) -> relax.Call:
+        operands = [attention.q, attention.k, attention.v, *attention.operands]
+        *_, rows, width = attention.dims
+        keys = static_dims(attention.k)[attention.axes[1][-2]]
+        tile = choose_attention_tile(self.target, rows, keys, width)
+        compute = partial(
+            attention_tiled,
+            axes=attention.axes,
+            steps=attention.steps,
+            rows=tile.rows,
+            columns=tile.columns,
+            value_columns=tile.value_columns,
+            guarded=attention.guarded,
+            dtype=dtype,
+        )
+        return self.builder_.call_te(
+            compute,
+            *(self.visit_expr(operand) for operand in operands),
+            primfunc_name_hint="attention",
+            primfunc_attrs={"op_pattern": OPAQUE},
+        )
+
+
+def _find(main: relax.Function) -> dict[relax.Var, _Attention]:
+    """The attentions of ``main``, by the variable that holds the result."""
+    graph = _Graph(main)
+    found: dict[relax.Var, _Attention] = {}
+    for var in graph.values:
+        attention = _at_product(graph, var)
+        if attention is None:
+            continue
+        end = var
+        reader = graph.reader(var)
+        if reader is not None and graph.is_call(reader, "relax.astype"):
+            end, reader = reader, graph.reader(reader)
+        if dtype_of(end) not in _FLOATS:
+            continue
+        axes = tuple(range(len(attention.dims)))
+        if reader is not None and graph.is_call(reader, "relax.permute_dims"):
+            transposed = _axes(graph.values[reader])
+            if transposed[-1] == axes[-1]:  # columns stay the vector lanes
+                end, axes = reader, transposed
+        found[end] = replace(attention, axes=(*attention.axes, axes))
+    return found
+
+
+@dataclass
+class _Graph:
+    """The bindings of a function: what each variable is, and who reads it."""
+
+    main: relax.Function
+    values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
+    readers: dict[relax.Var, list[relax.Var]] = field(default_factory=dict)
+    uses: Counter = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        for block in self.main.body.blocks:
+            for binding in block.bindings:
+                self.values[binding.var] = binding.value
+                for var in _variables(binding.value):
+                    self.uses[var] += 1
+                    self.readers.setdefault(var, []).append(binding.var)
+        self.uses.update(_variables(self.main.body.body))
+
+    def reader(self, var: relax.Var) -> relax.Var | None:
+        """The only variable that reads ``var``, once."""
+        return self.readers[var][0] if self.uses[var] == 1 and var in self.readers else None
+
+    def call(self, expr: relax.Expr, *names: str) -> relax.Call | None:
+        """The call that ``expr`` is bound to, if it is one of these operators."""
+        value = self.values.get(expr) if isinstance(expr, relax.Var) else None
+        if isinstance(value, relax.Call) and isinstance(value.op, Op) and value.op.name in names:
+            return value
+        return None
+
+    def is_call(self, expr: relax.Expr, name: str) -> bool:
+        return self.call(expr, name) is not None
+
+
+def _variables(expr: relax.Expr) -> Iterator[relax.Var]:
+    """The variables in an expression, as often as they occur."""
+    if isinstance(expr, relax.Var):
+        yield expr
+    elif isinstance(expr, relax.Tuple):
+        for part in expr.fields:
+            yield from _variables(part)
+    elif isinstance(expr, relax.Call):
+        for part in expr.args:
+            yield from _variables(part)
+    elif isinstance(expr, relax.TupleGetItem):
+        yield from _variables(expr.tuple_value)
+    elif isinstance(expr, relax.If | relax.Function | relax.SeqExpr):
+        yield from relax.analysis.free_vars(expr)
+
+
+def _at_product(graph: _Graph, var: relax.Var) -> _Attention | None:
+    """The attention whose product with the values is ``var``; the transpose of y is missing."""
+    product = graph.call(var, "relax.matmul")
+    if product is None:
+        return None
+    weights, v = product.args
+    weights = _own(graph, weights, "relax.astype")
+    softmax, guarded = _softmax(graph, weights)
+    dims, value = static_dims(var), static_dims(v)
+    if softmax is None or dims is None or value is None or min(len(dims), len(value)) < 2:
+        return None
+    chain = _Chain(graph)
+    scores = chain.walk(softmax.args[0])
+    if scores is None:
+        return None
+    q, k = scores.args
+    left, right, plain = static_dims(q), static_dims(k), static_dims(scores)
+    if min(len(left), len(right)) < 2 or 0 in (*left, *right, *value):
+        return None
+    if plain[:-1] != dims[:-1] or {dtype_of(x) for x in (q, k, v)} - _FLOATS:
+        return None
+    (q, q_axes), (k, k_axes), (v, v_axes) = (_untransposed(graph, x) for x in (q, k, v))
+    # The right operand holds keys as columns.
+    k_axes = (*k_axes[:-2], k_axes[-1], k_axes[-2])
+    steps = tuple(chain.steps[::-1])
+    return _Attention(
+        q, k, v, (q_axes, k_axes, v_axes), steps, tuple(chain.operands), guarded, dims
+    )
+
+
+def _softmax(graph: _Graph, weights: relax.Expr) -> tuple[relax.Call | None, bool]:
+    """The softmax over the last axis behind ``weights``, and whether NaN weights become 0."""
+    choice, uses = graph.call(weights, "relax.where"), 1
+    if choice is not None and graph.uses[weights] == 1:
+        test, zero, plain = choice.args
+        is_nan = graph.call(test, "relax.isnan")
+        if is_nan is None or not is_nan.args[0].same_as(plain) or _number(zero) != 0:
+            return None, False
+        weights, uses = plain, 2
+    softmax = graph.call(weights, "relax.nn.softmax")
+    if softmax is None or graph.uses[weights] != uses:
+        return None, False
+    last = int(softmax.attrs.axis) % weights.ty.ndim == weights.ty.ndim - 1
+    return softmax if last else None, uses == 2
+
+
+def _own(graph: _Graph, expr: relax.Expr, *names: str) -> relax.Expr:
+    """``expr``, or what goes into it where it is one of these operators and read once."""
+    call = graph.call(expr, *names)
+    return call.args[0] if call is not None and graph.uses[expr] == 1 else expr
+
+
+class _Chain:
+    """The way from the softmax back to the product of queries and keys, steps last first."""
+
+    def __init__(self, graph: _Graph):
+        self.graph = graph
+        self.steps: list[Step] = []
+        self.operands: list[relax.Expr] = []
+
+    def walk(self, expr: relax.Expr) -> relax.Call | None:
+        """The product at the beginning; None where another operator stands in the way."""
+        while isinstance(expr, relax.Var) and self.graph.uses[expr] == 1:
+            product = self.graph.call(expr, "relax.matmul")
+            dims = static_dims(expr)
+            if product is not None or dims is None or dtype_of(expr) not in _FLOATS:
+                return product if dims is not None else None
+            expr = self._step(expr, dims)
+        return None
+
+    def _step(self, expr: relax.Var, dims: list[int]) -> relax.Expr | None:
+        """What ``expr`` is a step from."""
+        call = self.graph.values.get(expr)
+        if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
+            return None
+        name, arguments = call.op.name, call.args
+        if name == "relax.reshape":
+            before = static_dims(arguments[0])
+            return arguments[0] if before is not None and before[-1] == dims[-1] else None
+        if name == "relax.astype":
+            return arguments[0]
+        if name == "relax.tanh":
+            self.steps.append(Step("tanh", None, 0.0, tuple(dims[:-1])))
+            return arguments[0]
+        if name in ("relax.add", "relax.multiply"):
+            return self._combined(name.removeprefix("relax."), arguments, dims)
+        if name == "relax.where":
+            return self._chosen(*arguments, dims)
+        return None
+
+    def _combined(self, kind: str, arguments, dims: list[int]) -> relax.Expr | None:
+        for score, other in (arguments, arguments[::-1]):
+            if static_dims(score) == dims and self._leads_to_product(score):
+                return score if self._add(kind, other, dims) else None
+        return None
+
+    def _chosen(self, condition, yes, no, dims: list[int]) -> relax.Expr | None:
+        for kind, score, other in (("keep", yes, no), ("drop", no, yes)):
+            number = _number(other)
+            if number is not None and static_dims(score) == dims:
+                return score if self._add(kind, condition, dims, number) else None
+        return None
+
+    def _add(self, kind: str, operand: relax.Expr, dims: list[int], value: float = 0.0) -> bool:
+        shape, number = static_dims(operand), _number(operand)
+        leading = tuple(dims[:-1])
+        if number is not None and kind in ("add", "multiply"):
+            self.steps.append(Step(kind, None, number, leading))
+            return True
+        if shape is None or len(shape) > len(dims):
+            return False
+        self.steps.append(Step(kind, len(self.operands), value, leading))
+        self.operands.append(operand)
+        return True
+
+    def _leads_to_product(self, expr: relax.Expr) -> bool:
+        """Whether ``expr``, and not the other operand, is on the way."""
+        return _Chain(self.graph).walk(expr) is not None
+
+
+def _untransposed(graph: _Graph, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
+    """The tensor behind transposes, and the axes through which ``expr`` reads it."""
+    axes = tuple(range(expr.ty.ndim))
+    while (call := graph.call(expr, "relax.permute_dims")) is not None:
+        outer = _axes(call)
+        axes = tuple(outer[axis] for axis in axes)
+        expr = call.args[0]
+    return expr, axes
+
+
+def _axes(call: relax.Call) -> tuple[int, ...]:
+    rank = call.args[0].ty.ndim
+    given = call.attrs.axes
+    return tuple(int(a) % rank for a in given) if given else tuple(reversed(range(rank)))
+
+
+def _number(expr: relax.Expr) -> float | None:
+    """The only element of a constant."""
+    if not isinstance(expr, GenericConst):
+        return None
+    array = expr.value.numpy()
+    return float(array.item()) if array.size == 1 else None

@@ -1,0 +1,229 @@
+"""Threads for serial statements: scatters, scans, recurrent networks, whatever no block describes.
+
+A loop is independent where every buffer that its body writes is only accessed, at one fixed place
+of the index, with the loop's own variable: its iterations then never meet. In
+
+    for i, j: y[index[i], j] = u[i, j]
+    for t: (for b, j: a[b, j] = f(h[b, 0]); for b, j: h[b, j] = g(a[b, 0]))
+
+``j`` is independent in the first line, ``b`` and ``j`` in each nest of the second, and ``b``
+through all of the second.
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
+from tvm.tirx.op import tvm_storage_sync
+
+from .statements import map_children
+
+__all__ = ["bound", "launch"]
+
+THREADS = 256
+
+Accesses = dict[tirx.Var, list[list[tirx.Expr]]]  # of each written buffer, the indices
+
+
+def launch(stmt: tirx.Stmt) -> tirx.Stmt:
+    """``stmt``, which binds no thread, as one launch of as many threads as keep its meaning.
+
+    Its own independent loops are spread over the grid. Where it has none: one block of threads
+    per iteration of a loop that all its nests begin with and that is independent in all of them,
+    else one block; the independent loops inside are spread over the threads of the block, which
+    wait for each other after each nest. Where nothing is independent: one thread.
+    """
+    nest = _independent(stmt)
+    if nest:
+        return _grid(stmt, nest)
+    nests = list(_nests(stmt))
+    if not nests:
+        return bound(stmt, {})
+    thread, row = tirx.Var("threadIdx_x", "int64"), tirx.Var("blockIdx_x", "int64")
+    rows = _rows(stmt, nests)
+    if rows is not None:
+        stmt = _without_rows(stmt, row)
+    body = _in_step(stmt, thread)
+    threads = {"threadIdx.x": (thread, THREADS)}
+    return bound(body, threads if rows is None else threads | {"blockIdx.x": (row, rows)})
+
+
+def bound(stmt: tirx.Stmt, threads: dict[str, tuple[tirx.Var, int]]) -> tirx.Stmt:
+    """``stmt`` in loops bound to the launch dims; those not given have one thread."""
+    for tag in ("threadIdx.x", "blockIdx.x"):
+        var, extent = threads.get(tag, (tirx.Var(tag.replace(".", "_"), "int64"), 1))
+        axis = tirx.IterVar(None, tirx.Var("", var.ty.dtype), tirx.IterVar.ThreadIndex, tag)
+        stmt = tirx.For(
+            var,
+            tirx.const(0, var.ty.dtype),
+            tirx.const(extent, var.ty.dtype),
+            tirx.ForKind.THREAD_BINDING,
+            stmt,
+            axis,
+        )
+    return stmt
+
+
+def _grid(stmt: tirx.Stmt, nest: list[tirx.For]) -> tirx.Stmt:
+    """Each iteration of the loops ``nest`` of ``stmt`` in a thread of its own."""
+    block, thread = tirx.Var("blockIdx_x", "int64"), tirx.Var("threadIdx_x", "int64")
+    total = _total(nest)
+    body = _iteration(stmt, nest, block * THREADS + thread)
+    blocks = -(-total // THREADS)
+    return bound(body, {"blockIdx.x": (block, blocks), "threadIdx.x": (thread, THREADS)})
+
+
+def _in_step(stmt: tirx.Stmt, thread: tirx.Var) -> tirx.Stmt:
+    """``stmt`` for every thread of a block, in step: what is not independent, by the first."""
+    nest = _independent(stmt)
+    if nest:
+        turn = tirx.Var("turn", "int64")
+        body = _iteration(stmt, nest, turn * THREADS + thread)
+        turns = tirx.const(-(-_total(nest) // THREADS), "int64")
+        work = tirx.For(turn, tirx.const(0, "int64"), turns, tirx.ForKind.SERIAL, body)
+    elif list(_nests(stmt)):
+        return map_children(stmt, lambda child: _in_step(child, thread))
+    else:
+        work = tirx.IfThenElse(thread == 0, stmt, None)
+    return tirx.SeqStmt([work, tirx.Evaluate(tvm_storage_sync("shared"))])
+
+
+def _iteration(stmt: tirx.Stmt, nest: list[tirx.For], number: tirx.Expr) -> tirx.Stmt:
+    """The body of ``stmt`` in iteration ``number`` of the loops ``nest``; nothing beyond them."""
+    values: dict[tirx.Var, tirx.Expr] = {}
+    rest = number
+    for loop in reversed(nest):
+        values[loop.loop_var] = (rest % int(loop.extent)).astype(loop.loop_var.ty.dtype)
+        rest = rest // int(loop.extent)
+    body = _replace(_drop(stmt, [loop.loop_var for loop in nest]), values)
+    inside = s_tir.SBlock([], [], [], "inside", body)
+    return s_tir.SBlockRealize([], number < _total(nest), inside)
+
+
+def _total(nest: list[tirx.For]) -> int:
+    return prod(int(loop.extent) for loop in nest)
+
+
+def _independent(stmt: tirx.Stmt) -> list[tirx.For]:
+    """Those of the perfectly nested loops at the top of ``stmt`` whose iterations never meet."""
+    chain = _chain(stmt)
+    accesses = _accesses(stmt) if chain else None
+    if not accesses:
+        return []
+    return [loop for loop in chain if _meets_only_itself(accesses, {loop.loop_var})]
+
+
+def _rows(stmt: tirx.Stmt, nests: list[list[tirx.For]]) -> int | None:
+    """The extent of the outermost loop of all ``nests`` where it is independent throughout."""
+    accesses = _accesses(stmt)
+    extents = {int(nest[0].extent) for nest in nests}
+    if not accesses or len(extents) != 1:
+        return None
+    rows = {nest[0].loop_var for nest in nests}
+    return extents.pop() if _meets_only_itself(accesses, rows) else None
+
+
+def _without_rows(stmt: tirx.Stmt, row: tirx.Var) -> tirx.Stmt:
+    """``stmt`` with ``row`` for the outermost loop of each of its nests."""
+    chain = _chain(stmt)
+    if chain and _independent(stmt):
+        loop = chain[0]
+        return _replace(loop.body, {loop.loop_var: row.astype(loop.loop_var.ty.dtype)})
+    return map_children(stmt, lambda child: _without_rows(child, row))
+
+
+def _nests(stmt: tirx.Stmt) -> Iterator[list[tirx.For]]:
+    """The chains of loops inside of ``stmt`` that have an independent one."""
+    chain = _chain(stmt)
+    if chain and _independent(stmt):
+        yield chain
+    elif not isinstance(stmt, tirx.IfThenElse | tirx.While):  # threads might part there
+        for child in _children(stmt):
+            yield from _nests(child)
+
+
+def _children(stmt: tirx.Stmt) -> list[tirx.Stmt]:
+    found: list[tirx.Stmt] = []
+
+    def note(child: tirx.Stmt) -> tirx.Stmt:
+        found.append(child)
+        return child
+
+    map_children(stmt, note)
+    return found
+
+
+def _chain(stmt: tirx.Stmt) -> list[tirx.For]:
+    """The perfectly nested serial loops at the top, of constant extent.
+
+    Of symbolic extent TVM cannot bound the accesses, and allocates temporaries per thread.
+    """
+    chain: list[tirx.For] = []
+    while isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.SERIAL:
+        first, extent = stmt.min, stmt.extent
+        if not isinstance(extent, tirx.IntImm) or int(extent) < 1:
+            break
+        if not isinstance(first, tirx.IntImm) or int(first) != 0:
+            break
+        chain.append(stmt)
+        stmt = stmt.body
+    return chain
+
+
+def _accesses(stmt: tirx.Stmt) -> Accesses | None:
+    """How ``stmt`` accesses what it writes, in terms of loop variables; None: it cannot be read."""
+    axes: dict[tirx.Var, tirx.Expr] = {}
+    found: Accesses = {}
+    written: set[tirx.Var] = set()
+    opaque: list[object] = []
+
+    def block(realize: s_tir.SBlockRealize) -> None:
+        for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+            axes[axis.var] = value
+        opaque.extend(realize.block.match_buffers)
+
+    def store(node: tirx.BufferStore) -> None:
+        written.add(node.buffer)
+        found.setdefault(node.buffer, []).append(list(node.indices))
+
+    def load(node: TensorLoad) -> None:
+        found.setdefault(node.source, []).append(list(node.indices))
+
+    unread = (tirx.Evaluate, tirx.DeclBuffer, tirx.While)
+    tvm_ffi.structural_walk(
+        stmt,
+        [
+            (s_tir.SBlockRealize, block),
+            (tirx.BufferStore, store),
+            (TensorLoad, load),
+            (unread, opaque.append),
+        ],
+        order="pre",
+    )
+    if opaque:
+        return None
+    return {
+        buffer: [[axes.get(index, index) for index in indices] for indices in found[buffer]]
+        for buffer in written
+    }
+
+
+def _meets_only_itself(accesses: Accesses, variables: set[tirx.Var]) -> bool:
+    """Has every written buffer one place of the index that is always one of ``variables``?"""
+    return all(
+        any(all(index in variables for index in place) for place in zip(*indices, strict=True))
+        for indices in accesses.values()
+    )
+
+
+def _drop(stmt: tirx.Stmt, variables: list[tirx.Var]) -> tirx.Stmt:
+    """``stmt`` without its loops over ``variables``."""
+    if isinstance(stmt, tirx.For) and stmt.loop_var in variables:
+        return _drop(stmt.body, variables)
+    return map_children(stmt, lambda child: _drop(child, variables))
+
+
+def _replace(stmt: tirx.Stmt, values: dict[tirx.Var, tirx.Expr]) -> tirx.Stmt:
+    return tvm_ffi.structural_map(stmt, (tirx.Var, lambda var: values.get(var, var)))

@@ -1,0 +1,53 @@
+"""Rebuilding statements: what the rules that take any function need."""
+
+from collections.abc import Callable
+
+from tvm import s_tir, tirx
+
+__all__ = ["map_children", "with_block"]
+
+
+def map_children(stmt: tirx.Stmt, function: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.Stmt:
+    """``stmt`` with ``function`` applied to the statements directly inside of it."""
+    if isinstance(stmt, tirx.SeqStmt):
+        return tirx.SeqStmt([function(child) for child in stmt.seq])
+    if isinstance(stmt, s_tir.SBlockRealize):
+        return with_block(stmt, function(stmt.block.body), stmt.block.alloc_buffers)
+    if isinstance(stmt, tirx.For):
+        return tirx.For(
+            stmt.loop_var,
+            stmt.min,
+            stmt.extent,
+            stmt.kind,
+            function(stmt.body),
+            stmt.thread_binding,
+            stmt.annotations,
+            stmt.step,
+        )
+    if isinstance(stmt, tirx.While):
+        return tirx.While(stmt.condition, function(stmt.body))
+    if isinstance(stmt, tirx.AttrStmt):
+        return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, function(stmt.body))
+    if isinstance(stmt, tirx.IfThenElse):
+        other = None if stmt.else_case is None else function(stmt.else_case)
+        return tirx.IfThenElse(stmt.condition, function(stmt.then_case), other)
+    return stmt
+
+
+def with_block(
+    realize: s_tir.SBlockRealize, body: tirx.Stmt, buffers: list[tirx.Var]
+) -> s_tir.SBlockRealize:
+    """``realize`` with another body and other buffers in its block."""
+    block = realize.block
+    block = s_tir.SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        buffers,
+        block.match_buffers,
+        block.annotations,
+    )
+    return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)

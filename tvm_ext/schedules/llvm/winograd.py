@@ -1,0 +1,270 @@
+"""Winograd convolution in NCHW[x]c: transform windows, multiply point by point, transform back.
+
+Tiles are taken in groups. A group whose transformed inputs and products fit L2 belongs to one
+core, and nothing moves between cores; of a larger one, cores share the points and channels. The
+choice between direct, m = 2 and m = 4 is a small model of the three costs there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import s_tir, tirx
+from tvm.s_tir import dlight as dl
+from tvm.target import Target
+
+from ..machine import Machine
+from .contraction import axis_kinds, divisors, is_static
+from .conv2d import Tile, accumulate, choose_tile, split_steps
+
+__all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan"]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A 3x3 convolution of stride 1: what goes in, what comes out (channels in whole blocks)."""
+
+    images: int
+    inputs: int
+    outputs: int
+    height: int
+    width: int
+    in_lanes: int
+    out_lanes: int
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of an input and an output channel."""
+        return self.inputs * self.outputs
+
+
+@dataclass(frozen=True)
+class WinogradPlan:
+    """Tiles of m x m outputs, grouped by ``images`` times ``rows`` of tiles; a register tile."""
+
+    m: int
+    images: int
+    rows: int
+    register: Tile
+
+    @property
+    def points(self) -> int:
+        """Multiplications of a tile, for each pair of channels."""
+        return (self.m + 2) ** 2
+
+
+@dataclass(frozen=True)
+class WinogradModel:
+    """Costs, in multiply-adds of a whole vector.
+
+    Attributes:
+        transform: of a point of a tile in one block of channels, there or back. 64 channels at
+            56 x 56, two Zen 5 cores: 55 of 179 us.
+        weight_byte: of a byte of weights, which within a whole network come from memory. 9.4 MB
+            at 14 x 14, m = 4: 177 us by itself, 350 us in ResNet-50.
+        gain: the part of the direct cost that is worth the larger error and weights.
+        shared: what a group that all cores share may take of their caches, in L2s.
+    """
+
+    transform: float = 12.0
+    weight_byte: float = 0.25
+    gain: float = 0.85
+    shared: float = 4.0
+
+    def choose(self, conv: Convolution, target: Target) -> WinogradPlan | None:
+        """The plan of least cost; None where the direct kernel costs about as little."""
+        plans = [self.plan(conv, m, target) for m in (2, 4)]
+        best = min(plans, key=lambda plan: self.cost(conv, plan))
+        return best if self.cost(conv, best) <= self.gain * self.direct_cost(conv, target) else None
+
+    def cost(self, conv: Convolution, plan: WinogradPlan) -> float:
+        """Products, transforms, and weights to fetch."""
+        bands, tiles = _bands_and_tiles(conv, plan)
+        blocks = conv.inputs / conv.in_lanes + conv.outputs / conv.out_lanes
+        products = conv.pairs / conv.out_lanes / plan.register.rate(tiles)
+        work = conv.images // plan.images * bands * tiles * (products + blocks * self.transform)
+        return plan.points * (work + 4 * conv.pairs * self.weight_byte)
+
+    def direct_cost(self, conv: Convolution, target: Target) -> float:
+        """The same of the direct kernel."""
+        tile = choose_tile(target, conv.outputs // conv.out_lanes, conv.width)
+        pixels = conv.images * conv.height * conv.width / conv.out_lanes
+        return 9 * conv.pairs * (pixels / tile.rate(conv.width) + 4 * self.weight_byte)
+
+    def plan(self, conv: Convolution, m: int, target: Target) -> WinogradPlan:
+        """The groups for one m: a core's own where weights stay in its L2, else shared."""
+        machine = Machine.of(target)
+        all_rows, across = -(-conv.height // m), -(-conv.width // m)
+        row_bytes = 4 * (m + 2) ** 2 * (conv.inputs + conv.outputs) * across
+
+        def grouped(images: int, rows: int) -> WinogradPlan:
+            blocks = conv.outputs // conv.out_lanes
+            return WinogradPlan(
+                m, images, rows, choose_tile(target, blocks, images * rows * across)
+            )
+
+        own = [
+            grouped(1, rows)
+            for rows in range(1, all_rows + 1)
+            if rows * row_bytes <= machine.l2_bytes // 2
+            and _even(conv.images * -(-all_rows // rows), machine.cores)
+        ]
+        if own and 4 * (m + 2) ** 2 * conv.pairs <= machine.l2_bytes:
+            return min(own, key=lambda plan: (round(self.cost(conv, plan), -3), plan.rows))
+        room = self.shared * machine.l2_bytes * machine.cores / row_bytes
+        if room >= all_rows:
+            return grouped(divisors(conv.images, int(room / all_rows))[-1], all_rows)
+        bands = -(-all_rows // max(1, int(room)))
+        return grouped(1, -(-all_rows // bands))
+
+
+def _bands_and_tiles(conv: Convolution, plan: WinogradPlan) -> tuple[int, int]:
+    """Groups per set of images, and the tiles in each."""
+    bands = -(-conv.height // (plan.m * plan.rows))
+    return bands, plan.images * plan.rows * -(-conv.width // plan.m)
+
+
+def _even(groups: int, cores: int) -> bool:
+    return groups % cores == 0 or groups >= 8 * cores
+
+
+class Conv2dWinograd(dl.base.ScheduleRule):
+    """[pad,] half and whole input transform, products, half and whole output transform, epilogue.
+
+    float32[1, 64, 56, 56], 64 filters, two Zen 5 cores: 0.18 ms (direct 0.52 ms).
+    """
+
+    def apply(self, func, target, _tunable):
+        kernel = _take_apart(func)
+        if kernel is None:
+            return None
+        sch, machine = kernel.sch, Machine.of(target)
+        group, row, tile, pixel = _output_loops(kernel)
+        groups, size = int(sch.get(group).extent), kernel.group_bytes
+        own = size <= machine.l2_bytes and _even(groups, machine.cores)
+        shared = machine.cores > 1 and not own
+        if machine.cores > 1:
+            sch.parallel(group if own else row)
+        _transform(sch, kernel.outputs, kernel.half_out, tile)
+        _unroll(sch, pixel)
+        _products(kernel, group, shared)
+        _inputs(kernel, group, shared)
+        return sch
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """The blocks of a Winograd convolution."""
+
+    sch: s_tir.Schedule
+    pads: list
+    result: object
+    half_in: object
+    inputs: object
+    tiled: object
+    products: object
+    half_out: object
+    outputs: object
+
+    def extents(self, block) -> list[int]:
+        return [int(axis.dom.extent) for axis in self.sch.get(block).iter_vars]
+
+    @property
+    def group_bytes(self) -> int:
+        """Transformed inputs and products of one group of tiles."""
+        _, _, points, in_blocks, tiles, in_lanes = self.extents(self.inputs)
+        out_blocks, _, out_lanes = self.extents(self.products)[3:]
+        return 4 * points * tiles * (in_blocks * in_lanes + out_blocks * out_lanes)
+
+
+# Half and whole input transform, products in register tiles and plain, half and whole output
+# transform.
+_BODY = ["S" * 7, "S" * 6, "S" * 7 + "RR", "S" * 6, "S" * 7, "S" * 7]
+
+
+def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
+    """The kernel if it has the blocks of ``_BODY`` between a pad and element-wise ones."""
+    if not isinstance(func, tirx.PrimFunc) or not is_static(func):
+        return None
+    sch = s_tir.Schedule(func)
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    kinds = [axis_kinds(sch.get(block)) for block in blocks]
+    first = kinds.index(_BODY[0]) if _BODY[0] in kinds else len(kinds)
+    end = first + len(_BODY)
+    if first > 1 or kinds[first:end] != _BODY or len(kinds) == end:
+        return None
+    if set(kinds[:first] + kinds[end:]) - {"SSSSS"}:
+        return None
+    for block in blocks[end:-1]:
+        sch.compute_inline(block)
+    return _Kernel(sch, blocks[:first], blocks[-1], *blocks[first:end])
+
+
+def _output_loops(kernel: _Kernel):
+    """Loops of the result: over groups, over what threads may share in one, tiles, pixels."""
+    sch = kernel.sch
+    batches, _, _, tiles, m, _, _ = kernel.extents(kernel.outputs)
+    n, o, h, w, lane = sch.get_loops(kernel.result)
+    images, width = int(sch.get(n).extent) // batches, int(sch.get(w).extent)
+    rows = tiles // (images * -(-width // m))
+    batch, image = sch.split(n, [None, images])
+    band, row, hi = sch.split(h, [None, rows, m])
+    tile, wi = sch.split(w, [None, m])
+    sch.reorder(batch, band, o, image, row, tile, hi, wi, lane)
+    return sch.fuse(batch, band), sch.fuse(o, image, row), tile, (hi, wi, lane)
+
+
+def _transform(sch, whole, half, tile) -> None:
+    """Both halves of a transform in registers, under the loop over tiles."""
+    for block in (whole, half):
+        sch.set_scope(block, 0, "local")
+        sch.compute_at(block, tile, preserve_unit_loops=True)
+        _unroll(sch, sch.get_loops(block)[-3:])
+
+
+def _unroll(sch, loops) -> None:
+    """All loops but the last, which becomes vector lanes."""
+    *outer, lane = loops
+    for loop in outer:
+        sch.unroll(loop)
+    sch.vectorize(lane)
+
+
+def _products(kernel: _Kernel, group, shared: bool) -> None:
+    """A matrix product per point; a panel of its weights is swept over all tiles of the group."""
+    sch = kernel.sch
+    columns, lanes = kernel.extents(kernel.tiled)[5:7]
+    weight = sch.get(kernel.tiled).reads[1].source.ty.shape
+    sch.compute_at(kernel.products, group, preserve_unit_loops=True)
+    point, o, t, lane = sch.get_loops(kernel.products)[-4:]
+    panel, oi = sch.split(o, [None, int(weight[-1]) // lanes])
+    tile, ti = sch.split(t, [None, columns])
+    sch.reorder(point, panel, tile, oi, ti, lane)
+    if shared:
+        sch.parallel(sch.fuse(point, panel))
+    sch.set_scope(kernel.tiled, 0, "local")
+    sch.compute_at(kernel.tiled, tile, preserve_unit_loops=True)
+    *_, vector, _, column, vector_lane, ro, ri = sch.get_loops(kernel.tiled)
+    accumulate(sch, kernel.tiled, (column, vector, vector_lane), *split_steps(sch, [ro, ri]))
+    _unroll(sch, (oi, ti, lane))
+
+
+def _inputs(kernel: _Kernel, group, shared: bool) -> None:
+    """Pad and transform the windows of the group."""
+    sch = kernel.sch
+    sch.compute_at(kernel.inputs, group, preserve_unit_loops=True)
+    point, o, tile, lane = sch.get_loops(kernel.inputs)[-4:]
+    sch.reorder(o, tile, point, lane)
+    if shared:
+        tile = sch.fuse(o, tile)
+        sch.parallel(tile)
+    _unroll(sch, (point, lane))
+    sch.set_scope(kernel.half_in, 0, "local")
+    sch.compute_at(kernel.half_in, tile, preserve_unit_loops=True)
+    _unroll(sch, sch.get_loops(kernel.half_in)[-3:])
+    for pad in kernel.pads:
+        if shared:
+            sch.parallel(sch.fuse(*sch.get_loops(pad)[:3]))
+        else:
+            sch.compute_at(pad, group, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(pad)[-1])

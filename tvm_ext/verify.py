@@ -1,0 +1,138 @@
+"""``verify="each-pass"``: the program is run after every step, and the one that breaks it named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+import tvm_ffi
+from tvm import IRModule, relax
+
+from . import pipeline, targets
+from .errors import BuildError, ConversionError, InputError, TvmExtError
+from .executors.choice import build_executor
+from .frontend import Conversion, convert, specialise
+from .inputs import random_inputs
+from .interface import TensorInfo
+
+__all__ = ["EachPass", "coarseness", "distance", "finish"]
+
+_SINGLE = float(np.finfo("float32").eps)
+
+
+class EachPass:
+    """Watches a pipeline: runs what each step made and compares with what was there before.
+
+    Args:
+        source: the loaded model, before any step.
+        shapes: as for ``convert_and_build``.
+        feeds: arrays by input name; None: seeded random ones.
+    """
+
+    def __init__(
+        self,
+        source: ir.Model,
+        shapes: Mapping[str, int | Sequence[int | None]] | None,
+        feeds: Mapping[str, object] | None,
+    ):
+        self._feeds = feeds
+        self._names = [str(value.name) for value in source.graph.outputs]
+        self._inputs: list[np.ndarray] = []
+        model = source.clone()
+        specialise(model, shapes)
+        self._program = _snapshot(model)
+        self._answer = self._of_model(model)
+
+    def __call__(self, step: pipeline.Step, result: ir.Model | IRModule, _seconds: float) -> None:
+        """Compare with the answer before ``step``.
+
+        Raises:
+            BuildError: the answer moved by more than the step's bound, or is none any more.
+        """
+        if not self._changed(result):
+            return
+        before = self._answer
+        what = f"step {step.name!r} of phase {step.phase!r}"
+        try:
+            answer = self._of_model(result) if step.phase == "import" else self._run(result)
+        except (TvmExtError, RuntimeError, ValueError, TypeError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise BuildError(f"after {what} the program does not run: {reason}") from error
+        if before is not None and answer is None:
+            raise BuildError(f"after {what} the model cannot be converted")
+        self._answer = answer
+        if before is None or answer is None:
+            return
+        for name, got, want in zip(self._names, answer, before, strict=True):
+            moved, bound = distance(got, want), step.bound * coarseness(got.dtype)
+            if not moved <= bound:
+                raise BuildError(
+                    f"{what} moves output {name!r} by {moved:.3g} of 1 + |y|, "
+                    f"its bound is {bound:.3g}"
+                )
+
+    def _changed(self, result: ir.Model | IRModule) -> bool:
+        """Whether the step did anything: most do not on most models."""
+        before, self._program = self._program, _snapshot(result)
+        if isinstance(before, IRModule):
+            return not tvm_ffi.structural_equal(before, result, map_free_vars=True)
+        return before != self._program
+
+    def _of_model(self, model: ir.Model) -> list[np.ndarray] | None:
+        """The answer of an ONNX model; None while it needs rewrites before it can be converted."""
+        try:
+            conversion = convert(model.clone())
+        except ConversionError:
+            return None
+        self._inputs = self._inputs or self._arrays(conversion)
+        return self._run(conversion.module)
+
+    def _arrays(self, conversion: Conversion) -> list[np.ndarray]:
+        infos = [TensorInfo.of(name, ty) for name, ty in conversion.inputs.items()]
+        feeds = random_inputs(infos) if self._feeds is None else self._feeds
+        if feeds.keys() != conversion.inputs.keys():
+            raise InputError(f"feeds are {sorted(feeds)}, the model has {list(conversion.inputs)}")
+        return [np.asarray(feeds[info.name]) for info in infos]
+
+    def _run(self, module: IRModule) -> list[np.ndarray]:
+        target = targets.host_target()
+        with target:
+            return build_executor(finish(module), target)(self._inputs)
+
+
+def _snapshot(program: ir.Model | IRModule) -> bytes | IRModule:
+    """``program`` as it is now: ONNX models are changed in place, modules are not."""
+    if isinstance(program, IRModule):
+        return program
+    return ir.to_proto(program).SerializeToString(deterministic=True)
+
+
+def finish(module: IRModule) -> IRModule:
+    """``module``, from wherever it is in the pipeline, with every kernel scheduled safely."""
+    rest = pipeline.default(targets.host_target(), 0)
+    rest = rest.insert("FuseTIR", relax.transform.FuseTIR(), after="LegalizeOps")
+    for phase in pipeline.PHASES[1:]:
+        for step in rest.phase(phase):
+            module = step.run(module)
+    return module
+
+
+def distance(got: np.ndarray, want: np.ndarray) -> float:
+    """The largest ``|got - want| / (1 + |want|)``; infinite for other shapes and new NaNs."""
+    if got.shape != want.shape:
+        return np.inf
+    a, b = got.astype("float64"), want.astype("float64")
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        errors = np.where(same, 0.0, np.abs(a - b) / (1 + np.abs(b)))
+    return float(np.nan_to_num(errors, nan=np.inf).max()) if errors.size else 0.0
+
+
+def coarseness(dtype: np.dtype) -> float:
+    """How much coarser than float32 a type is; integers are exact."""
+    if dtype.kind in "biu":
+        return 0.0
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).eps) / _SINGLE
