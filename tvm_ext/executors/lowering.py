@@ -5,7 +5,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
-from .cuda import skip_empty_launches
+from .cuda import constant_bits, skip_empty_launches
 from .named_values import rewrite_stores
 
 __all__ = ["TIR_PIPELINE"]
@@ -148,7 +148,10 @@ def _pipeline():
     def finalize_host_on_stack():
         return tvm.ir.transform.Sequential([_stack_locals, finalize_host_passes()])
 
-    return _lower, finalize_host_on_stack, finalize_device_passes
+    def finalize_device():
+        return tvm.ir.transform.Sequential([finalize_device_passes(), constant_bits])
+
+    return _lower, finalize_host_on_stack, finalize_device
 
 
 register_tir_pipeline(TIR_PIPELINE, _pipeline)
