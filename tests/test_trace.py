@@ -131,6 +131,14 @@ def test_the_first_pass_that_changes_the_answer_is_named(name, run, anchor):
         build(steps, verify="each-pass", feeds=FEEDS)
 
 
+def test_passes_for_cuda_are_run_on_the_cpu_up_to_the_schedules():
+    convert_and_build(MODEL, "cuda", verify="each-pass", feeds=FEEDS)
+    steps = pipeline.default(targets.resolve("cuda"))
+    steps = steps.insert("AfterFusion", scaled_kernels(0.5), after="FuseTIR")
+    with pytest.raises(BuildError, match="step 'AfterFusion'"):
+        convert_and_build(MODEL, steps=steps, verify="each-pass", feeds=FEEDS)
+
+
 def test_a_pass_may_change_as_much_as_it_says():
     steps = pipeline.default(LLVM).insert(
         "rough", scaled_kernels(1e-3), after="LegalizeOps", bound=1e-2

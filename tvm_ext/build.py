@@ -60,7 +60,7 @@ def convert_and_build(
     _check_options(opt_level, shapes, limits)
     steps = steps or pipeline.default(targets.resolve(target), opt_level)
     if verify == "each-pass":
-        steps = steps.watched(EachPass(load(model, limits), shapes, feeds))
+        steps = steps.watched(EachPass(steps, load(model, limits), shapes, feeds))
     elif verify is not None:
         raise OptionError(f"verify is None or 'each-pass', not {verify!r}")
     resolved = steps.target

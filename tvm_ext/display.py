@@ -19,6 +19,7 @@ def as_html(renderable: object, width: int = 140) -> str:
 def _recorded(renderable: object, width: int):
     from rich.console import Console  # slow to import, and not every caller prints
 
-    console = Console(file=io.StringIO(), record=True, width=width)
+    # Not Jupyter's console, which would show what is only being recorded.
+    console = Console(file=io.StringIO(), record=True, width=width, force_jupyter=False)
     console.print(renderable)
     return console

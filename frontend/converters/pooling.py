@@ -21,19 +21,7 @@ def max_pool(bb, x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_sh
     if len(bb.node.outputs) > 1:
         pair = bb.emit_te(ops.max_pool_with_indices, x, *geometry, bool(storage_order))
         return tuple(bb.emit(relax.TupleGetItem(pair, k)) for k in range(2))
-    if not _plain(bb, x, window):
-        return bb.emit_te(ops.max_pool, x, *geometry)
-    # A partial window becomes a whole one by more padding, which never is the maximum.
-    spatial = zip(bb.shape(x)[2:], outputs, window.extents, strict=True)
-    reach = [
-        (out - 1) * stride + extent - size - before
-        for (size, out, extent), stride, before in zip(
-            spatial, window.strides, window.before, strict=True
-        )
-    ]
-    after = window.after if not ceil_mode else [max(0, r) for r in reach]
-    pads = [*window.before, *after]
-    return bb.emit(relax.op.nn.max_pool2d(x, window.kernel, window.strides, pads, window.dilations))
+    return bb.emit_te(ops.max_pool, x, *geometry)
 
 
 @converter("AveragePool", 1, 7, 10, 11, 19, 22)

@@ -1,4 +1,4 @@
-"""Converters that read images between pixels: GridSample, AffineGrid, RoiAlign."""
+"""Converters that read images between pixels or by region: GridSample, AffineGrid, RoiAlign."""
 
 from tvm_ext.ops import sampling as ops
 
@@ -46,3 +46,8 @@ def roi_align_10(bb, x, rois, batch_indices, *, mode="avg", output_height=1, out
                      coordinate_transformation_mode="output_half_pixel",
                      output_width=output_width, sampling_ratio=sampling_ratio,
                      spatial_scale=spatial_scale)  # fmt: skip
+
+
+@converter("MaxRoiPool", 1, 22)
+def max_roi_pool(bb, x, rois, *, pooled_shape, spatial_scale=1.0):
+    return bb.emit_te(ops.max_roi_pool, x, rois, list(pooled_shape), spatial_scale)

@@ -2,7 +2,7 @@
 
 from tvm import relax, tirx
 
-from tvm_ext.ops.search import arg_extremum
+from tvm_ext.ops.search import arg_extremum, sign_flipped
 
 from ..table import converter
 from .selection import leading
@@ -45,6 +45,9 @@ def top_k_1(bb, x, *, axis=-1, k):
 def _top_k(bb, x, k, axis, largest):
     """``k`` is an int or a dim; a dim that exceeds the axis takes all of it."""
     axis = _checked_axis(bb, x, axis)
+    if bb.dtype(x).startswith("uint"):  # the sort knows signed numbers only
+        values, places = _top_k(bb, bb.emit_te(sign_flipped, x), k, axis, largest)
+        return bb.emit_te(sign_flipped, values), places
     static = isinstance(k, int) and k > 0
     both = bb.emit(relax.op.topk(x, k if static else -1, axis, "both", largest, "int64"))
     values, places = (bb.emit(relax.TupleGetItem(both, which)) for which in range(2))

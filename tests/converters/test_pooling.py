@@ -130,3 +130,17 @@ def test_max_unpool_undoes_max_pool():
     places = places.numpy() + np.arange(2).reshape(1, 2, 1, 1) * 24
     attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
     check_node("MaxUnpool", [y.numpy(), places], attributes, expected=[want])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("pads, strides", [([1] * 4, [1, 1]), ([0] * 4, [2, 2])], ids=str)
+def test_max_pool_keeps_nan_and_minus_infinity(dtype, pads, strides):
+    """A maximum that starts at the least finite number never is -inf; a compare drops NaN."""
+    x = data(1, 3, 8, 9, dtype=dtype)
+    x[0, 0, 3, 4], x[0, 1] = np.nan, -np.inf
+    size = 3 if any(pads) else 2
+    want = functional.max_pool2d(torch.from_numpy(x).double(), size, strides[0], pads[0])
+    want = want.numpy().astype(dtype)
+    assert np.isnan(want).any() and np.isneginf(want).any()
+    attributes = {"kernel_shape": [size] * 2, "pads": pads, "strides": strides}
+    check_node("MaxPool", [x], attributes, expected=[want], opt_levels=(0, 3))

@@ -1,11 +1,12 @@
 """GridSample, AffineGrid and RoiAlign; oracles: torch, onnx.reference."""
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch.nn import functional
 
-from tests.oracle import check_node
+from tests.oracle import check_node, node_model
 
 RNG = np.random.default_rng(0)
 
@@ -50,3 +51,14 @@ def test_roi_align(sampling_ratio, coordinates):
     attributes = {"output_height": 3, "output_width": 2, "sampling_ratio": sampling_ratio,
                   "coordinate_transformation_mode": coordinates}  # fmt: skip
     check_node("RoiAlign", [x, rois, np.array([0, 1, 1])], attributes, atol=1e-5)
+
+
+def test_max_roi_pool():
+    """Oracle: onnxruntime. Regions reach beyond the image, and cells are empty."""
+    x = RNG.normal(size=(2, 3, 8, 7)).astype("float32")
+    rois = np.array([[0, 0, 0, 6, 7], [1, 2, 1, 5.4, 3], [1, 6, 6, 9, 12]], "float32")
+    attributes = {"pooled_shape": [3, 2], "spatial_scale": 0.9}
+    model = node_model("MaxRoiPool", [x, rois], attributes, opset=21)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    want = session.run(None, {"x0": x, "x1": rois})
+    check_node("MaxRoiPool", [x, rois], attributes, opset=21, expected=want)

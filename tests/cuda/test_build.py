@@ -118,3 +118,11 @@ def test_no_address_of_a_constant_is_taken(kind):
     to = onnx.TensorProto.DataType.Value(kind.replace("float8", "FLOAT8").upper())
     text = sources(f"g (float[9] x) => ({kind}[9] y) {{ y = Cast <to = {to}> (x) }}")
     assert "&(v" in text and not re.search(r"&\(-?[\d.]", text)
+
+
+def test_the_bits_of_a_constant_are_a_constant():
+    text = sources("""g (float[3, 0] x) => (float[3] y) {
+                        axis = Constant <value_ints = [1]> ()
+                        y = ReduceMax <keepdims = 0> (x, axis)
+                      }""")
+    assert "CUDART_INF_F)" not in text

@@ -39,7 +39,7 @@ def test_the_contract_of_a_right_operator_holds(plugin, one_size):
 
 
 @pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
-def test_the_example_is_one_short_file_that_passes():
+def test_the_example_is_one_short_file_that_passes(one_size):
     assert len(EXAMPLE.read_text().splitlines()) <= 80
     loaded = extend.load(EXAMPLE)
     try:
@@ -66,6 +66,8 @@ def test_the_example_is_one_short_file_that_passes():
         ("def _(x, *, factor=2.0)", "def _(x, *, factor=1.0)", "the reference takes"),
         ("@twice.reference\n", "", "declares no @reference"),
         ('twice.shapes("x[n, c]")', "", "declares no samples"),
+        ('twice.shapes("x[n, c]")', "twice.samples(lambda random: [])", "yield no sample"),
+        ('twice.shapes("x[n, c]")', "twice.samples(lambda random: 1 / 0)", "ZeroDivisionError"),
         (
             "    return bb.emit_te",
             '    raise NotImplementedError("no")\n    return bb.emit_te',

@@ -129,3 +129,13 @@ def test_a_loop_is_not_cut_where_a_compared_integer_is_read_from_memory(by_memor
     y = te.compute((4, 5), lambda i, j: tirx.Select(j - i <= bound, x[i, j], x[i, j] + k()))
     text = schedule(RULES, prim_func(x, k, y), WIDE).mod.script()
     assert ("pragma_loop_partition_hint" in text) != by_memory
+
+
+def test_a_row_is_cut_where_a_guard_changes_and_each_part_runs_in_vectors():
+    x, y = (te.placeholder((64, width), "float32") for width in (512, 500))
+    sch = schedule(RULES, prim_func(x, y, topi.concatenate([x, y], axis=1)), WIDE)
+    assert kinds(sch, "T_concat")[-1] == ForKind.VECTORIZED
+    assert "pragma_loop_partition_hint" in sch.mod.script()
+    a, b = values((64, 512)), values((64, 500), 1)
+    (got,) = run(sch, [a, b], [((64, 1012), "float32")])
+    np.testing.assert_array_equal(got, np.concatenate([a, b], 1))

@@ -94,8 +94,10 @@ def test_blocked_instance_norm_walks_the_lanes_in_vectors(lanes):
         "y",
     )
     sch = schedule((RowNorm(),), prim_func(x, y), WIDE)
-    lane = loops(sch, "square_rf_update")[-1]
+    *_, chain, _, lane = loops(sch, "square_rf_update")
     assert (lane.kind, int(lane.extent)) == (ForKind.VECTORIZED, lanes)
+    # Four sums that do not wait for each other.
+    assert (chain.kind, int(chain.extent)) == (ForKind.UNROLLED, 4)
     a = data(shape)
     (got,) = run(sch, [a], [(shape, "float32")])
     np.testing.assert_allclose(got, normalized(a, (2, 3)), rtol=1e-4, atol=1e-4)
@@ -162,3 +164,15 @@ def test_few_long_rows_use_all_cores_block_by_block():
     func = prim_func(x, scale, bias, instance_norm(x, scale, bias))
     assert RowNorm().apply(func, WIDE, False) is None
     assert "T.parallel(2)" in schedule(EITHER, func, WIDE).mod.script()
+
+
+def test_an_axis_that_is_contiguous_in_memory_is_no_row():
+    x = te.placeholder((300, 64), "float32", "x")
+    r = te.reduce_axis((0, 300), "r")
+    largest = te.compute((64,), lambda j: te.max(x[r, j], axis=r), "largest")
+    y = te.compute((64,), lambda j: te.sqrt(te.abs(largest[j])) + 1.0, "y")
+    sch = schedule(EITHER, prim_func(x, y), WIDE)
+    assert any(loop.kind == ForKind.VECTORIZED for loop in loops(sch, "largest_update"))
+    a = data((300, 64))
+    (got,) = run(sch, [a], [((64,), "float32")])
+    np.testing.assert_allclose(got, np.sqrt(np.abs(a.max(0))) + 1, rtol=1e-6)

@@ -124,6 +124,15 @@ def test_weights_are_rounded_once():
     np.testing.assert_array_equal(wide.astype("float32"), narrow)
 
 
+@pytest.mark.parametrize(
+    ("channels", "size", "rows"),
+    [(64, 56, 1), (64, 224, 1), (128, 56, 1), (128, 28, 7), (256, 56, 7)],
+)
+def test_a_core_has_groups_of_its_own_while_weights_are_small(channels, size, rows):
+    conv = Convolution(1, channels, channels, size, size, 16, 16)
+    assert WinogradModel().plan(conv, 4, V4).rows == rows
+
+
 def test_groups_never_exceed_the_shared_room():
     conv = Convolution(16, 512, 512, 28, 28, 16, 16)
     model = WinogradModel()

@@ -2,13 +2,14 @@
 
 import os
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import IRModule, relax, tirx
 
 from ..errors import TargetError
 
-__all__ = ["cuda_sources", "named_in_c", "prepare", "skip_empty_launches"]
+__all__ = ["constant_bits", "cuda_sources", "named_in_c", "prepare", "skip_empty_launches"]
 
 # TVM hands its text to nvcc or nvrtc with --use_fast_math: denormals become zero, division,
 # square root, exp and pow lose bits. These are its switches against that; a user's own win.
@@ -42,6 +43,32 @@ def _named_in_c(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
         return renamed.setdefault(var, tirx.Var(f"v{var.name}", var.ty))
 
     return tvm_ffi.structural_map(kernel, (tirx.Var, rename))
+
+
+@tvm.transform.module_pass(opt_level=0, name="ConstantBits")
+def constant_bits(module: IRModule, _context: object) -> IRModule:
+    """The module pass that takes the bits of reinterpreted constants.
+
+    In CUDA C reinterpretation takes the address of its operand, which a constant does not have.
+    """
+    functions = {
+        symbol: tvm_ffi.structural_map(function, (tvm.ir.Call, _constant_bits))
+        for symbol, function in module.functions_items()
+    }
+    return IRModule(functions, attrs=module.attrs)
+
+
+def _constant_bits(call: tvm.ir.Call) -> tirx.Expr:
+    if getattr(call.op, "name", "") != "tirx.reinterpret":
+        return call
+    (operand,) = call.args
+    kinds = str(operand.ty.dtype), str(call.ty.dtype)
+    constant = isinstance(operand, tirx.FloatImm | tirx.IntImm)
+    if not constant or not all(hasattr(np, kind) for kind in kinds):
+        return call
+    source, result = kinds
+    bits = np.array(operand.value).astype(source).view(result)
+    return tirx.const(bits.item(), result)
 
 
 @tvm.transform.module_pass(opt_level=0, name="SkipEmptyLaunches")

@@ -5,7 +5,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
-from .cuda import skip_empty_launches
+from .cuda import constant_bits, skip_empty_launches
 from .named_values import rewrite_stores
 
 __all__ = ["TIR_PIPELINE", "finalize_host", "lower"]
@@ -150,7 +150,10 @@ def finalize_host() -> tvm.ir.transform.Pass:
 
 
 def _pipeline():
-    return lower, finalize_host, finalize_device_passes
+    def finalize_device():
+        return tvm.ir.transform.Sequential([finalize_device_passes(), constant_bits])
+
+    return lower, finalize_host, finalize_device
 
 
 register_tir_pipeline(TIR_PIPELINE, _pipeline)

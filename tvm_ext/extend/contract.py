@@ -54,11 +54,13 @@ def _findings(operator: Operator) -> Iterator[Finding]:
     yield from declaration
     if not all(finding.passed for finding in declaration):
         return
-    samples = []
+    samples: list[Sample] = []
     with _Guard("samples", operator.place) as guard:
         samples = _samples(operator)
-    if not all(finding.passed for finding in guard.findings):
-        yield from guard.findings
+    if not samples:
+        guard.note(passed=False, detail=guard.finding.detail or "the generators yield no sample")
+        yield guard.finding
+        return
     checks: Sequence[Callable[[Operator, list[Sample]], Iterator[Finding]]] = (
         _values,
         _dynamic,
@@ -91,20 +93,18 @@ class _Guard:
     """Turns what fails inside into a finding; where nothing does, into a passed one."""
 
     def __init__(self, check: str, case: object):
-        self.findings: list[Finding] = []
-        self._finding = Finding(check, str(case), True)
+        self.finding = Finding(check, str(case), True)
 
     def __enter__(self) -> _Guard:
         return self
 
     def note(self, **facts: Any) -> None:
         """Set fields of the finding."""
-        self._finding = replace(self._finding, **facts)
+        self.finding = replace(self.finding, **facts)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         if isinstance(error, Exception):
             self.note(passed=False, detail=_reason(error))
-        self.findings.append(self._finding)
         return error is None or isinstance(error, Exception)
 
 
@@ -115,7 +115,7 @@ def _declaration(operator: Operator) -> Iterator[Finding]:
     """The converter's signature is the schema; the reference's is the converter's."""
     with _Guard("signature", "converter against schema") as guard:
         _agree_with_schema(operator)
-    yield from guard.findings
+    yield guard.finding
     if operator.numpy is None or not (operator.families or operator.generators):
         missing = "@reference" if operator.numpy is None else "samples: shapes(...) or @samples"
         yield Finding("signature", "parts", False, f"{operator.place} declares no {missing}")
@@ -125,7 +125,7 @@ def _declaration(operator: Operator) -> Iterator[Finding]:
         theirs = list(signature(operator.numpy).parameters.values())
         if [(p.name, p.default) for p in ours] != [(p.name, p.default) for p in theirs]:
             raise _Breach(f"the reference takes {theirs}, the converter {ours}")
-    yield from guard.findings
+    yield guard.finding
 
 
 def _agree_with_schema(operator: Operator) -> None:
@@ -175,7 +175,7 @@ def _values(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
                 for level in range(4)
             ]
             guard.note(error=max(errors))
-        yield from guard.findings
+        yield guard.finding
 
 
 def _build_and_run(
@@ -206,7 +206,7 @@ def _dynamic(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
         with _Guard("symbolic dims", sample) as guard:
             model = node_model(operator, sample, symbolic=True)
             guard.note(error=_build_and_run(operator, model, sample, 3))
-        yield from guard.findings
+        yield guard.finding
 
 
 def _fusion(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
@@ -222,7 +222,7 @@ def _fusion(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
             declined = [reason for rule in operator.rules.values() for reason in rule.declined]
             if declined:
                 guard.note(detail=f"the schedule declines: {declined[0]}")
-        yield from guard.findings
+        yield guard.finding
 
 
 def _cuda(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
@@ -237,7 +237,7 @@ def _cuda(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
                 wanted = expected(operator, sample)
                 answers = [run(model, feeds, folder, opt_level=level) for level in (0, 3)]
                 guard.note(error=max(_distance(answer, wanted) for answer in answers))
-            yield from guard.findings
+            yield guard.finding
 
 
 def _schedules(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
@@ -258,7 +258,7 @@ def _schedules(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
                 guard.note(seconds=own, generic=other)
             if rule.declined:
                 raise _Breach(f"declines its own kernel: {rule.declined[0]}")
-        yield from guard.findings
+        yield guard.finding
 
 
 def _distance(answer: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:

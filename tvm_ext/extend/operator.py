@@ -168,7 +168,7 @@ def operator(
         keys = [(domain, op_type, version) for version in versions]
         for key in keys:
             _check_free(key, override)
-        own = schema or _known(op_type, domain)
+        own = schema or _known(op_type, max(versions), domain)
         own = own or derive_schema(function, op_type, domain, max(versions), outputs)
         declared = Operator(function, op_type, versions, domain, own)
         declared.undo.callback(restore, {key: TABLE.get(key) for key in keys})
@@ -184,8 +184,8 @@ def operator(
     return declare
 
 
-def _known(op_type: str, domain: str) -> defs.OpSchema | None:
-    return defs.get_schema(op_type, domain=domain) if defs.has(op_type, domain) else None
+def _known(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
+    return defs.get_schema(op_type, version, domain) if defs.has(op_type, domain) else None
 
 
 def _check_free(key: tuple[str, str, int], override: bool) -> None:

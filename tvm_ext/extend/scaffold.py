@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import os
 import re
 from pathlib import Path
@@ -19,7 +20,7 @@ from tvm import te
 from tvm_ext.extend import operator
 
 
-def compute(x, alpha):
+def compute_{name}(x, alpha):
     """What it computes: ``x[...]`` of any shape, for any target."""
 
     def element(*index):
@@ -34,7 +35,7 @@ def {name}(bb, x, *, alpha=1.0):
     """The converter: inputs by position, attributes by keyword with their defaults."""
     if not bb.dtype(x).startswith("float"):
         raise NotImplementedError(f"dtype {{bb.dtype(x)}}, needs floats")
-    return bb.emit_te(compute, x, alpha)
+    return bb.emit_te(compute_{name}, x, alpha)
 
 
 @{name}.reference
@@ -79,6 +80,10 @@ def new_operator(op_type: str, domain: str, folder: str | os.PathLike = ".") -> 
     if not re.fullmatch(r"\w[\w.-]*", domain):
         raise PluginError(f"domain {domain!r} is not a name such as com.acme")
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", op_type).lower()
+    if keyword.iskeyword(name) or name in ("np", "te"):
+        raise PluginError(
+            f"operator {op_type!r} would be {name!r}, which means something in Python"
+        )
     texts = {
         Path(folder, f"{name}.py"): _OPERATOR,
         Path(folder, f"test_{name}.py"): _TEST,

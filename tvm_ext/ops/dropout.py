@@ -2,9 +2,9 @@
 
 from tvm import te, tirx
 
-__all__ = ["dropout"]
+from .random import random_share
 
-PRIME = 2**31 - 1
+__all__ = ["dropout"]
 
 
 def dropout(x, ratio, training, seed):
@@ -18,8 +18,8 @@ def dropout(x, ratio, training, seed):
         index = tirx.const(0, "int64")
         for k, extent in zip(i, x.shape, strict=True):
             index = index * extent + k
-        share = _hashed(index, seed).astype("float32") / tirx.const(float(PRIME), "float32")
-        return tirx.any(tirx.Not(training()), share >= ratio().astype("float32"))
+        share = random_share(index, seed)
+        return tirx.any(tirx.Not(training()), share >= ratio().astype("float64"))
 
     mask = te.compute(x.shape, kept, "dropout_mask")
 
@@ -30,12 +30,3 @@ def dropout(x, ratio, training, seed):
         return tirx.Select(mask(*i), scaled, tirx.const(0, x.dtype))
 
     return te.compute(x.shape, element, "dropout"), mask
-
-
-def _hashed(index, seed):
-    """Below ``PRIME``: quadratic maps, in int64 without overflow, which the compiler assumes."""
-    prime = tirx.const(PRIME, "int64")
-    h = tirx.floormod(index + seed % PRIME, prime)
-    for factor in (48271, 69621, 16807):
-        h = tirx.floormod(h * (h + tirx.const(factor, "int64")) + index, prime)
-    return h

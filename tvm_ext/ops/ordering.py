@@ -10,7 +10,7 @@ from tvm import tirx
 
 from .elementwise import dtype_of, float_compute
 
-__all__ = ["from_key", "key_dtype", "to_key"]
+__all__ = ["constant_key", "from_key", "key_dtype", "to_key"]
 
 _SIGN_SHIFT = {"int32": 31, "int64": 63}
 
@@ -30,7 +30,7 @@ def to_key(x: tirx.Expr, nan_is_largest: bool = True) -> tirx.Expr:
     x = x.astype(float_compute(dtype))
     nan = float("nan") if nan_is_largest else -float("nan")
     key = _flipped(tirx.reinterpret(key_dtype(dtype), x))
-    return tirx.Select(tirx.isnan(x), _constant_key(nan, dtype_of(x)), key)
+    return tirx.Select(tirx.isnan(x), constant_key(nan, dtype_of(x)), key)
 
 
 def from_key(key: tirx.Expr, dtype: str) -> tirx.Expr:
@@ -48,7 +48,8 @@ def _flipped(bits: tirx.Expr) -> tirx.Expr:
     return tirx.bitwise_xor(bits, tirx.bitwise_and(sign, largest))
 
 
-def _constant_key(value: float, dtype: str) -> tirx.Expr:
+def constant_key(value: float, dtype: str) -> tirx.Expr:
+    """The key of a float of type ``dtype``, float32 or float64."""
     # The bits are taken here: as a reinterpreted constant, CUDA C would need its address.
     bits = np.array(value, dtype).view(key_dtype(dtype))
     return _flipped(tirx.const(int(bits), key_dtype(dtype)))

@@ -9,16 +9,49 @@ def pad(x, value, before, shape, mode, padded):
     ``before`` is per axis: ints and dims, or ``int64[rank]``; negative amounts crop. ``padded``
     are the axes to treat. ``value`` is rank 0, and read in mode "constant" only.
     """
-    source = _SOURCES[mode] if mode != "constant" else None
 
     def element(*index):
         at = [i - before[k] if k in padded else i for k, i in enumerate(index)]
-        if source is not None:
-            return x(*(source(i, x.shape[k]) if k in padded else i for k, i in enumerate(at)))
-        inside = [tirx.all(at[k] >= 0, at[k] < x.shape[k]) for k in padded]
-        return tirx.if_then_else(tirx.all(*inside), x(*at), value[()]) if inside else x(*at)
+        if mode == "constant":
+            inside = [tirx.all(at[k] >= 0, at[k] < x.shape[k]) for k in padded]
+            return tirx.if_then_else(tirx.all(*inside), x(*at), value[()]) if inside else x(*at)
+        last = len(index) - 1
+        near = {k for k in padded if _is_near(mode, before[k], x.shape[k], shape[k])}
+        for k in padded:
+            if k not in near:
+                at[k] = _SOURCES[mode](at[k], x.shape[k])
+            elif k != last:
+                dim = int(x.shape[k])
+                at[k] = _piecewise(tirx.Select, at[k], dim, *_BEYOND[mode](at[k], dim), at[k])
+        if last not in near:
+            return x(*at)
+        # Three pieces, which a schedule can part: that in the middle is a plain copy.
+        (*outer, i), dim = at, int(x.shape[last])
+        pieces = (x(*outer, position) for position in (*_BEYOND[mode](i, dim), i))
+        return _piecewise(tirx.if_then_else, i, dim, *pieces)
 
     return te.compute(shape, element, "pad")
+
+
+def _piecewise(choose, i, dim, below, above, inside):
+    return choose(i < 0, below, choose(i >= dim, above, inside))
+
+
+def _is_near(mode, before, dim, extent):
+    """Whether no position is further beyond an end than the elements reach once."""
+    if not all(isinstance(v, int | tirx.IntImm) for v in (before, dim, extent)):
+        return False
+    before, dim, extent = int(before), int(dim), int(extent)
+    reach = {"reflect": dim - 1, "wrap": dim, "edge": before + extent}[mode]
+    return max(before, extent - before - dim) <= reach
+
+
+# The element that stands for position ``i`` before the first, and behind the last.
+_BEYOND = {
+    "reflect": lambda i, dim: (-i, 2 * (dim - 1) - i),
+    "edge": lambda i, dim: (i * 0, i * 0 + (dim - 1)),
+    "wrap": lambda i, dim: (i + dim, i - dim),
+}
 
 
 def _reflected(i, dim):
@@ -32,6 +65,7 @@ def _is_one(dim):
     return isinstance(dim, tirx.IntImm) and int(dim) == 1
 
 
+# The same for any distance.
 _SOURCES = {
     "reflect": _reflected,
     "edge": lambda i, dim: tirx.max(tirx.min(i, dim - 1), 0),

@@ -5,21 +5,53 @@ Every function takes ``x[N, C, I...]`` and the window as lists with one entry pe
 ``outputs``. What lies outside of ``x`` is never read.
 """
 
+from math import inf
+
 from tvm import te, tirx
+
+from .elementwise import dtype_of, float_compute
+from .ordering import constant_key, from_key, to_key
 
 __all__ = ["avg_pool", "lp_pool", "max_pool", "max_pool_with_indices", "max_unpool"]
 
 
 def max_pool(x, kernel, strides, dilations, before, outputs):
-    """The largest element of each window; type of ``x``."""
-    window = _Window(x, kernel, strides, dilations, before)
-    lowest = te.min_value(x.dtype)
+    """The largest element of each window, NaN if it has one; type of ``x``."""
+    dtype = dtype_of(x)
+    is_float = "float" in dtype
+    lowest = constant_key(-inf, float_compute(dtype)) if is_float else te.min_value(dtype)
+    keys = _covered(x, kernel, strides, dilations, before, outputs, lowest)
+    axes = [te.reduce_axis((0, k), f"k{axis}") for axis, k in enumerate(kernel)]
 
     def largest(n, c, *position):
-        value, inside = window.element(n, c, position)
-        return te.max(tirx.if_then_else(inside, value, lowest), axis=window.axes)
+        steps = zip(position, strides, axes, dilations, strict=True)
+        return te.max(keys(n, c, *(p * stride + k * d for p, stride, k, d in steps)), axis=axes)
 
-    return te.compute((*x.shape[:2], *outputs), largest, "max_pool")
+    key = te.compute((*x.shape[:2], *outputs), largest, "largest_key")
+    return te.compute(key.shape, lambda *i: from_key(key(*i), dtype), "max_pool")
+
+
+def _covered(x, kernel, strides, dilations, before, outputs, lowest):
+    """The keys of ``x`` as windows see it: from the begin pads to the end of the last window."""
+    shape = [
+        (out - 1) * stride + (k - 1) * d + 1
+        for out, stride, k, d in zip(outputs, strides, kernel, dilations, strict=True)
+    ]
+    inside = zip(shape, x.shape[2:], before, strict=True)
+    if all(_is_within(extent, dim, pad) for extent, dim, pad in inside):
+        return te.compute(x.shape, lambda *i: to_key(x(*i)), "keys")
+
+    def element(n, c, *position):
+        at = [i - pad for i, pad in zip(position, before, strict=True)]
+        bounds = [tirx.all(i >= 0, i < dim) for i, dim in zip(at, x.shape[2:], strict=True)]
+        return tirx.if_then_else(tirx.all(*bounds), to_key(x(n, c, *at)), lowest)
+
+    return te.compute((*x.shape[:2], *shape), element, "padded")
+
+
+def _is_within(extent, dim, pad):
+    known = all(isinstance(v, int | tirx.IntImm) for v in (extent, dim, pad))
+    return known and int(pad) == 0 and int(extent) <= int(dim)
 
 
 def max_pool_with_indices(x, kernel, strides, dilations, before, outputs, column_major):

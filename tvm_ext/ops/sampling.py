@@ -4,7 +4,7 @@ from itertools import product
 
 from tvm import te, tirx
 
-__all__ = ["affine_grid", "grid_sample", "roi_align"]
+__all__ = ["affine_grid", "grid_sample", "max_roi_pool", "roi_align"]
 
 CUBIC = -0.75  # the coefficient of Keys' kernel that ONNX and torch use
 
@@ -221,3 +221,45 @@ def roi_align(x, rois, batch, outputs, scale, sampling_ratio, shift, reduction):
         return (total(r, c, i, j) / count.astype(dtype)).astype(x.dtype)
 
     return te.compute(shape, mean, "roi_align")
+
+
+def max_roi_pool(x, rois, pooled, spatial_scale):
+    """The largest element in each cell of a grid ``pooled`` over each region of ``x[N, C, H, W]``.
+
+    ``rois[R, 5]`` has the batch and the corners x1, y1, x2, y2, both inside; a cell that holds no
+    pixel is 0.
+    """
+
+    def corner(r, k):
+        scaled = rois(r, k).astype("float32") * tirx.const(spatial_scale, "float32")
+        return te.floor(scaled + tirx.const(0.5, "float32")).astype("int64")
+
+    def cell(r, axis, out):
+        """First row or column of a cell, and the one after its last."""
+        first, last = corner(r, 2 - axis), corner(r, 4 - axis)
+        step = tirx.max(last - first + 1, 1).astype("float32") / tirx.const(pooled[axis], "float32")
+        place, size = out.astype("float32"), x.shape[2 + axis].astype("int64")
+        begin = te.floor(place * step).astype("int64") + first
+        end = te.ceil((place + 1.0) * step).astype("int64") + first
+        return tirx.max(tirx.min(begin, size), 0), tirx.max(tirx.min(end, size), 0)
+
+    rows, columns = (te.reduce_axis((0, x.shape[k]), f"r{k}") for k in (2, 3))
+
+    def largest(r, c, i, j):
+        top, bottom = cell(r, 0, i)
+        left, right = cell(r, 1, j)
+        inside = tirx.all(rows >= top, rows < bottom, columns >= left, columns < right)
+        batch = tirx.max(tirx.min(rois(r, 0).astype("int64"), x.shape[0] - 1), 0)
+        value = x(batch, c, rows, columns)
+        return te.max(tirx.if_then_else(inside, value, te.min_value(x.dtype)), axis=[rows, columns])
+
+    shape = (rois.shape[0], x.shape[1], *pooled)
+    peak = te.compute(shape, largest, "roi_peak")
+
+    def filled(r, c, i, j):
+        top, bottom = cell(r, 0, i)
+        left, right = cell(r, 1, j)
+        empty = tirx.any(bottom <= top, right <= left)
+        return tirx.Select(empty, tirx.const(0, x.dtype), peak(r, c, i, j))
+
+    return te.compute(shape, filled, "max_roi_pool")

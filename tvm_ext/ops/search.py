@@ -6,9 +6,10 @@ most extreme of all): the extreme value, then the first or last place that holds
 
 from tvm import te, tirx
 
+from .elementwise import dtype_of
 from .ordering import to_key
 
-__all__ = ["arg_extremum"]
+__all__ = ["arg_extremum", "sign_flipped"]
 
 
 def arg_extremum(x: te.Tensor, axis: int, keepdims: bool, largest: bool, last: bool) -> te.Tensor:
@@ -41,3 +42,16 @@ def arg_extremum(x: te.Tensor, axis: int, keepdims: bool, largest: bool, last: b
         return index
     shape = [1 if k == axis else d for k, d in enumerate(x.shape)]
     return te.compute(shape, lambda *i: index(*i[:axis], *i[axis + 1 :]), "arg_extremum")
+
+
+def sign_flipped(x: te.Tensor) -> te.Tensor:
+    """Unsigned integers as signed ones in the same order, and back."""
+    name = dtype_of(x)
+    signed = name.removeprefix("u")
+
+    def element(*index):
+        # The sign bit alone is the least signed number.
+        value = tirx.reinterpret(signed, x(*index)) ^ tirx.min_value(signed)
+        return value if name.startswith("u") else tirx.reinterpret(f"u{signed}", value)
+
+    return te.compute(x.shape, element, "sign_flipped")

@@ -123,7 +123,7 @@ class TiledMatmul(GPUScheduleRule):
 class _Order:
     """Which axes are contiguous in memory, so that neighbouring threads must walk along them."""
 
-    depth_contiguous: tuple[bool, bool]  # in the operands, k rather than i or j
+    depth_contiguous: tuple[bool, ...]  # in the operands, k rather than i or j
     rows_contiguous: bool  # in the result, i rather than j
 
     @classmethod

@@ -3,12 +3,11 @@
 from tvm import tirx
 from tvm.relax.analysis import has_reshape_pattern
 from tvm.s_tir import Schedule
-from tvm.s_tir.dlight.cpu.base import CPUScheduleRule
 from tvm.s_tir.schedule import SBlockRV
-from tvm.target import Target
 
 from ..machine import Machine
-from .loops import Axis, axes, collapse, normal_form, parallelise, partition, share, vectorize, walk
+from .loops import Axis, axes, collapse, parallelise, partition, share, vectorize, walk
+from .rule import LoopNestRule
 
 __all__ = ["Elementwise", "schedule_spatial"]
 
@@ -16,26 +15,22 @@ __all__ = ["Elementwise", "schedule_spatial"]
 TILE = 16
 
 
-class Elementwise(CPUScheduleRule):
+class Elementwise(LoopNestRule):
     """Spatial blocks only: broadcast, transpose, concat, slice, pad, gather, resize, casts.
 
     Producers are inlined; what remains (one block per output) is vectorised and shared.
     """
 
-    def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> Schedule | None:
-        if not self.is_target_available(target):
-            return None
-        form = normal_form(func)
-        if form is None:
-            return None
-        sch, blocks = form
+    def schedule(
+        self, func: tirx.PrimFunc, sch: Schedule, blocks: list[SBlockRV], machine: Machine
+    ) -> Schedule | None:
         if any("R" in walk(sch, block).kinds for block in blocks):
             return None
         if has_reshape_pattern(func):
             # The executors turn it into a view; they look for the pattern as it is.
             return Schedule(func)
         for block in blocks:
-            schedule_spatial(sch, block, Machine.of(target))
+            schedule_spatial(sch, block, machine)
         return sch
 
 

@@ -8,23 +8,19 @@ from tvm.target import Target
 
 from ..machine import Machine
 from .elementwise import schedule_spatial
-from .loops import attempt, normal_form, walk
+from .loops import attempt, walk
 from .reduction import schedule_reduction
+from .rule import LoopNestRule
 
 __all__ = ["BlockByBlock", "OuterParallel"]
 
 
-class BlockByBlock(CPUScheduleRule):
+class BlockByBlock(LoopNestRule):
     """Each block a loop nest of its own: reductions in lanes, the rest vectorised, all shared."""
 
-    def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> Schedule | None:
-        if not self.is_target_available(target):
-            return None
-        form = normal_form(func)
-        if form is None:
-            return None
-        sch, blocks = form
-        machine = Machine.of(target)
+    def schedule(
+        self, func: tirx.PrimFunc, sch: Schedule, blocks: list[SBlockRV], machine: Machine
+    ) -> Schedule | None:
         for block in blocks:
             if "R" in walk(sch, block).kinds:
                 schedule_reduction(sch, block, machine)

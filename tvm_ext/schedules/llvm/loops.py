@@ -88,14 +88,16 @@ def _worth_inlining(sch: Schedule, block: SBlockRV) -> bool:
         return False
     if producer.cost <= CHEAP:
         return True
-    readers = [walk(sch, consumer) for consumer in sch.get_consumers(block)]
-    loads = sum(
-        volume(reader.extents)
-        for reader in readers
+    loads = [
+        (reader, access)
+        for reader in (walk(sch, consumer) for consumer in sch.get_consumers(block))
         for access in reader.inputs
         if access.buffer.same_as(producer.written[0])
-    )
-    return loads <= volume(producer.extents)
+    ]
+    # What is costly is computed in whole vectors, though a reader leaves elements out.
+    skips = any(access.strides[reader.kinds.rfind("S")] not in (0, 1) for reader, access in loads)
+    total = sum(volume(reader.extents) for reader, _ in loads)
+    return not skips and total <= volume(producer.extents)
 
 
 @dataclass
@@ -252,6 +254,11 @@ def hint_partition(sch: Schedule, loop: LoopRV) -> None:
     sch.annotate(loop, "pragma_loop_partition_hint", tirx.const(1, "int32"))
 
 
+def _is_cut(loop: tirx.For) -> bool:
+    """Whether a hint makes the compiler cut ``loop`` where a guard inside changes."""
+    return isinstance(_int(loop.extent), int) and not _has_data_dependent_condition(loop)
+
+
 def _has_data_dependent_condition(stmt: tirx.Stmt) -> bool:
     """Whether an integer that is compared somewhere in ``stmt`` is read from memory."""
     found: list[ir.Expr] = []
@@ -322,11 +329,16 @@ def share(
     Where the ``outer`` axes cannot be shared evenly, ``inner`` is cut into one chunk per core.
     """
     loops = [axis.loop for axis in outer]
-    # A guard that differs between lanes would be run lane by lane; LLVM masks the plain loop.
-    lanes = 1 if inner.guarded or _repeats_bfloat16(sch.get(inner.loop)) else lanes
+    # A guard that differs between lanes is run lane by lane: vectors need a loop that is cut where
+    # the guard changes, else LLVM's masks on a plain loop are better.
+    stmt = sch.get(inner.loop)
+    if _repeats_bfloat16(stmt) or (inner.guarded and not _is_cut(stmt)):
+        lanes = 1
     task = parallelise(sch, loops, [axis.size for axis in outer], work, machine)
     if task is not None or not _worth_cutting(inner, lanes, work, machine):
-        vectorize(sch, inner.loop, lanes)
+        vectors = vectorize(sch, inner.loop, lanes)
+        if inner.guarded and lanes > 1 and vectors is not None:
+            hint_partition(sch, vectors)
         return
     extent = _int(inner.extent)
     static = isinstance(extent, int)

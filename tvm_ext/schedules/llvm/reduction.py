@@ -290,12 +290,16 @@ def arrange(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> Arra
     if lane is None or lane.kind == "R" or not smooth(lane, facts):
         first, *_ = tails = _positions(sch, block, reduced)
         return Arranged(first, tails)
-    others = [axis.loop for axis in found if axis.kind == "S" and axis is not lane]
+    others = [axis for axis in found if axis.kind == "S" and axis is not lane]
     lanes = fit(lane.extent, lanes)
     count = next(n for n in (ACCUMULATORS, 2, 1) if n == 1 or lane.size % (n * lanes) == 0)
     outer, unrolled, inner = sch.split(lane.loop, [None, count, lanes])
-    sch.reorder(*others, outer, *reduced, unrolled, inner)
-    sch.unroll(unrolled)
+    # A few results beside the lane's stay in registers as well, as independent chains.
+    chains = [axis.loop for axis in others[-1:] if count * axis.size <= ACCUMULATORS]
+    rows = [axis.loop for axis in others[: len(others) - len(chains)]]
+    sch.reorder(*rows, outer, *reduced, *chains, unrolled, inner)
+    for loop in (*chains, unrolled):
+        sch.unroll(loop)
     sch.vectorize(inner)
     _, first, *_ = tails = _positions(sch, block, [outer, *reduced])
     return Arranged(first, tails, vector=True)

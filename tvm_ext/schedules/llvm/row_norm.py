@@ -2,18 +2,18 @@
 
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.dlight.cpu.base import CPUScheduleRule
-from tvm.target import Target
+from tvm.s_tir.schedule import SBlockRV
 
 from ..machine import Machine
 from .access import Walk, nominal, volume
-from .loops import PARALLEL_WORK, collapse, equal, normal_form, shares_evenly, walk
+from .loops import PARALLEL_WORK, collapse, equal, shares_evenly, uses, walk
 from .reduction import schedule_rows
+from .rule import LoopNestRule
 
 __all__ = ["RowNorm"]
 
 
-class RowNorm(CPUScheduleRule):
+class RowNorm(LoopNestRule):
     """Row reductions and the writes that depend on them: one task per row, all in its cache.
 
     instance_norm, layer_norm, group norm, rms norm, softmax and log_softmax with what is fused
@@ -21,18 +21,13 @@ class RowNorm(CPUScheduleRule):
     then each block by itself uses all cores.
     """
 
-    def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> Schedule | None:
-        if not self.is_target_available(target):
-            return None
-        form = normal_form(func)
-        if form is None:
-            return None
-        sch, blocks = form
+    def schedule(
+        self, func: tirx.PrimFunc, sch: Schedule, blocks: list[SBlockRV], machine: Machine
+    ) -> Schedule | None:
         facts = [walk(sch, block) for block in blocks]
         depth = without_lane(facts, common_rows(facts))
         if len(blocks) < 2 or not depth or all("R" not in f.kinds for f in facts):
             return None
-        machine = Machine.of(target)
         work = sum(f.work for f in facts)
         rows = volume(facts[-1].extents[:depth])
         even = shares_evenly([rows], machine) or rows >= 3 * machine.cores
@@ -65,9 +60,9 @@ def common_rows(blocks: list[Walk]) -> int:
 def without_lane(blocks: list[Walk], depth: int) -> int:
     """``depth`` without a last axis along which reductions read memory: that one is for lanes."""
     for facts in blocks:
-        if depth > 1 and "R" in facts.kinds:
+        if depth and "R" in facts.kinds:
             lane = facts.variables[depth - 1]
-            if any(len(a.indices) > 1 and a.indices[-1].same_as(lane) for a in facts.inputs):
+            if any(len(a.indices) > 1 and uses(a.indices[-1], lane) for a in facts.inputs):
                 return depth - 1
     return depth
 

@@ -7,6 +7,7 @@ choice between direct, m = 2 and m = 4 is a small model of the three costs there
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvm import s_tir, tirx
@@ -63,12 +64,16 @@ class WinogradModel:
         weight_byte: of a byte of weights, which within a whole network come from memory. 9.4 MB
             at 14 x 14, m = 4: 177 us by itself, 350 us in ResNet-50.
         gain: the part of the direct cost that is worth the larger error and weights.
+        own_weights: weights that a core may read again for each group of its own, in L2s (they
+            come from L3). 128 channels at 56 x 56, m = 4: 0.67 ms, shared 1.0 ms or more; 256
+            channels: the other way round.
         shared: what a group that all cores share may take of their caches, in L2s.
     """
 
     transform: float = 12.0
     weight_byte: float = 0.25
     gain: float = 0.85
+    own_weights: float = 3.0
     shared: float = 4.0
 
     def choose(self, conv: Convolution, target: Target) -> WinogradPlan | None:
@@ -92,30 +97,49 @@ class WinogradModel:
         return 9 * conv.pairs * (pixels / tile.rate(conv.width) + 4 * self.weight_byte)
 
     def plan(self, conv: Convolution, m: int, target: Target) -> WinogradPlan:
-        """The groups for one m: a core's own where weights stay in its L2, else shared."""
+        """The groups for one m: each core its own, unless one that all share wastes less."""
         machine = Machine.of(target)
-        all_rows, across = -(-conv.height // m), -(-conv.width // m)
-        row_bytes = 4 * (m + 2) ** 2 * (conv.inputs + conv.outputs) * across
+        shared = self._shared(conv, m, target, machine)
+        own = list(self._own(conv, m, target, machine))
+        best = min(own, key=lambda plan: (self.cost(conv, plan), plan.rows), default=shared)
+        slack = 1.05 * self.cost(conv, shared)
+        return best if self.cost(conv, best) <= slack else shared
 
-        def grouped(images: int, rows: int) -> WinogradPlan:
-            blocks = conv.outputs // conv.out_lanes
-            return WinogradPlan(
-                m, images, rows, choose_tile(target, blocks, images * rows * across)
-            )
+    def _own(
+        self, conv: Convolution, m: int, target: Target, machine: Machine
+    ) -> Iterator[WinogradPlan]:
+        """Groups within L2, of one image, that cores can take evenly."""
+        if _weight_bytes(conv, m) > self.own_weights * machine.l2_bytes:
+            return
+        all_rows = -(-conv.height // m)
+        for rows in range(1, min(all_rows, machine.l2_bytes // _row_bytes(conv, m)) + 1):
+            if _even(conv.images * -(-all_rows // rows), machine.cores):
+                yield _grouped(conv, m, 1, rows, target)
 
-        own = [
-            grouped(1, rows)
-            for rows in range(1, all_rows + 1)
-            if rows * row_bytes <= machine.l2_bytes // 2
-            and _even(conv.images * -(-all_rows // rows), machine.cores)
-        ]
-        if own and 4 * (m + 2) ** 2 * conv.pairs <= machine.l2_bytes:
-            return min(own, key=lambda plan: (round(self.cost(conv, plan), -3), plan.rows))
-        room = self.shared * machine.l2_bytes * machine.cores / row_bytes
+    def _shared(self, conv: Convolution, m: int, target: Target, machine: Machine) -> WinogradPlan:
+        """Whole images, or parts of one, that fit the caches together."""
+        all_rows = -(-conv.height // m)
+        room = int(self.shared * machine.l2_bytes * machine.cores / _row_bytes(conv, m))
         if room >= all_rows:
-            return grouped(divisors(conv.images, int(room / all_rows))[-1], all_rows)
-        bands = -(-all_rows // max(1, int(room)))
-        return grouped(1, -(-all_rows // bands))
+            images = divisors(conv.images, room // all_rows)[-1]
+            return _grouped(conv, m, images, all_rows, target)
+        bands = -(-all_rows // max(1, room))
+        return _grouped(conv, m, 1, -(-all_rows // bands), target)
+
+
+def _grouped(conv: Convolution, m: int, images: int, rows: int, target: Target) -> WinogradPlan:
+    tiles = images * rows * -(-conv.width // m)
+    tile = choose_tile(target, conv.outputs // conv.out_lanes, tiles)
+    return WinogradPlan(m, images, rows, tile)
+
+
+def _weight_bytes(conv: Convolution, m: int) -> int:
+    return 4 * (m + 2) ** 2 * conv.pairs
+
+
+def _row_bytes(conv: Convolution, m: int) -> int:
+    """Transformed inputs and products of a row of tiles."""
+    return 4 * (m + 2) ** 2 * (conv.inputs + conv.outputs) * -(-conv.width // m)
 
 
 def _bands_and_tiles(conv: Convolution, plan: WinogradPlan) -> tuple[int, int]:

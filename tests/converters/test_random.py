@@ -1,0 +1,55 @@
+"""Random operators: reproducible, distributed as asked."""
+
+import numpy as np
+import pytest
+
+from tests.oracle import node_model
+from tvm_ext import convert_and_build
+
+N = 100_000
+SHAPE = {"shape": [100, N // 100]}
+
+
+def drawn(op_type, inputs=(), **attributes):
+    model = node_model(op_type, list(inputs), attributes)
+    compiled = convert_and_build(model, "llvm", opt_level=1)
+    first, second = compiled(*inputs), compiled(*inputs)
+    np.testing.assert_array_equal(first, second)
+    return first
+
+
+def test_uniform():
+    y = np.sort(drawn("RandomUniform", low=-2.0, high=4.0, **SHAPE).ravel())
+    even = np.linspace(-2, 4, N)
+    assert np.abs(y - even).max() < 6 * 5 / np.sqrt(N)  # a Kolmogorov-Smirnov bound
+
+
+@pytest.mark.parametrize("dtype", [1, 10, 11])
+def test_normal(dtype):
+    y = drawn("RandomNormal", mean=3.0, scale=2.0, seed=1.0, dtype=dtype, **SHAPE)
+    z = (y.astype("float64") - 3) / 2
+    moments = [np.mean(z**k) for k in (1, 2, 3, 4)]
+    np.testing.assert_allclose(moments, [0, 1, 0, 3], atol=0.1)
+    neighbours = np.corrcoef(z[:, 1:].ravel(), z[:, :-1].ravel())[0, 1]
+    assert abs(neighbours) < 5 / np.sqrt(N)
+
+
+def test_seeds_and_names_make_a_difference():
+    a, b = (drawn("RandomUniform", seed=seed, **SHAPE) for seed in (1.0, 2.0))
+    assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / np.sqrt(N)
+    x = np.zeros((3, 5), "float64")
+    assert drawn("RandomUniformLike", [x]).dtype == "float64"
+
+
+def test_bernoulli():
+    p = np.array([[0.0], [0.3], [1.0]], "float32").repeat(N // 10, 1)
+    np.testing.assert_allclose(drawn("Bernoulli", [p]).mean(1), p[:, 0], atol=0.02)
+
+
+def test_multinomial():
+    p = np.array([[0.1, 0.2, 0.7], [0.5, 0.5, 0]])
+    with np.errstate(divide="ignore"):
+        y = drawn("Multinomial", [np.log(p).astype("float32")], sample_size=20_000, dtype=7)
+    assert y.dtype == "int64"
+    shares = [np.bincount(row, minlength=3) / 20_000 for row in y]
+    np.testing.assert_allclose(shares, p, atol=0.02)

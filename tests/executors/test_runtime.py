@@ -1,0 +1,112 @@
+"""The C runtime by itself: parallel regions, threads, scratch memory, forks."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from tvm_ext.executors.toolchain import RUNTIME, compiler
+
+MAIN = r"""
+#include "tvmx.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct { void *sync; int32_t tasks; } group;
+extern void *__TVMBackendParallelLaunch, *__TVMBackendAllocWorkspace, *__TVMBackendFreeWorkspace;
+typedef void *(*allocator)(int, int, uint64_t, int, int);
+typedef int (*releaser)(int, int, void *);
+
+static int mark(int task, void *g, void *data) {
+  allocator acquire = (allocator)__TVMBackendAllocWorkspace;
+  releaser release = (releaser)__TVMBackendFreeWorkspace;
+  char *a = acquire(1, 0, 1000 + 100 * task, 2, 32), *b = acquire(1, 0, 10, 2, 32);
+  if (!a || !b || a == b || (size_t)a % 64 || (size_t)b % 64) return -1;
+  memset(a, 1, 1000 + 100 * task), memset(b, 2, 10);
+  release(1, 0, b), release(1, 0, a);
+  atomic_int *marks = data;
+  int tasks = ((group *)g)->tasks;
+  for (int i = task; i < 64; i += tasks) atomic_fetch_add(&marks[i], 1);
+  return 0;
+}
+
+static int nested(int task, void *g, void *data) {
+  (void)task, (void)g;
+  return tvmx_get_launcher()(mark, data, 0);
+}
+
+static int fails(int task, void *g, void *data) { (void)g, (void)data; return task == 1 ? 7 : 0; }
+
+static void expect(int condition, const char *what) {
+  if (!condition) { printf("wrong: %s\n", what); exit(1); }
+}
+
+static void *many(void *unused) {
+  for (int k = 0; k < 2000; k++) {
+    atomic_int marks[64] = {0};
+    expect(tvmx_get_launcher()(mark, marks, 0) == 0, "code");
+    for (int i = 0; i < 64; i++) expect(marks[i] == 1, "every task once");
+  }
+  return unused;
+}
+
+#ifndef SANITIZED
+static int in_child(void) {
+  pid_t child = fork();
+  if (child == 0) { many(NULL); _exit(0); }
+  int status;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+#endif
+
+int main(void) {
+  expect(tvmx_set_threads(-1) == -1, "no negative count");
+  for (int threads = 1; threads <= 5; threads += 2) {
+    tvmx_set_threads(threads), tvmx_set_spin(threads == 3 ? 0 : 100);
+    expect(tvmx_threads() == threads, "count");
+    many(NULL);
+  }
+  expect(tvmx_get_launcher()(fails, NULL, 3) == 7, "a worker's code");
+  atomic_int marks[64] = {0};
+  expect(tvmx_get_launcher()(nested, marks, 3) == 0 && marks[5] == 3, "nested regions");
+  pthread_t callers[4];
+  for (int i = 0; i < 4; i++) pthread_create(&callers[i], NULL, many, NULL);
+  for (int i = 0; i < 4; i++) pthread_join(callers[i], NULL);
+#ifndef SANITIZED
+  expect(in_child(), "a forked child");
+#endif
+  puts("fine");
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("sanitizer", ["", "thread", "address,undefined"])
+def test_regions_on_many_threads(tmp_path, sanitizer):
+    source, program = tmp_path / "main.c", tmp_path / "main"
+    source.write_text(MAIN)
+    flags = [f"-fsanitize={sanitizer}", "-DSANITIZED"] if sanitizer else ["-O2"]
+    flags += ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", f"-I{RUNTIME}"]
+    command = [compiler(), *flags, source, RUNTIME / "tvmx.c", "-lpthread", "-o", program]
+    built = subprocess.run(command, capture_output=True, text=True)
+    if sanitizer and "cannot find" in built.stderr:
+        pytest.skip("this compiler has no sanitizer runtime")
+    assert built.returncode == 0, built.stderr
+    ran = subprocess.run([program], capture_output=True, text=True, timeout=120)
+    assert ran.stdout == "fine\n", ran.stdout + ran.stderr
+    assert ran.stderr == ""
+
+
+def test_a_build_without_threads(tmp_path):
+    object_ = tmp_path / "tvmx.o"
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-DTVMX_SINGLE_THREAD", "-c"]
+    subprocess.run([compiler(), *flags, RUNTIME / "tvmx.c", "-o", object_], check=True)
+    if shutil.which("nm"):
+        names = subprocess.run(["nm", object_], capture_output=True, text=True, check=True).stdout
+        assert "pthread" not in names
