@@ -91,7 +91,8 @@ def test_kernels_are_compiled_without_fast_math(monkeypatch):
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_nvcc_accepts_the_text(tmp_path):
-    graphs = [GRAPHS["rows"], GRAPHS["reductions"], NETWORKS["classifier"]]
+    families = "rows", "reductions", "contractions", "half", "serial"
+    graphs = [*(GRAPHS[family] for family in families), NETWORKS["classifier"]]
     files = [tmp_path / f"{k}.cu" for k in range(len(graphs))]
     for file, text in zip(files, graphs, strict=True):
         file.write_text(sources(text))
