@@ -56,6 +56,10 @@ def build_example(name, exporter, size, opt_level):
     assert len(text) < 1 << 20
 
 
+def test_a_recurrent_network_leaves_no_kernel_on_the_host():
+    assert re.search(r"lstm\d*_kernel", sources(GRAPHS["serial"], opt_level=3))
+
+
 def test_the_seed_failure_matmul_relu_without_threads():
     # At opt_level 3 the two linear layers without bias fuse with relu and sigmoid; TVM left the
     # kernel unbound: "Memory verification failed ... Did you forget to bind?".
@@ -91,7 +95,8 @@ def test_kernels_are_compiled_without_fast_math(monkeypatch):
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_nvcc_accepts_the_text(tmp_path):
-    graphs = [GRAPHS["rows"], GRAPHS["reductions"], NETWORKS["classifier"]]
+    families = "rows", "reductions", "contractions", "half", "serial"
+    graphs = [*(GRAPHS[family] for family in families), NETWORKS["classifier"]]
     files = [tmp_path / f"{k}.cu" for k in range(len(graphs))]
     for file, text in zip(files, graphs, strict=True):
         file.write_text(sources(text))

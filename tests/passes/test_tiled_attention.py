@@ -179,6 +179,7 @@ def test_the_pass_leaves_one_call():
 
     after = tiled_attention(HERE)(module((2, 7, 3, 4), build))
     assert calls(after) == ["relax.call_tir"]
+    assert relax.analysis.check_well_formed(after)
 
 
 def softmax_read_twice(bb, q, k, v):

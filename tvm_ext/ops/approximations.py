@@ -18,7 +18,17 @@ from tvm import tirx
 
 from .formula import formula, once
 
-__all__ = ["atanh", "erf", "exp", "expm1_negative", "log", "log1p_positive", "sigmoid", "tanh"]
+__all__ = [
+    "atanh",
+    "erf",
+    "exp",
+    "exp_nonpositive",
+    "expm1_negative",
+    "log",
+    "log1p_positive",
+    "sigmoid",
+    "tanh",
+]
 
 LN2 = 0.693147182
 LN2_HIGH, LN2_LOW = 6.93145752e-1, 1.42860677e-6  # n * LN2_HIGH is exact for |n| < 2**8
@@ -42,6 +52,22 @@ def exp(x: tirx.Expr) -> tirx.Expr:
     half = once(tirx.shift_right(n, tirx.const(1, "int32")))
     scale = once(_power_of_two(half))
     return _nan_or(x, (scale * p + scale) * _power_of_two(n - half))
+
+
+@formula
+def exp_nonpositive(x: tirx.Expr) -> tirx.Expr:
+    """e**x for x <= 0, 1 ulp; below -87 it is 0, where subnormal numbers are near."""
+    if not _is_single(x):
+        return tirx.exp(x)
+    x = once(x)
+    # Adding 1.5 * 2**23 leaves the nearest integer in the low bits: no conversion, NaN stays.
+    shifted = once(x * 1.442695041 + 12582912.0)
+    n = once(shifted - 12582912.0)
+    r = once(x - n * LN2_HIGH - n * LN2_LOW)
+    p = once(_horner(EXPM1, r) * (r * r) + r)
+    exponent = tirx.shift_left(_as_int(shifted), tirx.const(23, "int32"))
+    scale = once(_as_float(exponent + _bits_of(1.0)))
+    return tirx.Select(x < _f32(-87.0), _f32(0.0), scale * p + scale)
 
 
 @formula

@@ -2,7 +2,7 @@
 
 from tvm import te, tirx
 
-from .approximations import exp, log
+from .approximations import exp_nonpositive, log
 
 __all__ = ["hardmax", "log_softmax", "softmax"]
 
@@ -28,7 +28,7 @@ def _powers(x, axis):
     def shifted(*i):
         return x(*i) - peak(*rows.of(i))
 
-    power = te.compute(x.shape, lambda *i: exp(shifted(*i)), "row_exp")
+    power = te.compute(x.shape, lambda *i: exp_nonpositive(shifted(*i)), "row_exp")
     return rows, shifted, power, rows.fold(te.sum, power, "row_sum")
 
 

@@ -85,7 +85,9 @@ class _TiledAttention(PyExprMutator):
             super().visit_var_binding_(binding)
             return
         call = self._kernel(attention, dtype_of(binding.var))
-        self.set_var_remap(binding.var, self.builder_.emit(call, binding.var.name))
+        inside = isinstance(binding.var, relax.DataflowVar)
+        emit = self.builder_.emit if inside else self.builder_.emit_output
+        self.set_var_remap(binding.var, emit(call, binding.var.name))
 
     def _kernel(self, attention: _Attention, dtype: str) -> relax.Call:
         operands = [attention.q, attention.k, attention.v, *attention.operands]

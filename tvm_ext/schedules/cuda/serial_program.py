@@ -139,9 +139,15 @@ def _nests(stmt: tirx.Stmt) -> Iterator[list[tirx.For]]:
     chain = _chain(stmt)
     if chain and _independent(stmt):
         yield chain
-    elif not isinstance(stmt, tirx.IfThenElse | tirx.While):  # threads might part there
+    elif not _is_closed(stmt):
         for child in _children(stmt):
             yield from _nests(child)
+
+
+def _is_closed(stmt: tirx.Stmt) -> bool:
+    """Threads might part inside, or it is a block that may only use variables of its own."""
+    own = isinstance(stmt, s_tir.SBlockRealize) and len(stmt.block.iter_vars) > 0
+    return own or isinstance(stmt, tirx.IfThenElse | tirx.While)
 
 
 def _children(stmt: tirx.Stmt) -> list[tirx.Stmt]:
