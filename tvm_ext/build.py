@@ -82,8 +82,8 @@ def convert_and_build(
             executor = build_executor(module, resolved)
     return CompiledModel(
         executor,
-        [TensorInfo.of(*item, conversion.elements) for item in conversion.inputs.items()],
-        [TensorInfo.of(*item, conversion.elements) for item in conversion.outputs.items()],
+        [TensorInfo.of(name, ty, conversion.elements) for name, ty in conversion.inputs.items()],
+        [TensorInfo.of(name, ty, conversion.elements) for name, ty in conversion.outputs.items()],
         facts,
         lambda: sources | executor.sources(),
     )

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
+from typing import Any
 
 import numpy as np
 import tvm
@@ -286,9 +287,10 @@ def _as_array(info: TensorInfo, value: object) -> np.ndarray:
         raise InputError(f"input {info.name!r} cannot be read as an array: {reason}") from error
 
 
-def _from_dlpack(value: object) -> np.ndarray:
+def _from_dlpack(value: Any) -> np.ndarray:
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError):
         # numpy reads neither bfloat16 nor what has gradients or is on a GPU; this copies.
-        return tvm_ffi.from_dlpack(value).numpy()
+        tensor: Any = tvm_ffi.from_dlpack(value)
+        return tensor.numpy()

@@ -39,7 +39,7 @@ FORMAT = 2
 _FIXED = len(MAGIC) + 1 + hashlib.sha256().digest_size + 8
 
 Executor = StaticExecutor | VMExecutor
-Section = bytes | np.ndarray  # of uint8
+Section = Any  # bytes, or an array of uint8: what the buffer protocol serves
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def _write(file: IO[bytes], header: Mapping[str, Any], sections: Sequence[Sectio
     file.truncate(max(file.tell(), start))
 
 
-def _parsed(name: str, data: np.ndarray) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _parsed(name: str, data: np.ndarray) -> tuple[dict[str, Any], list[Section]]:
     """The header, and the sections as byte arrays."""
     if data[: len(MAGIC)].tobytes() != MAGIC:
         raise OutputPathError(f"{name} is no model that tvm_ext saved")

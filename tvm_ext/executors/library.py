@@ -66,7 +66,7 @@ def _loaded(image: np.ndarray) -> ctypes.CDLL:
     # A fresh name each time: the loader answers a known one with the library it already has.
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
         path = Path(folder, "library.so")
-        path.write_bytes(image)
+        path.write_bytes(image.tobytes())
         try:
             return ctypes.CDLL(str(path))
         except OSError as error:

@@ -7,6 +7,7 @@ and bfloat16 in float32, rounding once at the end.
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from typing import Any
 
 from tvm import te, tirx
 from tvm.sym import Analyzer
@@ -18,7 +19,7 @@ __all__ = [
     "float_compute",
 ]  # fmt: skip
 
-Dim = int | tirx.Expr
+Dim = Any  # an int or a tirx.Expr
 
 NARROW_FLOATS = ("float16", "bfloat16")
 

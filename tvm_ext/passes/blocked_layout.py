@@ -27,7 +27,7 @@ from tvm_ext.ops import conv2d_blocked as ops
 from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.conv2d import choose_tile
-from .facts import OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, static_dims
+from .facts import OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, known_dims, static_dims
 from .legalize import to_kernel
 from .lift_channels import lift_channels
 
@@ -104,7 +104,7 @@ class _BlockedLayout(PyExprMutator):
             [int(v) for v in field] for field in (attrs.strides, attrs.padding, attrs.dilation)
         ]
         array = weight.value.numpy()
-        groups, channels = int(attrs.groups), static_dims(x)[1]
+        groups, channels = int(attrs.groups), known_dims(x)[1]
         if groups == channels == array.shape[0] and groups > 1:
             return self._depthwise(call, array, geometry)
         return self._dense(call, array, groups, geometry)
@@ -115,7 +115,7 @@ class _BlockedLayout(PyExprMutator):
             return None
         packed = _const(ops.pack_depthwise_weight(weight, lanes))
         x = self._block(call.args[0], lanes)
-        tile = choose_tile(self.target, 1, static_dims(call)[3])
+        tile = choose_tile(self.target, 1, known_dims(call)[3])
         result = self._emit_te(ops.depthwise_conv2d_blocked, x, packed, tile.columns, *geometry)
         return self._unblock(result, weight.shape[0])
 
@@ -130,7 +130,7 @@ class _BlockedLayout(PyExprMutator):
             in_lanes = ic * groups if ic * groups <= vector else gcd(ic, vector)
         if groups > 1 and (ic % in_lanes or (oc // groups) % lanes):
             return None
-        tile = choose_tile(self.target, -(-oc // groups // lanes), static_dims(call)[3])
+        tile = choose_tile(self.target, -(-oc // groups // lanes), known_dims(call)[3])
         packed = _const(ops.pack_weight(weight, in_lanes, lanes, tile.vectors))
         x = self._block(call.args[0], in_lanes)
         result = self._emit_te(
@@ -166,7 +166,7 @@ class _BlockedLayout(PyExprMutator):
         result = self.builder_.emit(
             relax.call_tir(symbol, arguments, types if len(types) > 1 else types[0]), self.name
         )
-        channels = [dims_of(ty)[1] for ty in _results(call)]
+        channels = [dims[1] for dims in map(dims_of, _results(call)) if dims is not None]
         if len(types) == 1:
             return self._unblock(result, channels[0])
         parts = [
@@ -206,9 +206,9 @@ class _BlockedLayout(PyExprMutator):
 
     def _block(self, x: relax.Expr, lanes: int) -> relax.Var:
         twin = self._twin(x) if isinstance(x, relax.Var) else None
-        if twin is not None and static_dims(twin)[4] == lanes:
+        if twin is not None and known_dims(twin)[4] == lanes:
             return twin
-        n, c, h, w = static_dims(x)
+        n, c, h, w = known_dims(x)
         if h == w == 1:
             twin = self._reshape(x, [n, c // lanes, 1, 1, lanes])
         else:
@@ -218,7 +218,7 @@ class _BlockedLayout(PyExprMutator):
         return twin
 
     def _unblock(self, result: relax.Var, channels: int) -> relax.Var:
-        n, blocks, h, w, lanes = static_dims(result)
+        n, blocks, h, w, lanes = known_dims(result)
         exact = blocks * lanes == channels
         if exact and h == w == 1:
             plain = self._reshape(result, [n, channels, 1, 1])

@@ -2,7 +2,7 @@
 
 from tvm import relax, tirx
 
-__all__ = ["OUT_ELEMWISE_FUSABLE", "dims_of", "dtype_of", "static_dims"]
+__all__ = ["OUT_ELEMWISE_FUSABLE", "dims_of", "dtype_of", "known_dims", "static_dims"]
 
 #: FuseOps' kind of a kernel behind which element-wise kernels may be fused.
 OUT_ELEMWISE_FUSABLE = 4
@@ -11,6 +11,13 @@ OUT_ELEMWISE_FUSABLE = 4
 def static_dims(expr: relax.Expr) -> list[int] | None:
     """The dims of a tensor if its shape is static, else None."""
     return dims_of(expr.ty)
+
+
+def known_dims(expr: relax.Expr) -> list[int]:
+    """The dims of a tensor that is known to be static."""
+    found = static_dims(expr)
+    assert found is not None
+    return found
 
 
 def dims_of(ty: relax.Type) -> list[int] | None:

@@ -29,7 +29,7 @@ from tvm.target import Target
 from tvm_ext.ops.attention_tiled import Step, attention_tiled
 from tvm_ext.schedules.llvm.attention import choose_attention_tile
 
-from .facts import dtype_of, static_dims
+from .facts import dtype_of, known_dims, static_dims
 
 __all__ = ["tiled_attention"]
 
@@ -92,7 +92,7 @@ class _TiledAttention(PyExprMutator):
     def _kernel(self, attention: _Attention, dtype: str) -> relax.Call:
         operands = [attention.q, attention.k, attention.v, *attention.operands]
         *_, rows, width = attention.dims
-        keys = static_dims(attention.k)[attention.axes[1][-2]]
+        keys = known_dims(attention.k)[attention.axes[1][-2]]
         tile = choose_attention_tile(self.target, rows, keys, width)
         compute = partial(
             attention_tiled,
@@ -200,7 +200,7 @@ def _at_product(graph: _Graph, var: relax.Var) -> _Attention | None:
     if scores is None:
         return None
     q, k = scores.args
-    left, right, plain = static_dims(q), static_dims(k), static_dims(scores)
+    left, right, plain = known_dims(q), known_dims(k), known_dims(scores)
     if min(len(left), len(right)) < 2 or 0 in (*left, *right, *value):
         return None
     if plain[:-1] != dims[:-1] or {dtype_of(x) for x in (q, k, v)} - _FLOATS:
@@ -271,7 +271,8 @@ class _Chain:
         if name in ("relax.add", "relax.multiply"):
             return self._combined(name.removeprefix("relax."), arguments, dims)
         if name == "relax.where":
-            return self._chosen(*arguments, dims)
+            condition, yes, no = arguments
+            return self._chosen(condition, yes, no, dims)
         return None
 
     def _combined(self, kind: str, arguments, dims: list[int]) -> relax.Expr | None:

@@ -180,7 +180,8 @@ class GraphModule:
         Raises:
             InputError: they cannot be read, or do not fit.
         """
-        self.set_input(**load_param_dict(params_bytes))
+        params: dict[str, Any] = load_param_dict(params_bytes)
+        self.set_input(**params)
 
     def run(self, **inputs: Any) -> None:
         """Set the given inputs, then compute the outputs."""

@@ -2,6 +2,7 @@
 
 import logging
 from math import prod
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -91,8 +92,8 @@ def _computes(host: tirx.PrimFunc) -> bool:
 
 def _over_limits(kernel: tirx.PrimFunc, target: Target) -> str | None:
     """What a launch of the lowered ``kernel`` would be refused for."""
-    extents: dict[str, int | None] = {}
-    shared: list[int | None] = []
+    extents: dict[str, Any] = {}  # None where symbolic
+    shared: list[Any] = []
 
     def thread(node: tirx.AttrStmt) -> None:
         if node.attr_key == "thread_extent":
@@ -117,7 +118,7 @@ def _over_limits(kernel: tirx.PrimFunc, target: Target) -> str | None:
     return None
 
 
-def _int(value: tirx.Expr) -> int | None:
+def _int(value: tirx.Expr) -> Any:
     return int(value) if isinstance(value, tirx.IntImm) else None
 
 

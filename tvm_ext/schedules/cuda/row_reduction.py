@@ -35,7 +35,9 @@ class RowReduction(GPUScheduleRule):
         sch = s_tir.Schedule(func)
         blocks = blocks_of(sch)
         rows = row_axes(sch, blocks)
-        threads = None if rows is None else self._threads(blocks, rows)
+        if rows is None:
+            return None
+        threads = self._threads(blocks, rows)
         if threads is None:
             return None
 

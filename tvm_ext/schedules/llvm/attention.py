@@ -81,7 +81,11 @@ def _take_apart(sch: s_tir.Schedule) -> _Blocks | None:
         return [block for block, own in zip(inner, kinds, strict=True) if own == kind]
 
     packs, products, maps, folds = (both(kind) for kind in ("SSSS", "SSSSSR", "SSSSS", "SSSRR"))
-    return _Blocks(*packs, *products, *maps, *folds, last)
+    keys, values = packs
+    scores, mixed = products
+    masked, power = maps
+    peak, total = folds
+    return _Blocks(keys, values, scores, mixed, masked, power, peak, total, last)
 
 
 def _schedule(sch: s_tir.Schedule, blocks: _Blocks, machine: Machine) -> s_tir.Schedule:
