@@ -6,12 +6,14 @@ import re
 import pytest
 import tvm_ffi
 from tvm import IRModule, s_tir, te, tirx, topi
+from tvm.error import InternalError
 from tvm.s_tir import dlight as dl
 from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
+from tvm_ext import schedules
 from tvm_ext.ops import gather_scatter
 from tvm_ext.ops.instance_norm import instance_norm as instance_norm_te
 from tvm_ext.schedules import rules
@@ -311,3 +313,21 @@ def test_what_depends_on_the_iteration_before_stays_in_order():
         .mod["main"]
     )
     assert launches(func) == [(1, 1)]
+
+
+def test_no_kernel_is_left_on_the_host(monkeypatch):
+    """The last rule takes any kernel; should it fail, the build must, too."""
+
+    class Broken(GPUScheduleRule):
+        def apply(self, func, target, tunable):
+            raise InternalError("broken")
+
+    def module():
+        kernel = te.create_prim_func([x := tensor(3, 5), topi.exp(x)])
+        return IRModule({"main": kernel.with_attr("global_symbol", "main")})
+
+    monkeypatch.setattr(schedules, "rules", lambda *_: (Broken(), SingleThread()))
+    assert "blockIdx.x" in schedules.apply(CUDA_TARGET, 3)(module()).script()
+    monkeypatch.setattr(schedules, "rules", lambda *_: (Broken(),))
+    with pytest.raises(InternalError, match="broken"):
+        schedules.apply(CUDA_TARGET, 3)(module())

@@ -40,11 +40,17 @@ class _OrNext(dl.base.ScheduleRule):
 
 
 def apply(target: Target, opt_level: int) -> tvm.ir.transform.Pass:
-    """The pass that schedules every kernel of a module."""
+    """The pass that schedules every kernel of a module.
+
+    An unscheduled kernel is right on a CPU, if slow. On a GPU it would be left on the host, so the
+    last rule of cuda must not fail: what it raises ends the build.
+    """
+    *first, last = rules(target, opt_level)
+    ordered = [*map(_OrNext, first), last if target.kind.name == "cuda" else _OrNext(last)]
 
     @tvm.transform.module_pass(opt_level=0, name="ScheduleKernels")
     def schedule_kernels(module, _context):
         with target:
-            return dl.ApplyDefaultSchedule(*map(_OrNext, rules(target, opt_level)))(module)
+            return dl.ApplyDefaultSchedule(*ordered)(module)
 
     return schedule_kernels
