@@ -16,4 +16,4 @@ def test_vectors_stay_vectors_where_they_do_not_divide_a_loop(index):
     y = te.compute(x.shape, lambda i, j: x[i, 196 - j] + 1.0, "y")
     func = schedule((Elementwise(),), prim_func(x, y), WIDE).mod["main"]
     func = func.with_attr("target", WIDE.with_host(Target("llvm")))
-    assert "T.Ramp" in lowering._lower(IRModule({"main": func})).script()
+    assert "T.Ramp" in lowering.lower(IRModule({"main": func})).script()

@@ -7,13 +7,30 @@ A memory plan knows all shapes already, so here a kernel takes the addresses alo
 from collections.abc import Sequence
 
 import tvm
+import tvm_ffi
 from tvm import IRModule, tirx
+from tvm.ir import Call
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
 from .lowering import finalize_host, lower
 
-__all__ = ["build_c_abi"]
+__all__ = ["build_c_abi", "calls_tvm"]
+
+
+_PACKED_CALLS = {"tirx.tvm_call_packed", "tirx.tvm_call_cpacked"}
+
+
+def calls_tvm(kernel: tirx.PrimFunc) -> bool:
+    """Whether ``kernel`` calls functions of TVM's runtime (sorting), which a C library lacks."""
+    found = False
+
+    def visit(call: Call) -> None:
+        nonlocal found
+        found |= getattr(call.op, "name", None) in _PACKED_CALLS
+
+    tvm_ffi.structural_walk(kernel.body, (Call, visit))
+    return found
 
 
 def build_c_abi(kernels: IRModule, target: Target) -> tvm.runtime.Module:

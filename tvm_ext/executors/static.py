@@ -14,11 +14,11 @@ from tvm import IRModule, relax, tirx
 from tvm.target import Target
 
 from ..errors import BuildError
-from .c_abi import build_c_abi
+from .c_abi import build_c_abi, calls_tvm
 from .cpu import CpuNeeds
 from .emit import entry_source, kernel_symbol
 from .library import Library
-from .plan import ALIGNMENT, MemoryPlan, Plan, Slot, plan
+from .plan import ALIGNMENT, MemoryPlan, NotStatic, Plan, Slot, plan
 from .toolchain import link_shared
 
 __all__ = ["StaticExecutor"]
@@ -64,6 +64,8 @@ class StaticExecutor:
             for gv, f in module.functions_items()
             if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
         }
+        if any(map(calls_tvm, kernels.values())):
+            raise NotStatic("a kernel that calls TVM")
         executor = cls(planned, CpuNeeds.of(target), build_c_abi(IRModule(kernels), target))
         if not executor.needs.foreign:
             executor.linked()

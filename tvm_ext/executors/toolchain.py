@@ -46,7 +46,7 @@ def link_shared(
     exports.write_text("{ global: tvmx_*; local: *; };\n")
     _run(
         [compiler(triple), "-std=c11", "-O2", "-fPIC", "-shared", f"-I{RUNTIME}"]
-        + [f"-Wl,--version-script={exports}", "-Wl,--gc-sections", "-Wl,-s", "-o", str(library)]
+        + [f"-Wl,--version-script={exports}", "-Wl,-z,defs", "-Wl,-s", "-o", str(library)]
         + [str(path) for path in (*sources, RUNTIME / "tvmx.c", *objects)]
         + ["-lm", "-lpthread"]
     )
