@@ -63,7 +63,7 @@ def _open_reference(path: Path, threads: int) -> Run:
 
 
 ENGINES = {
-    OURS: Engine("tvm_ext.model", _open_ours, "TVM thread pool, workers spin by default"),
+    OURS: Engine("tvm_ext.model", _open_ours, "one thread pool, idle workers spin, then sleep"),
     "onnxruntime": Engine(
         "onnxruntime", _open_onnxruntime, "intra-op pool, workers spin by default"
     ),
