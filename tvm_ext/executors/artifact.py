@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from .cpu import CpuNeeds
 from .plan import ALIGNMENT
 from .saved_plan import plan_as_json, plan_from_json
 from .static import StaticExecutor
+from .toolchain import compiler
 from .vm import VMExecutor
 
 __all__ = ["Saved", "is_artifact", "read", "write"]
@@ -136,12 +136,7 @@ def _linked(executor: Executor) -> Section:
         return executor.linked
     options = {}
     if executor.needs.foreign:
-        options["cc"] = f"{executor.needs.triple}-gcc"
-        if shutil.which(options["cc"]) is None:
-            raise BuildError(
-                f"cannot link the kernels for {executor.needs.triple}: "
-                f"no compiler {options['cc']} is on the PATH"
-            )
+        options["cc"] = compiler(executor.needs.triple)
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
         path = Path(folder, "library.so")
         try:

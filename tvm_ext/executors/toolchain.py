@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import BuildError
 
-__all__ = ["RUNTIME", "link_shared"]
+__all__ = ["RUNTIME", "compiler", "link_shared"]
 
 RUNTIME = Path(__file__).parent / "runtime"
 
@@ -24,7 +24,9 @@ def compiler(triple: str | None = None) -> str:
     if triple is not None:
         if shutil.which(f"{triple}-gcc"):
             return f"{triple}-gcc"
-        raise BuildError(f"cannot link for {triple}: no compiler {triple}-gcc is on the PATH")
+        raise BuildError(
+            f"cannot link the kernels for {triple}: no compiler {triple}-gcc is on the PATH"
+        )
     for name in (os.environ.get("CC"), *_CANDIDATES):
         if name and shutil.which(name):
             return name
