@@ -5,6 +5,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from ..schedules.statements import map_children
 from .cuda import constant_bits, skip_empty_launches
 from .named_values import rewrite_stores
 
@@ -28,24 +29,7 @@ def _rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
         small = _bytes(stmt.buffer) <= STACK_BYTES and _scope(stmt.buffer) == "local"
         marks = {"disable_lower_builtin": tirx.const(1, "bool")}
         return tirx.AllocBuffer(stmt.buffer, marks) if small else stmt
-    if isinstance(stmt, tirx.SeqStmt):
-        return tirx.SeqStmt([_rewrite(child) for child in stmt.seq])
-    if isinstance(stmt, tirx.AttrStmt):
-        return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, _rewrite(stmt.body))
-    if isinstance(stmt, tirx.For):
-        return tirx.For(
-            stmt.loop_var,
-            stmt.min,
-            stmt.extent,
-            stmt.kind,
-            _rewrite(stmt.body),
-            stmt.thread_binding,
-            stmt.annotations,
-        )
-    if isinstance(stmt, tirx.IfThenElse):
-        other = None if stmt.else_case is None else _rewrite(stmt.else_case)
-        return tirx.IfThenElse(stmt.condition, _rewrite(stmt.then_case), other)
-    return stmt
+    return map_children(stmt, _rewrite)
 
 
 def _scope(buffer: tirx.Var) -> str:

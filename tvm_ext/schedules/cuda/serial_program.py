@@ -18,7 +18,7 @@ from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.tirx.op import tvm_storage_sync
 
-from .statements import map_children
+from ..statements import map_children
 
 __all__ = ["bound", "launch"]
 

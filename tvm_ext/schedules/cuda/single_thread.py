@@ -7,9 +7,9 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
 from tvm.target import Target
 
+from ..statements import map_children, with_block
 from .checked import name_of
 from .serial_program import bound, launch
-from .statements import map_children, with_block
 
 __all__ = ["OwnThreads", "SingleThread"]
 

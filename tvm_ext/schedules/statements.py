@@ -1,4 +1,4 @@
-"""Rebuilding statements: what the rules that take any function need."""
+"""Rebuilding statements: what rules and passes over any function need."""
 
 from collections.abc import Callable
 
