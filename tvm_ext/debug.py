@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import onnx_ir as ir
 from . import pipeline, targets
 from .build import import_model, run_phase
 from .compare.optional import require
-from .display import as_html, as_text
+from .display import Shown, table
 from .errors import ComparisonError, InputError, OutputPathError
 from .executors.plan import NotStatic
 from .executors.static import StaticExecutor
@@ -64,7 +63,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Bisection:
+class Bisection(Shown):
     """The values that both sides have, in the order of the graph; prints as a table.
 
     ``hidden`` values live only inside our kernels, or in a form of their own. ``submodel`` is the
@@ -86,10 +85,8 @@ class Bisection:
         """The values in which NaN or infinity first appears."""
         return [value for value in self.values if value.born]
 
-    def to_json(self) -> str:
-        """All of it, as JSON; infinities are written as ``Infinity``."""
-        first = None if self.first is None else self.first.name
-        return json.dumps(asdict(self) | {"first": first}, indent=2)
+    def _derived(self) -> Mapping[str, object]:
+        return {"first": None if self.first is None else self.first.name}
 
     def plot(self, path: str | os.PathLike) -> Path:
         """Draw how the error grows along the graph, against the bounds.
@@ -111,31 +108,19 @@ class Bisection:
         pyplot.close(figure)
         return Path(path)
 
-    def _table(self):
-        from rich.table import Table
-        from rich.text import Text
-
+    def __rich__(self):
         verdict = f"first to differ: {self.first}" if self.first else "all values agree"
         hidden = f"{len(self.hidden)} values stay inside of kernels" if self.hidden else None
-        table = Table(title=f"against {self.against}: {verdict}", caption=hidden)
-        for column in ("value", "node", "type", "error", "bound", "NaN, inf", ""):
-            table.add_column(column, overflow="fold")
-        for value in self.values:
-            numbers = f"{value.error:.1e}", f"{value.bound:.1e}", str(value.non_finite)
-            mark = "" if value.agrees else "differs"
-            born = "born here" if value.born else ""
-            cells = (value.name, value.node, value.type, *numbers, " ".join((mark, born)).strip())
-            table.add_row(*map(Text, cells))
-        return table
+        columns = "value", "node", "type", "error", "bound", "NaN, inf", ""
+        title = f"against {self.against}: {verdict}"
+        return table(columns, map(_row, self.values), title=title, caption=hidden)
 
-    def __rich__(self):
-        return self._table()
 
-    def __str__(self) -> str:
-        return as_text(self._table(), width=140)
-
-    def _repr_html_(self) -> str:
-        return as_html(self._table())
+def _row(value: Value) -> tuple[str, ...]:
+    numbers = f"{value.error:.1e}", f"{value.bound:.1e}", str(value.non_finite)
+    mark = "" if value.agrees else "differs"
+    born = "born here" if value.born else ""
+    return (value.name, value.node, value.type, *numbers, " ".join((mark, born)).strip())
 
 
 def bisect(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 
 import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
@@ -15,7 +14,7 @@ from tvm.ir import Op
 from tvm.s_tir.dlight.analysis import get_root_block
 from tvm.tirx import IntImm, PrimFunc
 
-from .display import as_html, as_text
+from .display import Shown, table
 from .peak import Peak
 from .provenance import Provenance
 
@@ -120,7 +119,7 @@ class KernelTime:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Shown):
     """The kernels of a run in order; prints as a table, slowest first."""
 
     kernels: tuple[KernelTime, ...]
@@ -131,13 +130,10 @@ class Profile:
     def seconds(self) -> float:
         return sum(kernel.seconds for kernel in self.kernels)
 
-    def to_json(self) -> str:
-        """All of it as JSON; seconds, bytes and operations as numbers."""
-        return json.dumps(asdict(self) | {"seconds": self.seconds}, indent=2)
+    def _derived(self) -> Mapping[str, object]:
+        return {"seconds": self.seconds}
 
-    def _table(self):
-        from rich.table import Table
-
+    def __rich__(self):
         title = f"{len(self.kernels)} kernels, {self.seconds * 1e3:.3f} ms, median of {self.repeat}"
         caption = None
         if self.peak is not None:
@@ -145,14 +141,13 @@ class Profile:
                 f"peak of this machine, {self.peak.threads} threads, measured: "
                 f"{self.peak.gflops:.0f} GFLOP/s, {self.peak.gbytes:.0f} GB/s"
             )
-        table = Table(title=title, caption=caption)
-        for column in ("us", "%", "GFLOP/s", "of peak", "GB/s"):
-            table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("kernel", overflow="fold")
-        table.add_column("ONNX nodes", overflow="fold")
-        for kernel in sorted(self.kernels, key=lambda k: -k.seconds):
-            table.add_row(*self._row(kernel), kernel.kernel, ", ".join(kernel.nodes))
-        return table
+        numbers = "us", "%", "GFLOP/s", "of peak", "GB/s"
+        rows = (
+            (*self._row(kernel), kernel.kernel, ", ".join(kernel.nodes))
+            for kernel in sorted(self.kernels, key=lambda k: -k.seconds)
+        )
+        columns = *numbers, "kernel", "ONNX nodes"
+        return table(columns, rows, numbers=numbers, title=title, caption=caption)
 
     def _row(self, kernel: KernelTime) -> list[str]:
         of_peak = ""
@@ -165,12 +160,6 @@ class Profile:
             of_peak,
             _number(kernel.gbytes),
         ]
-
-    def __str__(self) -> str:
-        return as_text(self._table(), width=140)
-
-    def _repr_html_(self) -> str:
-        return as_html(self._table())
 
 
 def _number(value: float | None) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
 from .build import convert_and_build
-from .display import as_html, as_text
+from .display import Shown, table
 from .errors import OptionError
 from .pipeline import Pipeline, Step
 
@@ -31,7 +30,7 @@ class PassTime:
 
 
 @dataclass(frozen=True)
-class PassTimes:
+class PassTimes(Shown):
     """The steps of a build, in order; prints as a table."""
 
     passes: tuple[PassTime, ...]
@@ -40,31 +39,17 @@ class PassTimes:
     def seconds(self) -> float:
         return sum(each.seconds for each in self.passes)
 
-    def to_json(self) -> str:
-        """All of it, as JSON."""
-        return json.dumps(asdict(self) | {"seconds": self.seconds}, indent=2)
-
-    def _table(self):
-        from rich.table import Table
-
-        table = Table(title=f"{len(self.passes)} passes, {self.seconds:.3f} s")
-        for column in ("phase", "pass"):
-            table.add_column(column, overflow="fold")
-        for column in ("ms", "%"):
-            table.add_column(column, justify="right")
-        for each in self.passes:
-            share = each.seconds / self.seconds
-            table.add_row(each.phase, each.name, f"{each.seconds * 1e3:.1f}", f"{share:.1%}")
-        return table
+    def _derived(self) -> Mapping[str, object]:
+        return {"seconds": self.seconds}
 
     def __rich__(self):
-        return self._table()
-
-    def __str__(self) -> str:
-        return as_text(self._table())
-
-    def _repr_html_(self) -> str:
-        return as_html(self._table())
+        whole = self.seconds
+        rows = (
+            (each.phase, each.name, f"{each.seconds * 1e3:.1f}", f"{each.seconds / whole:.1%}")
+            for each in self.passes
+        )
+        title = f"{len(self.passes)} passes, {self.seconds:.3f} s"
+        return table(("phase", "pass", "ms", "%"), rows, numbers=("ms", "%"), title=title)
 
 
 class _Done(BaseException):

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Group
-from rich.table import Table
-
+from ..display import table
 from ..errors import OutputPathError
 from .optional import require
 
 if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
     from .result import Comparison, Side
 
-__all__ = ["format_bytes", "plot", "table"]
+__all__ = ["format_bytes", "plot", "tables"]
 
 MEGABYTE = 1e6
 
@@ -24,24 +25,27 @@ def format_bytes(count: int | None) -> str:
     return "-" if count is None else f"{count / MEGABYTE:.1f} MB"
 
 
-def table(comparison: Comparison) -> Group:
+def tables(comparison: Comparison) -> Group:
     """Two tables, performance and accuracy, under one heading; for rich to print."""
+    from rich.console import Group
+    from rich.text import Text
+
     head = (
         f"{comparison.model}  {', '.join(comparison.inputs)}\n"
         f"{comparison.machine.cpu}, {comparison.threads} of {comparison.machine.cpus} CPUs, "
         f"target {comparison.target}, opt_level {comparison.opt_level}, {comparison.date}"
     )
-    return Group(head, _performance(comparison), _accuracy(comparison), *_notes(comparison))
+    notes = map(Text, _notes(comparison))
+    return Group(Text(head), _performance(comparison), _accuracy(comparison), *notes)
 
 
 def _performance(comparison: Comparison) -> Table:
     sides = comparison.ours, comparison.theirs
-    grid = Table("", *(f"{side.engine} {side.version}" for side in sides))
-    for row in zip(*map(_column, sides), strict=True):
-        (name, ours), (_, theirs) = row
-        grid.add_row(name, ours, theirs)
-    grid.add_row("speed", f"{comparison.speedup:.2f}x", "1.00x")
-    return grid
+    rows = [
+        (name, ours, theirs) for (name, ours), (_, theirs) in zip(*map(_column, sides), strict=True)
+    ]
+    rows.append(("speed", f"{comparison.speedup:.2f}x", "1.00x"))
+    return table(("", *(f"{side.engine} {side.version}" for side in sides)), rows)
 
 
 def _column(side: Side) -> list[tuple[str, str]]:
@@ -60,9 +64,9 @@ def _column(side: Side) -> list[tuple[str, str]]:
 
 
 def _accuracy(comparison: Comparison) -> Table:
-    grid = Table("output", "type", "max abs", "max rel", "tolerance that passes", "NaN, inf")
-    for output in comparison.outputs:
-        grid.add_row(
+    columns = "output", "type", "max abs", "max rel", "tolerance that passes", "NaN, inf"
+    rows = (
+        (
             output.name,
             f"{output.dtype}{list(output.shape)}",
             f"{output.max_abs:.2e}",
@@ -70,7 +74,9 @@ def _accuracy(comparison: Comparison) -> Table:
             f"{output.tolerance:.2e}",
             str(output.non_finite),
         )
-    return grid
+        for output in comparison.outputs
+    )
+    return table(columns, rows)
 
 
 def _notes(comparison: Comparison) -> list[str]:

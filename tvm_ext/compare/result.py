@@ -1,13 +1,12 @@
 """What a comparison found, as data."""
 
-import json
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..display import as_html, as_text
-from .render import plot, table
+from ..display import Shown
+from .render import plot, tables
 from .statistics import Accuracy, Latency
 
 __all__ = ["Comparison", "Machine", "Side", "this_machine"]
@@ -63,7 +62,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """Ours against another engine, on one model and one set of inputs.
 
     ``inputs`` are written as ``name: dtype[shape]``; ``outputs`` hold how far ours is from theirs.
@@ -94,19 +93,9 @@ class Comparison:
         """Whether ``|ours - theirs| <= tolerance * (1 + |theirs|)`` holds everywhere."""
         return self.tolerance <= tolerance
 
-    def to_json(self) -> str:
-        """Every field, as JSON; infinities are written as ``Infinity``."""
-        return json.dumps(asdict(self), indent=2)
-
     def plot(self, path: str | os.PathLike) -> Path:
         """Draw latency and memory side by side into an image file."""
         return plot(self, Path(path))
 
     def __rich__(self):
-        return table(self)
-
-    def __str__(self) -> str:
-        return as_text(table(self))
-
-    def _repr_html_(self) -> str:
-        return as_html(table(self))
+        return tables(self)

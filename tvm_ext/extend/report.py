@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from ..display import as_html, as_text
+from ..display import Shown, table
 
 __all__ = ["Finding", "Report"]
 
@@ -42,7 +42,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Shown):
     """The findings on one plugin; prints as a table, failures in full."""
 
     plugin: str
@@ -57,35 +57,20 @@ class Report:
         """Whether every check passed, and there were any."""
         return bool(self.findings) and not self.failures
 
-    def to_json(self) -> str:
-        """Every finding, as JSON."""
-        return json.dumps(asdict(self) | {"passed": self.passed}, indent=2)
+    def _derived(self) -> Mapping[str, object]:
+        return {"passed": self.passed}
 
-    def _table(self):
-        from rich.table import Table
+    def __rich__(self):
         from rich.text import Text
 
         counts = f"{len(self.findings) - len(self.failures)} of {len(self.findings)} checks pass"
         operators = dict.fromkeys(finding.operator for finding in self.findings)
-        table = Table(
-            title=f"{', '.join(operators)}: {counts}" if operators else "no operator is declared",
-            caption=self.plugin,
-        )
-        for column in ("check", "case", "", "remark"):
-            table.add_column(column, overflow="fold")
+        title = f"{', '.join(operators)}: {counts}" if operators else "no operator is declared"
+        grid = table(("check", "case", "", "remark"), title=title, caption=self.plugin)
         for name in operators:
             for finding in (f for f in self.findings if f.operator == name):
                 mark = Text("ok", "green") if finding.passed else Text("FAILED", "red")
                 texts = (Text(finding.check), Text(finding.case), mark, Text(finding.remark))
-                table.add_row(*texts)
-            table.add_section()
-        return table
-
-    def __rich__(self):
-        return self._table()
-
-    def __str__(self) -> str:
-        return as_text(self._table(), width=140)
-
-    def _repr_html_(self) -> str:
-        return as_html(self._table())
+                grid.add_row(*texts)
+            grid.add_section()
+        return grid
