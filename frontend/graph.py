@@ -128,7 +128,10 @@ class _Walk:
     def parameter(self, value: ir.Value) -> relax.Var:
         """The Relax parameter of a graph input."""
         if not isinstance(value.type, ir.TensorType) or value.shape is None:
-            raise ModelError(f"input {value.name!r} is {value.type}; needs a tensor of known rank")
+            known = "; give it by shapes" if isinstance(value.type, ir.TensorType) else ""
+            raise ModelError(
+                f"input {value.name!r} is {value.type}; needs a tensor of known rank{known}"
+            )
         shape = [self._dim(dim, value.name, axis) for axis, dim in enumerate(value.shape)]
         dtype = dtype_of(value.dtype, value.name)
         held = relax.TensorType(shape, STORAGE.get(dtype, dtype))

@@ -101,7 +101,11 @@ def _from_proto(
         model = ir.from_proto(proto)
         _place_external_data(model, source, path)
         check_size(model, limits)
-        if path is not None or proto.ByteSize() <= _LARGEST_PROTO:
+        if _unshaped(proto.graph) and not any(
+            isinstance(tensor, ir.ExternalTensor) for _, tensor in tensors(model)
+        ):
+            onnx.checker.check_model(_shaped(proto))
+        elif path is not None or proto.ByteSize() <= _LARGEST_PROTO:
             onnx.checker.check_model(str(path) if path is not None else proto)
     except (ModelError, RecursionError, EncodeError, *INVALID) as error:
         if isinstance(error, ModelError):
@@ -110,6 +114,25 @@ def _from_proto(
             raise ModelLimitError(f"{source} nests graphs too deeply") from error
         raise ModelError(f"{source} is not valid ONNX: {first_line(error)}") from error
     return model
+
+
+def _unshaped(graph: onnx.GraphProto) -> list[onnx.TypeProto.Tensor]:
+    """The types of inputs and outputs without a shape, which runtimes accept, the checker not."""
+    types = (value.type for value in (*graph.input, *graph.output))
+    return [
+        kind.tensor_type
+        for kind in types
+        if kind.WhichOneof("value") == "tensor_type" and not kind.tensor_type.HasField("shape")
+    ]
+
+
+def _shaped(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy for the checker, which wants a shape everywhere but compares none of them."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for tensor_type in _unshaped(copy.graph):
+        tensor_type.shape.SetInParent()
+    return copy
 
 
 def _sorted_clone(model: ir.Model) -> ir.Model:

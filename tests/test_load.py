@@ -314,3 +314,26 @@ def test_shapes_named_for_the_general_sizes_are_dropped(matched):
 def test_sizes_that_do_not_fit(matched, shapes, reason):
     with pytest.raises(ModelError, match=reason):
         specialise(matched, shapes)
+
+
+def unshaped(model):
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    return model
+
+
+def test_ports_without_a_shape_load(add):
+    given = unshaped(add)
+    loaded = load(given)
+    assert [value.shape for value in (*loaded.graph.inputs, *loaded.graph.outputs)] == [None] * 2
+    assert not given.graph.output[0].type.tensor_type.HasField("shape")
+
+
+def test_an_input_of_unknown_rank_needs_its_shape_from_the_caller(add):
+    given = unshaped(add)
+    with pytest.raises(ModelError, match="known rank; give it by shapes"):
+        convert(load(given))
+    loaded = load(given)
+    specialise(loaded, {"x": [None, 4]})
+    (output,) = convert(loaded).outputs.values()
+    assert int(output.shape[1]) == 4

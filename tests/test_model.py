@@ -194,3 +194,12 @@ def test_a_forked_child_runs_the_model_too(batch, tmp_path):
     np.save(tmp_path / "x.npy", sample(64))
     arguments = [tmp_path / "model.tvmx", tmp_path / "x.npy"]
     subprocess.run([sys.executable, "-c", FORK, *map(str, arguments)], check=True)
+
+
+def test_a_computed_dim_is_arithmetic_on_names():
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 3] x) => (float[m] y) <int64[1] s = {-1}> { y = Reshape(x, s) }
+    """)
+    (output,) = convert_and_build(model, "llvm", opt_level=0).outputs
+    assert output.shape == ("n * 3",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +27,13 @@ class TensorInfo:
     @classmethod
     def of(cls, name: str, ty: Any, elements: Mapping[str, str] | None = None) -> TensorInfo:
         """The description of a Relax tensor type; ``elements`` has the dtypes that TVM lacks."""
-        shape = tuple(int(d) if hasattr(d, "value") else str(d) for d in ty.shape.values)
+        shape = tuple(int(d) if hasattr(d, "value") else _formula(d) for d in ty.shape.values)
         return cls(name, shape, (elements or {}).get(name, str(ty.dtype.dtype)))
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def _formula(dim: Any) -> str:
+    """A symbolic dim as arithmetic on names, without the types that TVM prints."""
+    return re.sub(r"T\.(?:int64\((-?\d+)\))?", r"\1", str(dim))
