@@ -14,7 +14,7 @@ ALLOWED = {
     "tvm_ext/ops": set(),
     "tvm_ext/schedules": set(),
     "tvm_ext/passes": {"ops", "schedules"},
-    "tvm_ext/executors": {"errors", "schedules"},
+    "tvm_ext/executors": {"_version", "errors", "schedules"},
     "tvm_ext/emulator": {"build", "errors"},
     "tvm_ext/extend": {
         "build",
@@ -77,3 +77,43 @@ def test_optional_packages_are_imported_where_used(heavy):
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             wrong += [str(path) for name in names if name.split(".")[0] == heavy]
     assert not wrong
+
+
+# What a saved model must load without: the compiler, and what reads ONNX.
+COMPILER = {"tvm", "tvm_ffi", "onnx", "onnx_ir", "onnxscript", "torch", "rich"}
+
+
+def imported_with(path):
+    """What is imported when the module at ``path`` is: absolute names, ours with all packages."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    for node in ast.parse(path.read_text()).body:  # not within functions, nor for type checkers
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def file_of(name):
+    path = ROOT.joinpath(*name.split("."))
+    found = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return found if found.exists() else None
+
+
+def test_loading_a_saved_model_imports_no_compiler():
+    seen, pending, wrong = set(), ["tvm_ext", "tvm_ext.model", "tvm_ext.executors.artifact"], []
+    while pending:
+        name = pending.pop()
+        path = file_of(name)
+        if path is None or path in seen:
+            continue
+        seen.add(path)
+        for imported in imported_with(path):
+            parts = imported.split(".")
+            pending += [".".join(parts[:k]) for k in range(1, len(parts) + 1)]
+            if parts[0] in COMPILER:
+                wrong.append(f"{path.relative_to(ROOT)} imports {imported}")
+    assert ROOT / "tvm_ext/executors/static.py" in seen
+    assert not wrong, "\n".join(wrong)

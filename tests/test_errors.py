@@ -8,10 +8,10 @@ import tvm
 from onnx import helper
 
 import tvm_ext
-import tvm_ext.executors.cpu
 import tvm_ext.pipeline
 import tvm_ext.targets
 from tvm_ext import convert_and_build, errors, frontend
+from tvm_ext.executors import cpu_features
 
 VALUE = helper.make_tensor_value_info
 FLOAT = onnx.TensorProto.FLOAT
@@ -198,9 +198,11 @@ def test_options_of_a_target_in_the_old_notation():
 
 
 def test_what_a_virtual_machine_hides_is_switched_off(monkeypatch):
-    seen = tvm_ext.executors.cpu._host_features()
+    seen = tvm_ext.executors.cpu_features._host_features()
     monkeypatch.setattr(
-        tvm_ext.executors.cpu, "_host_features", lambda: {**seen, "sse4.1": False, "pku": False}
+        tvm_ext.executors.cpu_features,
+        "_host_features",
+        lambda: {**seen, "sse4.1": False, "pku": False},
     )
     assert list(tvm_ext.targets.host_target().attrs["mattr"]) == ["-sse4.1"]
 

@@ -11,8 +11,8 @@ from . import pipeline, targets
 from .errors import BuildError, OptionError, TargetError, TvmExtError
 from .executors.choice import build_executor
 from .frontend import Conversion, Limits, convert, load, specialise
+from .kernel_facts import kernel_facts
 from .model import CompiledModel, TensorInfo
-from .profile import kernel_facts
 from .progress import Advance, progress, silent
 from .provenance import Provenance
 from .verify import EachPass

@@ -21,8 +21,8 @@ from .build import import_model, run_phase
 from .compare.optional import require
 from .display import Shown, table
 from .errors import ComparisonError, InputError, OutputPathError
-from .executors.plan import NotStatic
-from .executors.static import StaticExecutor
+from .executors.planning import NotStatic
+from .executors.static_build import build_static
 from .frontend import load, specialise
 from .inputs import random_inputs
 from .interface import TensorInfo
@@ -193,7 +193,7 @@ def _compiled(source: ir.Model, steps: pipeline.Pipeline, feeds: Arrays) -> Arra
         for phase in pipeline.PHASES[1:]:
             module = run_phase(steps, phase, module, provenance)
         try:
-            executor = StaticExecutor.build(module, steps.target)
+            executor = build_static(module, steps.target)
         except NotStatic as reason:
             raise ComparisonError(f"values of this model cannot be watched: {reason}") from reason
     arrays = [feeds[name] for name in conversion.inputs]

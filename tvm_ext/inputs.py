@@ -5,8 +5,6 @@ from pathlib import Path
 
 import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
 import numpy as np
-import onnx
-from google.protobuf.message import DecodeError
 
 from .errors import InputError
 from .interface import TensorInfo
@@ -94,6 +92,9 @@ def read_array(path: Path, name: str) -> np.ndarray:
 
 
 def _read_tensor(path: Path) -> np.ndarray:
+    import onnx  # only here: saved models run without it
+    from google.protobuf.message import DecodeError
+
     tensor = onnx.TensorProto()
     try:
         tensor.ParseFromString(path.read_bytes())

@@ -1,26 +1,32 @@
-"""A compiled model: call it, run it, ask it."""
+"""A compiled model: call it, run it, ask it.
+
+Part of what loading a model needs: nothing here imports TVM or ONNX before it is asked for.
+"""
+
+from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tvm
-import tvm_ffi
 
-from . import peak
 from .errors import InputError, OptionError
 from .executors import artifact, threads
 from .executors.plan import MemoryPlan
 from .executors.static import StaticExecutor
-from .executors.vm import VMExecutor
 from .inputs import random_inputs
 from .interface import TensorInfo
-from .ops.narrow import restored, stored
-from .profile import KernelFacts, Profile, summarise
+from .ops.narrow_arrays import restored, stored
+from .profile import KernelFacts, Peak, Profile, summarise
+
+if TYPE_CHECKING:
+    import tvm
+
+    from .executors.vm import VMExecutor
 
 __all__ = ["CompiledModel", "RunTimes", "TensorInfo", "load"]
 
@@ -86,12 +92,15 @@ class CompiledModel:
             OutputPathError: the file cannot be written; nothing is left half-written.
             BuildError: the kernels cannot be linked: there is no C compiler.
         """
-        ports = {"inputs": self.inputs, "outputs": self.outputs}
-        interface: dict[str, object] = {
-            key: [asdict(info) for info in infos] for key, infos in ports.items()
+        artifact.write(path, self._executor, self._interface(), self.sources())
+
+    def _interface(self) -> dict[str, object]:
+        """What a file says of the model beside its executor."""
+        return {
+            "inputs": [asdict(info) for info in self.inputs],
+            "outputs": [asdict(info) for info in self.outputs],
+            "facts": {name: asdict(fact) for name, fact in self._facts.items()},
         }
-        interface["facts"] = {name: asdict(fact) for name, fact in self._facts.items()}
-        artifact.write(path, self._executor, interface, self.sources())
 
     def sources(self) -> dict[str, str]:
         """The program as text: Relax and TIR after each phase, then what the compiler emitted."""
@@ -106,10 +115,20 @@ class CompiledModel:
         """
         _check_count("repeat", repeat, least=1)
         arrays = self._arrays(self._or_random(feeds))
-        threads.on_live_pool(self._executor, arrays)
-        calls, seconds = threads.on_live_pool(self._executor.time_kernels, arrays, repeat)
-        on_cpu = self.device == tvm.cpu()
-        return summarise(calls, self._facts, seconds, peak.measure() if on_cpu else None)
+        self._executor(arrays)
+        calls, seconds = self._executor.time_kernels(arrays, repeat)
+        return summarise(calls, self._facts, seconds, self._peak())
+
+    def _peak(self) -> Peak | None:
+        """What this machine can do; None where the kernels run on a GPU, or there is no TVM."""
+        if not self._executor.on_cpu:
+            return None
+        try:
+            from . import peak
+            from .executors.forks import on_live_pool
+        except ImportError:
+            return None
+        return on_live_pool(peak.measure)
 
     def benchmark(
         self, feeds: Mapping[str, object] | None = None, *, warmup: int = 3, repeat: int = 30
@@ -157,9 +176,14 @@ class CompiledModel:
         return f"<table>{header}{cells}</table>{memory}"
 
     def __reduce__(self) -> tuple:
-        raise TypeError(
-            "a CompiledModel cannot be copied or pickled: save() it and load() the file"
-        )
+        data = artifact.dumps(self._executor, self._interface(), self.sources())
+        return _loads, (data,)
+
+    def __copy__(self) -> CompiledModel:
+        return self  # as of a tuple: nothing in it changes
+
+    def __deepcopy__(self, _memo: dict) -> CompiledModel:
+        return self
 
     def __call__(self, /, *args: object, **kwargs: object) -> np.ndarray | tuple[np.ndarray, ...]:
         names = [info.name for info in self.inputs]
@@ -186,7 +210,7 @@ class CompiledModel:
             InputError: a name, dtype, rank or shape does not fit.
         """
         wanted = self._output_indices(output_names)
-        held = threads.on_live_pool(self._executor, self._arrays(feeds))
+        held = self._executor(self._arrays(feeds))
         results = [
             restored(array, info.dtype) for array, info in zip(held, self.outputs, strict=True)
         ]
@@ -231,7 +255,15 @@ def load(path: str | os.PathLike, *, verify: bool = False) -> CompiledModel:
         OutputPathError: the file cannot be read, is not ours, or is damaged.
         TargetError: it is for another kind of machine, or needs instructions that this one lacks.
     """
-    saved = artifact.read(path, verify)
+    return _restored(artifact.read(path, verify))
+
+
+def _loads(data: bytes) -> CompiledModel:
+    """The model that was pickled as ``data``."""
+    return _restored(artifact.loads(data))
+
+
+def _restored(saved: artifact.Saved) -> CompiledModel:
     inputs, outputs = (
         [TensorInfo(row["name"], tuple(row["shape"]), row["dtype"]) for row in saved.interface[key]]
         for key in ("inputs", "outputs")
@@ -292,5 +324,7 @@ def _from_dlpack(value: Any) -> np.ndarray:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError):
         # numpy reads neither bfloat16 nor what has gradients or is on a GPU; this copies.
+        import tvm_ffi
+
         tensor: Any = tvm_ffi.from_dlpack(value)
         return tensor.numpy()

@@ -1,7 +1,6 @@
 """What this machine can do at most, measured: floating-point operations and bytes per second."""
 
 import time
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -9,24 +8,16 @@ import tvm
 from tvm import s_tir, te
 
 from . import targets
+from .profile import Peak
 from .schedules.machine import Machine
 
-__all__ = ["Peak", "measure"]
+__all__ = ["measure"]
 
 # Register vectors with independent sums: more than latency times units of any core.
 VECTORS = 12
 STEPS = 1 << 12
 # Far beyond the last-level cache.
 STREAM_BYTES = 128 << 20
-
-
-@dataclass(frozen=True)
-class Peak:
-    """GFLOP/s of float32 multiply-add in registers, GB/s read from and written to memory."""
-
-    gflops: float
-    gbytes: float
-    threads: int
 
 
 @lru_cache(maxsize=1)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
-import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
 import numpy as np
-import tvm_ffi
-from tvm import IRModule, relax, s_tir, tirx
-from tvm.ir import Op
-from tvm.s_tir.dlight.analysis import get_root_block
-from tvm.tirx import IntImm, PrimFunc
 
 from .display import Shown, table
-from .peak import Peak
-from .provenance import Provenance
 
-__all__ = ["KernelFacts", "KernelTime", "Profile", "kernel_facts", "summarise"]
+__all__ = ["KernelFacts", "KernelTime", "Peak", "Profile", "summarise"]
 
-_CALL_TIR = Op.get("relax.call_tir")
-_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
+
+@dataclass(frozen=True)
+class Peak:
+    """GFLOP/s of float32 multiply-add in registers, GB/s read from and written to memory."""
+
+    gflops: float
+    gbytes: float
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -31,72 +28,6 @@ class KernelFacts:
     nodes: tuple[str, ...]
     flops: int | None
     bytes: int | None
-
-
-def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFacts]:
-    """The facts of each kernel call in ``main``, by the variable that it defines."""
-    flops = {gv: _flops(f) for gv, f in module.functions_items() if isinstance(f, PrimFunc)}
-    facts = {}
-    for block in module["main"].body.blocks:
-        for binding in block.bindings:
-            call = binding.value
-            if isinstance(call, relax.Call) and call.op == _CALL_TIR:
-                name = binding.var.name
-                operands = [arg.ty for arg in call.args[1]]
-                facts[name] = KernelFacts(
-                    tuple(provenance.nodes(name)),
-                    flops.get(call.args[0]),
-                    _bytes([*operands, *call.ty_args]),
-                )
-    return facts
-
-
-def _flops(func: PrimFunc) -> int | None:
-    """Arithmetic on floats of one call, before scheduling; None where an extent is symbolic.
-
-    None too for a kernel in one opaque block (scatter, sort), whose loops say nothing.
-    """
-    sch = s_tir.Schedule(func)
-    blocks = [sch.get(block) for block in sch.get_child_blocks(get_root_block(sch))]
-    if not blocks:
-        return None
-    total = 0
-    for block in blocks:
-        extents = [axis.dom.extent for axis in block.iter_vars]
-        if not all(isinstance(extent, IntImm) for extent in extents):
-            return None
-        total += prod(int(extent) for extent in extents) * _operations(block.body)
-    return total
-
-
-def _operations(body: tirx.Stmt) -> int:
-    count = 0
-
-    def visit(node: tirx.Expr) -> None:
-        nonlocal count
-        count += "float" in str(node.ty.dtype)
-
-    tvm_ffi.structural_walk(body, (_ARITHMETIC, visit))
-    return count
-
-
-def _bytes(types: list[relax.Type]) -> int | None:
-    """Bytes of all tensors, each counted once; None where a shape is symbolic."""
-    total = 0
-    for ty in types:
-        if isinstance(ty, relax.TupleType):
-            size = _bytes(list(ty.fields))
-        elif isinstance(ty, relax.TensorType) and ty.shape is not None:
-            dims = ty.shape.values
-            static = all(isinstance(dim, IntImm) for dim in dims)
-            width = np.dtype(str(ty.dtype.dtype)).itemsize
-            size = width * prod(int(d) for d in dims) if static else None
-        else:
-            size = None
-        if size is None:
-            return None
-        total += size
-    return total
 
 
 @dataclass(frozen=True)

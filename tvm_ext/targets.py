@@ -6,7 +6,7 @@ import tvm
 from tvm.target import Target, codegen
 
 from .errors import TargetError
-from .executors.cpu import masked_features, triple_of
+from .executors.cpu_features import masked_features, triple_of
 from .executors.threads import threads
 
 __all__ = ["host_target", "resolve"]

@@ -1,3 +1,3 @@
 """What runs a scheduled module."""
 
-from . import threads  # noqa: F401  before TVM's thread pool starts
+from . import threads  # noqa: F401  before TVM's thread pool starts; nothing else: see static.py

@@ -7,8 +7,9 @@ import logging
 from tvm import IRModule
 from tvm.target import Target
 
-from .plan import NotStatic
+from .planning import NotStatic
 from .static import StaticExecutor
+from .static_build import build_static
 from .vm import VMExecutor
 
 __all__ = ["build_executor"]
@@ -20,7 +21,7 @@ def build_executor(module: IRModule, target: Target) -> StaticExecutor | VMExecu
     """The static executor where shapes are static and the target is a CPU, else the VM."""
     if target.kind.name != "cuda":
         try:
-            return StaticExecutor.build(module, target)
+            return build_static(module, target)
         except NotStatic as reason:
             _log.debug("the VM runs this model: %s", reason)
     return VMExecutor.build(module, target)

@@ -1,27 +1,49 @@
-"""Which CPU machine code was made for, and whether this one can run it."""
+"""Which CPU machine code was made for, and whether this one can run it.
+
+Part of what loading a model needs: nothing here imports TVM.
+"""
 
 from __future__ import annotations
 
-import re
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-
-import tvm
-from tvm.target import Target, codegen
+from pathlib import Path
 
 from ..errors import TargetError
 
-__all__ = ["CpuNeeds", "masked_features", "triple_of"]
+__all__ = ["CpuNeeds"]
 
-# What LLVM emits without being asked by an intrinsic. Others (movdiri, pku, amx-tile) stand in the
-# list of a CPU too, and virtual machines hide them; code does without.
-_EMITTED = re.compile(
-    r"s?sse|avx|fma|f16c|xop|tbm|bmi|lzcnt|popcnt|movbe|gfni|cmov|egpr|ndd|ccmp|zu$|nf$"
-    r"|neon|sve|dotprod|fullfp16|bf16|i8mm|lse|fp-armv8"
-)
 _SYSTEMS = "linux", "darwin", "macos", "windows"
 _SAME = {"amd64": "x86_64", "arm64": "aarch64"}
+
+# LLVM's feature -> the flag by which Linux lists it, for those that every kernel of these years
+# lists. Others are not checked: an older kernel may be silent about what the CPU has.
+_SAME_NAME = """
+    sse sse2 ssse3 sse4a avx avx2 fma fma4 f16c xop tbm bmi2 popcnt movbe gfni cmov avx512f avx512cd
+    avx512bw avx512dq avx512vl avx512ifma avx512vbmi sve sve2 bf16 i8mm
+"""
+_FLAGS = {name: name for name in _SAME_NAME.split()} | {
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "bmi": "bmi1",
+    "lzcnt": "abm",
+    "avxvnni": "avx_vnni",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vnni": "avx512_vnni",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16",
+    "avx512vp2intersect": "avx512_vp2intersect",
+    "fp-armv8": "fp",
+    "neon": "asimd",
+    "dotprod": "asimddp",
+    "fullfp16": "asimdhp",
+    "lse": "atomics",
+}
 
 
 @dataclass(frozen=True)
@@ -31,17 +53,10 @@ class CpuNeeds:
     triple: str
     features: tuple[str, ...]
 
-    @classmethod
-    def of(cls, target: Target) -> CpuNeeds:
-        """The needs of code for ``target``; of its host where that is a GPU."""
-        target = target.host if target.kind.name != "llvm" and target.host else target
-        features = sorted(filter(_EMITTED.match, codegen.llvm_get_cpu_features(target)))
-        return cls(triple_of(target), tuple(features))
-
     @property
     def foreign(self) -> bool:
         """Whether the code is for another kind of machine than this."""
-        return _machine(self.triple) != _machine(str(codegen.llvm_get_system_triple()))
+        return _machine(self.triple) != _machine(_this_machine())
 
     def check(self) -> None:
         """Raise where running the code would end this process.
@@ -50,7 +65,7 @@ class CpuNeeds:
             TargetError: this is another kind of machine, or its CPU lacks instructions.
         """
         if self.foreign:
-            lacks = f"for {self.triple}; this machine is {codegen.llvm_get_system_triple()}"
+            lacks = f"for {self.triple}; this machine is {_this_machine()}"
         else:
             missing = [name for name in self.features if not _host_features().get(name, True)]
             if not missing:
@@ -61,25 +76,24 @@ class CpuNeeds:
         )
 
 
-def triple_of(target: Target) -> str:
-    """The machine of an LLVM target as LLVM writes it: ``x86_64-linux-gnu``."""
-    return str(target.attrs.get("mtriple", codegen.llvm_get_system_triple()))
-
-
-def masked_features(target: Target) -> list[str]:
-    """What a CPU of that name has and this one hides, as virtual machines make them do."""
-    return [f for f in CpuNeeds.of(target).features if not _host_features().get(f, True)]
-
-
 @cache
 def _host_features() -> Mapping[str, bool]:
-    """Feature -> whether this CPU has it; features that LLVM cannot see here are left out."""
-    found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
-    return {str(name): bool(there) for name, there in found.items()}
+    """Feature -> whether this CPU has it; features that the system does not list are left out."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return {}
+    listed = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    flags = listed.partition(":")[2].split()
+    return {name: flag in flags for name, flag in _FLAGS.items()} if flags else {}
+
+
+def _this_machine() -> str:
+    return f"{platform.machine().lower()}-{platform.system().lower()}"
 
 
 def _machine(triple: str) -> tuple[str, str]:
     """Architecture and system of a triple; what it does not name is this machine's."""
     parts = triple.split("-")
     system = next((s for s in _SYSTEMS for part in parts if part.startswith(s)), "linux")
-    return _SAME.get(parts[0], parts[0]), system
+    return _SAME.get(parts[0], parts[0]), {"macos": "darwin"}.get(system, system)

@@ -37,26 +37,25 @@ def _head(plan: Plan) -> Iterator[str]:
 
 
 def _body(plan: Plan) -> Iterator[str]:
-    offsets = plan.weight_offsets
     yield f"\nint {ENTRY}({_PARAMETERS}) {{"
     yield "  int code;"
     yield "  double start = observe ? tvmx_seconds() : 0;"
     yield "  (void)weights, (void)arena, (void)inputs, (void)outputs, (void)code, (void)start;"
     for number, kernel in enumerate(plan.kernels):
-        where = ", ".join(_address(slot, offsets) for slot in (*kernel.reads, *kernel.writes))
+        where = ", ".join(_address(slot) for slot in (*kernel.reads, *kernel.writes))
         yield f"  if ((code = {kernel_symbol(kernel.symbol)}({where}))) return code;"
         yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
     for number, slot in enumerate(plan.outputs):
         if (slot.root.kind, slot.root.index) != ("output", number):
-            yield f"  memcpy(outputs[{number}], {_address(slot, offsets)}, {slot.nbytes});"
+            yield f"  memcpy(outputs[{number}], {_address(slot)}, {slot.nbytes});"
     yield "  return 0;"
     yield "}"
 
 
-def _address(slot: Slot, weight_offsets: list[int]) -> str:
+def _address(slot: Slot) -> str:
     root = slot.root
     if root.kind == "arena":
         return f"arena + {root.offset}"
     if root.kind == "weight":
-        return f"(void *)(weights + {weight_offsets[root.index]})"
+        return f"(void *)(weights + {root.offset})"
     return f"{root.kind}s[{root.index}]"

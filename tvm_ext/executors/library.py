@@ -1,12 +1,17 @@
-"""The shared library of a static model, loaded."""
+"""The shared library of a static model, open.
+
+Part of what loading a model needs: nothing here imports TVM.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,28 +19,43 @@ from ..errors import BuildError
 from . import threads
 from .emit import ENTRY
 
-__all__ = ["Library"]
+__all__ = ["Library", "fresh_name", "open_bytes"]
 
 _Observer = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_double)
 
 
 class Library:
-    """Calls the entry function; parallel loops of all libraries run on one pool of threads."""
+    """Calls the entry function; parallel loops of all libraries run on one pool of threads.
+
+    Raises:
+        BuildError: the file at ``path`` is no such library.
+    """
 
     _pool: ctypes.CDLL | None = None  # the library whose runtime serves all of this process
     _loading = threading.Lock()
 
-    def __init__(self, image: np.ndarray):
-        self._library = _loaded(image)
+    def __init__(self, path: str | Path):
+        try:
+            self._library = ctypes.CDLL(str(path))
+            self._function = getattr(self._library, ENTRY)
+        except (OSError, AttributeError) as error:
+            raise BuildError(f"cannot load the kernels: {error}") from error
         with self._loading:
             if Library._pool is None:
                 Library._pool = self._library
-                threads.use_runtime(self._library)
+                self._configure()
         get = Library._pool.tvmx_get_launcher
         get.restype = ctypes.c_void_p
         self._library.tvmx_set_launcher(ctypes.c_void_p(get()))
-        self._function = getattr(self._library, ENTRY)
         self._function.argtypes = [ctypes.c_void_p] * 5
+
+    def _configure(self) -> None:
+        """The pool of this library is that of all: as many threads as kernels may use."""
+        self._library.tvmx_set_threads(threads.threads())
+        threads.follow(self._library.tvmx_set_threads)
+        spin = threads.spin()
+        if spin is not None:
+            self._library.tvmx_set_spin(spin)
 
     def execute(
         self,
@@ -62,12 +82,22 @@ def _addresses(arrays: Sequence[np.ndarray]) -> ctypes.Array:
     return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
 
 
-def _loaded(image: np.ndarray) -> ctypes.CDLL:
-    # A fresh name each time: the loader answers a known one with the library it already has.
+def open_bytes(image: Any) -> Library:
+    """The library whose file would hold ``image``."""
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
         path = Path(folder, "library.so")
-        path.write_bytes(image.tobytes())
-        try:
-            return ctypes.CDLL(str(path))
-        except OSError as error:
-            raise BuildError(f"cannot load the kernels: {error}") from error
+        path.write_bytes(image)
+        return Library(path)
+
+
+@contextmanager
+def fresh_name(path: Path) -> Iterator[Path]:
+    """Another name of ``path``, never used before, for as long as the context lasts.
+
+    The loader answers a name that it knows with the library it already has, also where the file
+    is another by now.
+    """
+    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
+        link = Path(folder, "library.so")
+        link.symlink_to(path)
+        yield link

@@ -1,27 +1,20 @@
-"""The memory plan of a static model: which kernel runs when, on which bytes of one arena."""
+"""The memory plan of a static model: which kernel runs when, on which bytes of one arena.
+
+Part of what loading a model needs: nothing here imports TVM.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
 from math import prod
-from typing import Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
 import numpy as np
-from tvm import IRModule, relax, tirx
-from tvm.ir import GlobalVar
-from tvm.ir.expr import GenericConst
 
-__all__ = ["ALIGNMENT", "Kernel", "MemoryPlan", "NotStatic", "Plan", "Slot", "aligned", "plan"]
+__all__ = ["ALIGNMENT", "Kernel", "MemoryPlan", "Plan", "Slot", "aligned", "aligned_bytes"]
 
 # A cache line and an AVX-512 register.
 ALIGNMENT = 64
-
-
-class NotStatic(Exception):
-    """The module needs what a static plan does not have: symbolic shapes or control flow."""
 
 
 @dataclass(eq=False)
@@ -86,142 +79,17 @@ class Plan:
     """Kernels in order, and the bytes that they share.
 
     Attributes:
+        weight_bytes: what the constants take, one after the other, each aligned.
         arena_bytes: what activations take, by liveness.
         live_bytes: the lower bound: the most bytes alive at one time.
-        weight_bytes: what the constants take.
     """
 
     kernels: tuple[Kernel, ...]
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
-    weights: tuple[np.ndarray, ...]
+    weight_bytes: int
     arena_bytes: int
     live_bytes: int
-
-    @property
-    def weight_offsets(self) -> list[int]:
-        """Where each constant begins when they lie one after the other."""
-        return list(accumulate((aligned(a.nbytes) for a in self.weights), initial=0))[:-1]
-
-    @property
-    def weight_bytes(self) -> int:
-        return sum(aligned(array.nbytes) for array in self.weights)
-
-
-def plan(module: IRModule) -> Plan:
-    """Plan ``main`` of a module whose kernels are all PrimFuncs of static shape.
-
-    Raises:
-        NotStatic: ``main`` holds symbolic shapes, control flow or calls that are no kernels.
-    """
-    walk = _Walk()
-    main = module["main"]
-    inputs = tuple(walk.parameter(k, param) for k, param in enumerate(main.params))
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            walk.bind(binding)
-    outputs = tuple(walk.flat(main.body.body))
-    end = len(walk.kernels)
-    for index, slot in enumerate(outputs):
-        if slot.root.kind == "arena":  # else an input, a weight or an earlier output: copied
-            slot.root.kind, slot.root.index = "output", index
-    arena = [slot for slot in walk.arena if slot.kind == "arena"]
-    arena_bytes = _place(arena)
-    return Plan(
-        tuple(walk.kernels), inputs, outputs, tuple(walk.weights), arena_bytes, _peak(arena, end)
-    )
-
-
-class _Walk:
-    """Turns bindings into kernels and slots, in execution order."""
-
-    def __init__(self) -> None:
-        self.kernels: list[Kernel] = []
-        self.weights: list[np.ndarray] = []
-        self.arena: list[Slot] = []
-        self.values: dict[relax.Var, Any] = {}  # a Slot, or a tuple of values
-        self._constants: dict[GenericConst, Slot] = {}
-
-    def parameter(self, index: int, param: relax.Var) -> Slot:
-        slot = Slot(*_tensor(param.ty), kind="input", index=index)
-        self.values[param] = slot
-        return slot
-
-    def bind(self, binding: relax.Binding) -> None:
-        value = binding.value
-        if isinstance(binding, relax.MatchCast):
-            _tensor(binding.ty)
-            self.values[binding.var] = self.value(value)
-        elif not isinstance(value, relax.Call):
-            self.values[binding.var] = self.value(value)
-        elif value.op == _CALL_TIR:
-            self.values[binding.var] = self.kernel(value, binding.var.name)
-        elif value.op == _RESHAPE:
-            base = self.value(value.args[0])
-            shape, dtype = _tensor(binding.var.ty)
-            self.values[binding.var] = Slot(shape, dtype, base.kind, base.index, base=base)
-        else:
-            raise NotStatic(f"a call of {value.op}")
-
-    def kernel(self, call: relax.Call, variable: str) -> Slot | tuple[Slot, ...]:
-        symbol, arguments = call.args[0], call.args[1]
-        if not isinstance(symbol, GlobalVar) or len(call.args) > 2:
-            raise NotStatic("a kernel with symbolic arguments")
-        reads = tuple(self.flat(arguments))
-        (ty,) = call.ty_args
-        parts = ty.fields if isinstance(ty, relax.TupleType) else [ty]
-        writes = tuple(Slot(*_tensor(part)) for part in parts)
-        self.arena += writes
-        now = len(self.kernels)
-        self.kernels.append(Kernel(symbol.name_hint, reads, writes, variable))
-        for slot in writes:
-            slot.live[:] = now, now
-        for slot in reads:
-            slot.root.live[1] = now
-        return writes if isinstance(ty, relax.TupleType) else writes[0]
-
-    def value(self, expr: relax.Expr) -> Any:
-        if isinstance(expr, GenericConst):
-            return self._constant(expr)
-        if isinstance(expr, relax.Tuple):
-            return tuple(self.value(part) for part in expr.fields)
-        if isinstance(expr, relax.TupleGetItem):
-            return self.value(expr.tuple_value)[expr.index]
-        if expr in self.values:
-            return self.values[expr]
-        raise NotStatic(f"an operand of kind {type(expr).__name__}")
-
-    def flat(self, expr: relax.Expr) -> Iterable[Slot]:
-        value = self.value(expr)
-        return _flatten(value)
-
-    def _constant(self, expr: GenericConst) -> Slot:
-        if expr not in self._constants:
-            shape, dtype = _tensor(expr.ty)
-            self._constants[expr] = Slot(shape, dtype, "weight", len(self.weights))
-            self.weights.append(expr.value.numpy())
-        return self._constants[expr]
-
-
-_CALL_TIR = tirx.op.Op.get("relax.call_tir")
-_RESHAPE = tirx.op.Op.get("relax.reshape")
-
-
-def _flatten(value: Any) -> Iterable[Slot]:
-    if isinstance(value, Slot):
-        yield value
-    else:
-        for part in value:
-            yield from _flatten(part)
-
-
-def _tensor(ty: object) -> tuple[tuple[int, ...], str]:
-    if not isinstance(ty, relax.TensorType) or ty.shape is None:
-        raise NotStatic(f"a value of type {ty}")
-    dims = ty.shape.values
-    if not all(isinstance(dim, tirx.IntImm) for dim in dims):
-        raise NotStatic(f"the symbolic shape {ty.shape}")
-    return tuple(int(dim) for dim in dims), str(ty.dtype.dtype)
 
 
 def aligned(size: int) -> int:
@@ -229,33 +97,8 @@ def aligned(size: int) -> int:
     return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
 
 
-def _place(slots: list[Slot]) -> int:
-    """Give each slot an offset: largest first, best fit between what is alive beside it."""
-    placed: list[Slot] = []
-    total = 0
-    for slot in sorted(slots, key=lambda s: (-s.nbytes, s.live[0])):
-        size, cursor, best = aligned(slot.nbytes), 0, None
-        neighbours = sorted((s for s in placed if _overlap(s, slot)), key=lambda s: s.offset)
-        for other in neighbours:
-            gap = other.offset - cursor
-            if gap >= size and (best is None or gap < best[1]):
-                best = cursor, gap
-            cursor = max(cursor, other.offset + aligned(other.nbytes))
-        slot.offset = cursor if best is None else best[0]
-        total = max(total, slot.offset + size)
-        placed.append(slot)
-    return total
-
-
-def _overlap(a: Slot, b: Slot) -> bool:
-    return a.live[0] <= b.live[1] and b.live[0] <= a.live[1]
-
-
-def _peak(slots: list[Slot], end: int) -> int:
-    return max(
-        (
-            sum(aligned(s.nbytes) for s in slots if s.live[0] <= k <= s.live[1])
-            for k in range(end + 1)
-        ),
-        default=0,
-    )
+def aligned_bytes(size: int) -> np.ndarray:
+    """Memory for ``size`` bytes that begins at a multiple of ``ALIGNMENT``."""
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
-import numpy as np
-
 from .plan import Kernel, Plan, Slot
 
 __all__ = ["plan_as_json", "plan_from_json"]
@@ -30,7 +27,7 @@ class _Slots:
 
 
 def plan_as_json(plan: Plan) -> dict:
-    """Everything of ``plan`` but the bytes of its weights."""
+    """Everything of ``plan``."""
     slots = _Slots([], {})
 
     def many(of: Sequence[Slot]) -> list[int]:
@@ -40,15 +37,15 @@ def plan_as_json(plan: Plan) -> dict:
         "kernels": [[k.symbol, many(k.reads), many(k.writes), k.variable] for k in plan.kernels],
         "inputs": many(plan.inputs),
         "outputs": many(plan.outputs),
-        "weights": [[array.shape, array.dtype.name] for array in plan.weights],
+        "weight_bytes": plan.weight_bytes,
         "arena_bytes": plan.arena_bytes,
         "live_bytes": plan.live_bytes,
         "slots": slots.rows,
     }
 
 
-def plan_from_json(saved: dict, weights: Sequence[np.ndarray]) -> Plan:
-    """The plan that :func:`plan_as_json` wrote, on ``weights`` as plain bytes."""
+def plan_from_json(saved: dict) -> Plan:
+    """The plan that :func:`plan_as_json` wrote."""
     slots: list[Slot] = []
     for row in saved["slots"]:
         base = None if row["base"] is None else slots[row["base"]]
@@ -62,10 +59,7 @@ def plan_from_json(saved: dict, weights: Sequence[np.ndarray]) -> Plan:
         kernels=tuple(Kernel(s, many(r), many(w), v) for s, r, w, v in saved["kernels"]),
         inputs=many(saved["inputs"]),
         outputs=many(saved["outputs"]),
-        weights=tuple(
-            array.view(dtype).reshape(shape)
-            for array, (shape, dtype) in zip(weights, saved["weights"], strict=True)
-        ),
+        weight_bytes=saved["weight_bytes"],
         arena_bytes=saved["arena_bytes"],
         live_bytes=saved["live_bytes"],
     )

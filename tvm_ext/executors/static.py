@@ -1,75 +1,67 @@
-"""Runs a static plan on the CPU: one C function calls every kernel on fixed bytes."""
+"""Runs a static plan on the CPU: one C function calls every kernel on fixed bytes.
+
+Part of what loading a model needs: nothing here imports TVM before it is asked for.
+"""
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-import tvm
-from tvm import IRModule, relax, tirx
-from tvm.target import Target
 
-from ..errors import BuildError
-from .c_abi import build_c_abi, calls_tvm
 from .cpu import CpuNeeds
-from .emit import entry_source, kernel_symbol
-from .library import Library
-from .plan import ALIGNMENT, MemoryPlan, NotStatic, Plan, Slot, plan
-from .toolchain import link_shared
+from .library import Library, open_bytes
+from .plan import MemoryPlan, Plan, Slot, aligned_bytes
 
 __all__ = ["StaticExecutor"]
 
 
 class StaticExecutor:
-    """A plan and the library made for it; each thread has an arena, weights are shared."""
+    """A plan and the library made for it; each thread has an arena, weights are shared.
 
-    device = tvm.cpu()
+    Args:
+        plan: which kernel runs when, on which bytes.
+        needs: what the kernels need of a CPU.
+        weights: the constants, at the offsets that the plan gives them.
+        linked: the bytes of the shared library.
+        library: the same, open; by default it is opened when the first run needs it.
+        sources: the program as text.
+    """
+
+    on_cpu = True
 
     def __init__(
         self,
         plan: Plan,
         needs: CpuNeeds,
-        kernels: tvm.runtime.Module | None = None,
-        linked: np.ndarray | None = None,
+        weights: np.ndarray,
+        linked: Callable[[], Any],
+        library: Library | None = None,
+        sources: Callable[[], dict[str, str]] = dict,
     ):
-        self.plan, self._weights = _with_adjacent_weights(plan)
+        self.plan = plan
         self.needs = needs
-        self._kernels = kernels
-        self._linked = linked
-        self._library: Library | None = None
+        self.weights = weights
+        self.linked = linked
+        self.sources = sources
+        self._library = library
         self._loading = threading.Lock()
         self._local = threading.local()
+
+    @cached_property
+    def device(self) -> Any:
+        """TVM's name of where it runs."""
+        import tvm
+
+        return tvm.cpu()
 
     @property
     def memory(self) -> MemoryPlan:
         """What was planned for every thread, and what all threads share."""
         return MemoryPlan(self.plan.arena_bytes, self.plan.live_bytes, self.plan.weight_bytes)
-
-    @classmethod
-    def build(cls, module: IRModule, target: Target) -> StaticExecutor:
-        """Plan and compile ``module`` (kernels already scheduled).
-
-        Raises:
-            NotStatic: the module needs the VM.
-            BuildError: there is no C compiler, or it fails.
-        """
-        planned = plan(lower_views(module))
-        used = {kernel.symbol for kernel in planned.kernels}
-        kernels = {
-            gv: f.with_attr("global_symbol", kernel_symbol(gv.name_hint))
-            for gv, f in module.functions_items()
-            if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
-        }
-        if any(map(calls_tvm, kernels.values())):
-            raise NotStatic("a kernel that calls TVM")
-        executor = cls(planned, CpuNeeds.of(target), build_c_abi(IRModule(kernels), target))
-        if not executor.needs.foreign:
-            executor.linked()
-        return executor
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         return self._run(inputs, None)
@@ -78,15 +70,8 @@ class StaticExecutor:
         self, inputs: Sequence[np.ndarray], observe: Callable[[int, float], None] | None
     ) -> list[np.ndarray]:
         outputs = [np.empty(slot.shape, slot.dtype) for slot in self.plan.outputs]
-        self.load().execute(self._weights, self._arena, inputs, outputs, observe)
+        self.load().execute(self.weights, self._arena, inputs, outputs, observe)
         return outputs
-
-    def sources(self) -> dict[str, str]:
-        """The C function that calls the kernels; these as LLVM IR and as assembly."""
-        text = {"c": entry_source(self.plan)}
-        if self._kernels is None:
-            return text
-        return text | {name: self._kernels.inspect_source(kind) for name, kind in _TEXTS.items()}
 
     def time_kernels(
         self, inputs: Sequence[np.ndarray], repeat: int
@@ -127,18 +112,8 @@ class StaticExecutor:
     @property
     def _arena(self) -> np.ndarray:
         if not hasattr(self._local, "arena"):
-            self._local.arena = _aligned_bytes(self.plan.arena_bytes)
+            self._local.arena = aligned_bytes(self.plan.arena_bytes)
         return self._local.arena
-
-    def linked(self) -> np.ndarray:
-        """The bytes of the shared library.
-
-        Raises:
-            BuildError: there is no C compiler for this target, or it fails.
-        """
-        if self._linked is None:
-            self._linked = _linked(self._kernels, self.plan, self.needs)
-        return self._linked
 
     def load(self) -> Library:
         """The library, ready to run.
@@ -150,63 +125,5 @@ class StaticExecutor:
         with self._loading:
             if self._library is None:
                 self.needs.check()
-                self._library = Library(self.linked())
+                self._library = open_bytes(self.linked())
         return self._library
-
-
-_TEXTS = {"llvm": "ll", "asm": "asm"}
-
-
-def _linked(kernels: tvm.runtime.Module, plan: Plan, needs: CpuNeeds) -> np.ndarray:
-    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-        compiled, entry, library = (
-            Path(folder, name) for name in ("kernels.o", "entry.c", "library.so")
-        )
-        try:
-            kernels.write_to_file(str(compiled))
-        except RuntimeError as error:
-            raise BuildError(f"cannot write the kernels: {error}") from error
-        entry.write_text(entry_source(plan))
-        link_shared(library, [compiled], [entry], needs.triple if needs.foreign else None)
-        return np.frombuffer(library.read_bytes(), np.uint8)
-
-
-def _aligned_bytes(size: int) -> np.ndarray:
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]
-
-
-def _with_adjacent_weights(plan: Plan) -> tuple[Plan, np.ndarray]:
-    """The plan with weights that lie one after the other, and their bytes.
-
-    No copy where they lie so already, as in a mapped file.
-    """
-    if _are_adjacent(plan):
-        return plan, plan.weights[0]
-    whole = _aligned_bytes(plan.weight_bytes)
-    weights = []
-    for array, offset in zip(plan.weights, plan.weight_offsets, strict=True):
-        place = whole[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
-        place[...] = array
-        weights.append(place)
-    return replace(plan, weights=tuple(weights)), whole
-
-
-def _are_adjacent(plan: Plan) -> bool:
-    starts = [array.ctypes.data for array in plan.weights]
-    return (
-        bool(starts)
-        and starts[0] % ALIGNMENT == 0
-        and starts == [starts[0] + offset for offset in plan.weight_offsets]
-    )
-
-
-def lower_views(module: IRModule) -> IRModule:
-    """Kernels that only reshape become views."""
-    return tvm.ir.transform.Sequential(
-        [
-            relax.transform.RewriteDataflowReshape(),
-            relax.transform.CanonicalizeBindings(),
-        ]
-    )(module)

@@ -1,17 +1,21 @@
-"""How many threads kernels run on."""
+"""How many threads kernels run on.
 
-import ctypes
+Two pools may live in a process: that of static models, which is ours, and TVM's, on which the VM
+runs. Both take their number from here. Nothing here imports TVM.
+"""
+
+from __future__ import annotations
+
 import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
-import tvm
+__all__ = ["follow", "set_threads", "spin", "threads"]
 
-__all__ = ["on_live_pool", "set_threads", "threads", "use_runtime"]
+_COUNT = "TVM_NUM_THREADS"  # TVM's own variable
+_SPIN = "TVM_THREAD_POOL_SPIN_COUNT"
 
-Result = TypeVar("Result")
+_followers: list[Callable[[int], object]] = []
+_wanted: int | None = None
 
 
 def _usable_cores() -> int:
@@ -19,57 +23,33 @@ def _usable_cores() -> int:
 
 
 # TVM reads this once, when its pool starts; by itself it would take half of the logical cores.
-os.environ.setdefault("TVM_NUM_THREADS", str(_usable_cores()))
-
-# Mode 1 of TVM's pool: as many workers as asked for, bound to cores of any kind.
-_ANY_CORE = 1
-
-_runtime: ctypes.CDLL | None = None  # the pool of static models; others run on TVM's
+os.environ.setdefault(_COUNT, str(_usable_cores()))
 
 
 def set_threads(count: int) -> None:
-    """Let kernels of this process use ``count`` threads, at most those that the pool began with."""
-    tvm.get_global_func("runtime.config_threadpool")(_ANY_CORE, count)
-    if _runtime is not None:
-        _runtime.tvmx_set_threads(threads())
-
-
-def use_runtime(library: ctypes.CDLL) -> None:
-    """Let ``library`` hold the pool of all static models."""
-    global _runtime
-    _runtime = library
-    library.tvmx_set_threads(threads())
-    spin = os.environ.get("TVM_THREAD_POOL_SPIN_COUNT")  # as TVM's own pool reads it
-    if spin is not None:
-        library.tvmx_set_spin(int(spin))
+    """Let kernels of this process use ``count`` threads, at most ``TVM_NUM_THREADS``."""
+    global _wanted
+    _wanted = max(1, min(count, _most()))
+    for follower in _followers:
+        follower(_wanted)
 
 
 def threads() -> int:
     """The threads that kernels of this process use."""
-    return int(tvm.get_global_func("runtime.NumThreads")())
+    return _wanted or _most()
 
 
-class _Fork:
-    """In the child of a fork: the thread that went on, and one that takes over its kernels."""
-
-    survivor: int | None = None
-    successor: ThreadPoolExecutor | None = None
-
-    @classmethod
-    def happened(cls) -> None:
-        cls.survivor, cls.successor = threading.get_ident(), ThreadPoolExecutor(1)
+def _most() -> int:
+    given = os.environ[_COUNT]
+    return max(1, int(given)) if given.isdigit() else _usable_cores()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Fork.happened)
+def follow(set_count: Callable[[int], object]) -> None:
+    """Tell ``set_count`` the number of threads whenever it changes."""
+    _followers.append(set_count)
 
 
-def on_live_pool(function: Callable[..., Result], *args: object) -> Result:
-    """``function(*args)`` where TVM's thread pool lives.
-
-    Each thread that runs kernels has a pool. A fork copies the thread but not its workers, for
-    which it would wait forever; another thread starts a pool of its own.
-    """
-    if _Fork.successor is None or threading.get_ident() != _Fork.survivor:
-        return function(*args)
-    return _Fork.successor.submit(function, *args).result()
+def spin() -> int | None:
+    """How often an idle thread looks for work before it sleeps; None is the pool's default."""
+    given = os.environ.get(_SPIN, "")
+    return int(given) if given.isdigit() else None

@@ -1,22 +1,40 @@
 """The Relax virtual machine: dynamic shapes, control flow, and cuda."""
 
+from __future__ import annotations
+
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
 from tvm import IRModule, relax
 from tvm.target import Target
 
+from ..errors import BuildError, OutputPathError, TargetError
 from . import (
     cuda,
     loops,  # noqa: F401  registers the driver that compiled loops call
+    threads,
 )
 from .cpu import CpuNeeds
+from .cpu_features import needs_of
+from .forks import on_live_pool
 from .lowering import TIR_PIPELINE
+from .toolchain import compiler
 
 __all__ = ["VMExecutor"]
+
+# Mode 1 of TVM's pool: as many workers as asked for, bound to cores of any kind.
+_ANY_CORE = 1
+
+
+@threads.follow
+def _use_threads(count: int) -> None:
+    tvm.get_global_func("runtime.config_threadpool")(_ANY_CORE, count)
 
 
 def _lowering() -> tvm.ir.transform.Pass:
@@ -44,17 +62,23 @@ class VMExecutor:
     """Runs ``main`` of a module in the Relax VM; safe to call from several threads."""
 
     memory = None  # allocated as it runs
-    linked: np.ndarray | None = None  # the library's bytes, where it came from a file
 
-    def __init__(self, executable: relax.VMExecutable, device: tvm.runtime.Device, needs: CpuNeeds):
+    def __init__(
+        self,
+        executable: relax.VMExecutable,
+        device: tvm.runtime.Device,
+        needs: CpuNeeds,
+        image: Any = None,
+    ):
         self.executable = executable
         self.device = device
         self.needs = needs
+        self._image = image
         # A VM holds call frames: one per thread, on the shared executable.
         self._local = threading.local()
 
     @classmethod
-    def build(cls, module: IRModule, target: Target) -> "VMExecutor":
+    def build(cls, module: IRModule, target: Target) -> VMExecutor:
         """Compile ``module`` (kernels already scheduled) for ``target``."""
         if target.kind.name == "cuda":
             module = cuda.named_in_c(module)
@@ -63,9 +87,70 @@ class VMExecutor:
                 module, target, relax_pipeline=_lowering(), tir_pipeline=TIR_PIPELINE
             )
         device = tvm.device("cuda" if target.kind.name == "cuda" else "cpu")
-        return cls(executable, device, CpuNeeds.of(target))
+        return cls(executable, device, needs_of(target))
+
+    def requirements(self) -> dict[str, object]:
+        """What :meth:`open` has to know of a saved executor."""
+        return {"device": self.device.dlpack_device_type(), "tvm": tvm.__version__}
+
+    @classmethod
+    def open(
+        cls, image: Any, name: str, needs: CpuNeeds, requirements: Mapping[str, Any]
+    ) -> VMExecutor:
+        """The executor whose library has the bytes ``image``, from the file ``name``.
+
+        Raises:
+            TargetError: TVM cannot load code for its device on this machine.
+            OutputPathError: it was built with another TVM, or is no such library.
+        """
+        if requirements["tvm"] != tvm.__version__:
+            raise OutputPathError(
+                f"{name} was built with TVM {requirements['tvm']}, this is {tvm.__version__}: "
+                "build it again"
+            )
+        device = tvm.device(requirements["device"], 0)
+        # A file of its own each time: two modules of one library would share its state.
+        with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
+            path = Path(folder, "library.so")
+            path.write_bytes(image)
+            try:
+                module = tvm.runtime.load_module(str(path))
+            except (RuntimeError, OSError) as error:
+                reason = str(error).strip().splitlines()[0]
+                if device != tvm.cpu():
+                    raise TargetError(
+                        f"{name} was built for {device.type}, which TVM cannot load on this "
+                        f"machine: {reason}"
+                    ) from error
+                raise OutputPathError(f"cannot load the kernels of {name}: {reason}") from error
+        return cls(relax.VMExecutable(module), device, needs, image)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether kernels run on the CPU."""
+        return self.device == tvm.cpu()
+
+    def linked(self) -> Any:
+        """The bytes of the shared library: kernels, and the VM's code and constants.
+
+        Raises:
+            BuildError: they cannot be linked.
+        """
+        if self._image is not None:
+            return self._image
+        options = {"cc": compiler(self.needs.triple)} if self.needs.foreign else {}
+        with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
+            path = Path(folder, "library.so")
+            try:
+                self.executable.export_library(str(path), **options)
+            except (RuntimeError, ValueError, OSError) as error:
+                raise BuildError(f"cannot link the kernels: {error}") from error
+            return path.read_bytes()
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return on_live_pool(self._run, inputs)
+
+    def _run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         vm = self._vm()  # before the tensors: it says what a machine without the device lacks
         tensors = [tvm.runtime.tensor(array, self.device) for array in inputs]
         return [result.numpy() for result in vm["main"](*tensors)]
@@ -85,6 +170,11 @@ class VMExecutor:
 
         Only calls made in every run are listed: control flow may differ from run to run.
         """
+        return on_live_pool(self._time_kernels, inputs, repeat)
+
+    def _time_kernels(
+        self, inputs: Sequence[np.ndarray], repeat: int
+    ) -> tuple[list[tuple[str, str]], np.ndarray]:
         stopwatch = _Stopwatch(self.device)
         vm = self._vm()
         vm.set_instrument(stopwatch)

@@ -4,39 +4,14 @@ TVM packs int4 and cannot compute with float4. A model holds integers of 2 and 4
 uint8 of the same value, float4 and float8e8m0 as their codes in uint8.
 """
 
-import ml_dtypes
-import numpy as np
 from tvm import tirx
 
 from . import float8
+from .narrow_arrays import FLOAT4, INTEGERS, STORAGE, restored, stored
 
 __all__ = ["FLOAT4", "INTEGERS", "STORAGE", "decode", "encode", "restored", "stored"]
 
-INTEGERS = {"int2": 2, "int4": 4, "uint2": 2, "uint4": 4}  # bits
-FLOAT4, SCALE = "float4_e2m1fn", "float8_e8m0fnu"
-
-# Element type -> the type that holds it in a model.
-STORAGE = {"int2": "int8", "int4": "int8"} | dict.fromkeys(
-    ("uint2", "uint4", FLOAT4, SCALE), "uint8"
-)
-
 _E2M1 = float8.Format(1, 1, 6.0, None, 0x80)
-
-
-def stored(array: np.ndarray) -> np.ndarray:
-    """``array`` as a model holds it."""
-    name = array.dtype.name
-    if name in INTEGERS:
-        return array.astype(STORAGE[name])
-    return np.ascontiguousarray(array).view(np.uint8) if name in STORAGE else array
-
-
-def restored(array: np.ndarray, dtype: str) -> np.ndarray:
-    """The inverse of :func:`stored`: ``array`` of a model as ``dtype``."""
-    if array.dtype.name == dtype:
-        return array
-    numpy_type = getattr(ml_dtypes, dtype)
-    return array.astype(numpy_type) if dtype in INTEGERS else array.view(numpy_type)
 
 
 def decode(x: tirx.Expr, dtype: str) -> tirx.Expr:
