@@ -13,6 +13,7 @@ import pytest
 import tvm_ext
 from tvm_ext.compare import compare
 from tvm_ext.compare.client import Worker
+from tvm_ext.compare.engines import ENGINES
 from tvm_ext.compare.inputs import feeds_for
 from tvm_ext.compare.optional import require
 from tvm_ext.compare.statistics import Block, accuracy, latency
@@ -199,7 +200,7 @@ def test_senseless_options_are_refused(options, reason):
 
 def job(path, engine="onnxruntime"):
     feeds = feeds_for(ir.from_proto(model(NORM)), None, None)
-    return Job(engine, Path(path), feeds, 1)
+    return Job(ENGINES[engine], Path(path), feeds, 1)
 
 
 def test_each_engine_has_a_process_of_its_own(tmp_path):

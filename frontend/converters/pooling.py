@@ -21,6 +21,12 @@ def max_pool(bb, x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_sh
     if len(bb.node.outputs) > 1:
         pair = bb.emit_te(ops.max_pool_with_indices, x, *geometry, bool(storage_order))
         return tuple(bb.emit(relax.TupleGetItem(pair, k)) for k in range(2))
+    if _plain(bb, x, window) and outputs == window.outputs(bb.shape(x)[2:]):
+        return bb.emit(
+            relax.op.nn.max_pool2d(
+                x, window.kernel, window.strides, window.pads, window.dilations
+            )
+        )  # fmt: skip
     return bb.emit_te(ops.max_pool, x, *geometry)
 
 

@@ -69,9 +69,9 @@ class Worker:
             self._requests.flush()
             ok, value = pickle.load(self._replies)
         except (EOFError, OSError) as error:
-            raise ComparisonError(f"{self.engine}: {self._last_words()}") from error
+            raise ComparisonError(f"{self.engine.name}: {self._last_words()}") from error
         if not ok:
-            raise ComparisonError(f"{self.engine}: {value}")
+            raise ComparisonError(f"{self.engine.name}: {value}")
         return value
 
     def _last_words(self) -> str:

@@ -21,15 +21,20 @@ Run = Callable[[Feeds], list[np.ndarray]]
 class Engine:
     """How to start an engine in a process of its own.
 
+    It goes to that process by pickle, so ``open`` is a function of a module.
+
     Attributes:
+        name: as ``compare(against=...)`` takes it.
         module: what is imported before memory is measured.
         open: ``(path, threads)`` to a function from feeds to all outputs.
         threading: what its threads do between runs, as measured here.
     """
 
+    name: str
     module: str
     open: Callable[[Path, int], Run]
     threading: str
+    extra: str = "compare"  # of tvm-ext, which installs it
 
     @property
     def package(self) -> str:
@@ -62,10 +67,33 @@ def _open_reference(path: Path, threads: int) -> Run:
     return lambda feeds: list(evaluator.run(None, dict(feeds)))
 
 
+def _open_openvino(path: Path, threads: int) -> Run:
+    openvino = require("openvino")
+    options = {
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",  # by itself it takes bfloat16 where the CPU has it
+    }
+    request = openvino.Core().compile_model(str(path), "CPU", options).create_infer_request()
+
+    def run(feeds: Feeds) -> list[np.ndarray]:
+        results = request.infer(dict(feeds), share_inputs=True)
+        return [results[k] for k in range(len(results))]
+
+    return run
+
+
 ENGINES = {
-    OURS: Engine("tvm_ext.model", _open_ours, "one thread pool, idle workers spin, then sleep"),
-    "onnxruntime": Engine(
-        "onnxruntime", _open_onnxruntime, "intra-op pool, workers spin by default"
-    ),
-    REFERENCE: Engine("onnx.reference", _open_reference, "numpy, as installed"),
+    engine.name: engine
+    for engine in (
+        Engine(OURS, "tvm_ext.model", _open_ours, "one thread pool, idle workers spin, then sleep"),
+        Engine(
+            "onnxruntime",
+            "onnxruntime",
+            _open_onnxruntime,
+            "intra-op pool, workers spin by default",
+        ),
+        Engine("openvino", "openvino", _open_openvino, "latency hint, float32", "benchmarks"),
+        Engine(REFERENCE, "onnx.reference", _open_reference, "numpy, as installed"),
+    )
 }

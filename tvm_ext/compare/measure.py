@@ -102,8 +102,8 @@ def compare(
         compiled.save(ours)
         theirs = _onnx_file(source, Path(folder))
         with (
-            Worker(Job(OURS, ours, feeds, threads)) as us,
-            Worker(Job(against, theirs, feeds, threads, tuple(plugins.values()))) as them,
+            Worker(Job(ENGINES[OURS], ours, feeds, threads)) as us,
+            Worker(Job(ENGINES[against], theirs, feeds, threads, tuple(plugins.values()))) as them,
         ):
             outputs = _accuracies([v.name for v in source.graph.outputs], us, them)
             blocks = _alternate((us, them), rounds, seconds)
@@ -133,9 +133,10 @@ def _check(against: str, rounds: int, threads: int | None) -> None:
     for name, count in (("rounds", rounds), ("threads", 1 if threads is None else threads)):
         if not isinstance(count, int) or count < 1:
             raise ComparisonError(f"{name} are a whole number of at least 1, not {count!r}")
-    for package in (ENGINES[against].package, "psutil"):
+    rival = ENGINES[against]
+    for package, extra in ((rival.package, rival.extra), ("psutil", "compare")):
         if find_spec(package) is None:
-            raise MissingPackageError(f"{package} is not installed: pip install 'tvm-ext[compare]'")
+            raise MissingPackageError(f"{package} is not installed: pip install 'tvm-ext[{extra}]'")
 
 
 def _plugins_of(source: ir.Model) -> dict[str, str]:
@@ -177,9 +178,8 @@ def _accuracies(names: Sequence[str], us: Worker, them: Worker) -> tuple[Accurac
     got: list[np.ndarray] = us.ask("outputs")
     expected: list[np.ndarray] = them.ask("outputs")
     if not len(got) == len(expected) == len(names):
-        raise ComparisonError(
-            f"{len(got)} outputs of ours, {len(expected)} of {them.engine}, {len(names)} declared"
-        )
+        theirs = f"{len(expected)} of {them.engine.name}"
+        raise ComparisonError(f"{len(got)} outputs of ours, {theirs}, {len(names)} declared")
     return tuple(map(accuracy, names, got, expected))
 
 
@@ -200,9 +200,9 @@ def _side(
 ) -> Side:
     version, load_seconds, resident, process = worker.ask("facts")
     return Side(
-        engine=worker.engine,
+        engine=worker.engine.name,
         version=version,
-        threading=ENGINES[worker.engine].threading,
+        threading=worker.engine.threading,
         build_seconds=build,
         load_seconds=load_seconds,
         resident_bytes=resident,

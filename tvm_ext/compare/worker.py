@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .engines import ENGINES, Feeds
+from .engines import Engine, Feeds
 from .optional import require
 from .statistics import Block
 
@@ -30,7 +30,7 @@ class Job:
     ``plugins`` are loaded first, for the references of their operators.
     """
 
-    engine: str
+    engine: Engine
     path: Path
     feeds: Feeds
     threads: int
@@ -42,11 +42,12 @@ class Session:
 
     def __init__(self, job: Job):
         self._process = require("psutil").Process()
-        engine = ENGINES[job.engine]
+        engine = job.engine
         require(engine.module)
         for plugin in job.plugins:
             require("tvm_ext.extend").load(plugin)
-        self._version = str(require(engine.package).__version__)
+        version = str(require(engine.package).__version__)
+        self._version = version.partition("-")[0]  # openvino adds its commit
         self._feeds = job.feeds
         before = self._process.memory_info().rss
         start = time.perf_counter()

@@ -2,8 +2,8 @@
 
 Before: ``R.nn.relu(x)``    After: ``R.call_tir(relu, (x,))`` of ``tvm_ext.ops.activation.relu``
 
-TVM's own legalisation drops NaN (relu, clip, maximum, minimum), lets an integer division trap,
-loses tanh near 0, and calls libm per element for exp, log, erf, tanh and sigmoid.
+TVM's own legalisation drops NaN (relu, clip, maximum, minimum, max_pool2d), lets an integer
+division trap, loses tanh near 0, and calls libm per element for exp, log, erf, tanh and sigmoid.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import tvm
 from tvm import relax, te
 
-from tvm_ext.ops import activation, arithmetic, logic, math, softmax
+from tvm_ext.ops import activation, arithmetic, logic, math, pooling, softmax
 
 __all__ = ["REPLACED", "legalize", "to_kernel"]
 
@@ -63,21 +63,20 @@ def legalize(specific: Mapping[str, Legalization] | None = None) -> tvm.ir.trans
 
     A reshape stays what it is: the executors make it a view, where a kernel would copy.
     """
-    replaced = {name: _legalization(compute) for name, compute in REPLACED.items()}
-    kept = {"relax.reshape": lambda _bb, call: call}
-    return relax.transform.LegalizeOps(replaced | kept | dict(specific or {}))
+    return relax.transform.LegalizeOps(_legalizations() | dict(specific or {}))
 
 
 def to_kernel(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """One operator as the kernel that :func:`legalize` would choose; others stay as they are."""
     if not isinstance(call.op, tvm.ir.Op):
         return call
-    if call.op.name in REPLACED:
-        return _legalization(REPLACED[call.op.name])(bb, call)
-    if call.op.name == "relax.reshape":
-        return call
-    generic = call.op.get_attr("FLegalize")
-    return call if generic is None else generic(bb, call)
+    own = _legalizations().get(call.op.name, call.op.get_attr("FLegalize"))
+    return call if own is None else own(bb, call)
+
+
+def _legalizations() -> dict[str, Legalization]:
+    replaced = {name: _legalization(compute) for name, compute in REPLACED.items()}
+    return replaced | {"relax.reshape": lambda _bb, call: call, "relax.nn.max_pool2d": _max_pool2d}
 
 
 def _legalization(compute: Callable[..., te.Tensor]) -> Legalization:
@@ -90,3 +89,15 @@ def _legalization(compute: Callable[..., te.Tensor]) -> Legalization:
         return bb.call_te(compute, *call.args, *attributes, primfunc_name_hint=name)
 
     return replace
+
+
+def _max_pool2d(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    attrs = call.attrs
+    if (attrs.layout, attrs.out_layout, bool(attrs.ceil_mode)) != ("NCHW", "NCHW", False):
+        return call.op.get_attr("FLegalize")(bb, call)
+    kernel, strides, dilations, pads = (
+        [int(v) for v in field]
+        for field in (attrs.pool_size, attrs.strides, attrs.dilation, attrs.padding)
+    )
+    window = kernel, strides, dilations, pads[:2], list(call.ty.shape.values[2:])
+    return bb.call_te(pooling.max_pool, call.args[0], *window, primfunc_name_hint="max_pool")

@@ -1,0 +1,379 @@
+"""The example accelerator: its device, its tiles, its memory, whole networks."""
+
+import subprocess
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from examples.npu.commands import Copy, Does, Opcode, Sum, Window
+from examples.npu.memory import Life, allocate
+from examples.npu.operators import Addition, Convolution, NoTile, Pooling, Tensor
+from examples.npu.program import Device, Region, compile_regions
+from examples.npu.simulator import DEVICE, DeviceError, Simulator
+from examples.npu.tiling import Geometry, conv_tile, halves
+from tvm_ext.errors import BuildError
+from tvm_ext.executors.toolchain import compiler
+
+
+def floats(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def copy(opcode, dram, local, *count, dram_stride=None, local_stride=None):
+    dense = (count[1] * count[2], count[2])
+    return Copy(
+        opcode=opcode,
+        dram=dram,
+        local=local,
+        count=count,
+        dram_stride=dram_stride or dense,
+        local_stride=local_stride or dense,
+    )
+
+
+# --- the device: each command against numpy and torch -----------------------------------------
+
+
+def test_load_and_store_move_blocks():
+    x = floats(4, 7, 9)
+    device = Simulator(1000, 200)
+    device.write(0, x)
+    device.submit(
+        [
+            copy(Opcode.LOAD, 63 + 2 * 9 + 4, 10, 2, 3, 5, dram_stride=(63, 9)),
+            copy(Opcode.STORE, 500, 10, 2, 3, 5, dram_stride=(40, 6)),
+        ]
+    )
+    got = device.read(500, (2, 40))[:, :18].reshape(2, 3, 6)[..., :5]
+    np.testing.assert_array_equal(got, x[1:3, 2:5, 4:9])
+    assert device.statistics.bytes_loaded == device.statistics.bytes_stored == 4 * 30
+
+
+def window(opcode, x, shape, **operands):
+    sizes = dict(zip(("channels", "height", "width"), x.shape, strict=True))
+    outputs = dict(zip(("filters", "rows", "columns"), shape, strict=True))
+    return Window(opcode=opcode, input=0, **sizes, **outputs, **operands)
+
+
+def on_scratchpad(command, *arrays, output):
+    """Run one command on arrays that lie one after the other; what is then at ``output``."""
+    device = Simulator(4096, 4096)
+    device.write(0, np.concatenate([a.ravel() for a in arrays]))
+    place, shape = output
+    device.submit(
+        [
+            copy(Opcode.LOAD, 0, 0, 1, 1, 4096),
+            command,
+            copy(Opcode.STORE, 0, 0, 1, 1, 4096),
+        ]
+    )
+    return device.read(place, shape)
+
+
+@pytest.mark.parametrize("flags", [Does(k) for k in range(8)])
+@pytest.mark.parametrize("stride, pad", [((1, 1), (0, 0)), ((2, 3), (1, 2))])
+def test_conv(flags, stride, pad):
+    x, w, b = floats(3, 8, 11), floats(5, 3, 2, 3, seed=1), floats(5, seed=2)
+    padded = np.pad(x, ((0, 0), (pad[0], 4), (pad[1], 4)))
+    want = functional.conv2d(torch.tensor(padded), torch.tensor(w), stride=stride).numpy()
+    held = floats(*want.shape, seed=3)
+    if Does.ACCUMULATE in flags:
+        want += held
+    if Does.BIAS in flags:
+        want += b[:, None, None]
+    if Does.RELU in flags:
+        want = np.maximum(want, 0)
+    command = window(
+        Opcode.CONV,
+        x,
+        want.shape,
+        weight=x.size,
+        bias=x.size + w.size,
+        output=x.size + w.size + b.size,
+        kernel=(2, 3),
+        stride=stride,
+        pad=pad,
+        flags=flags,
+    )
+    got = on_scratchpad(command, x, w, b, held, output=(command.output, want.shape))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_pool_ignores_the_pad_and_keeps_nan():
+    x = floats(3, 7, 5) - 10
+    x[1, 3, 2] = np.nan
+    want = functional.max_pool2d(torch.tensor(x), 3, 2, 1).numpy()
+    command = window(
+        Opcode.POOL, x, want.shape, output=x.size, kernel=(3, 3), stride=(2, 2), pad=(1, 1)
+    )
+    got = on_scratchpad(command, x, output=(x.size, want.shape))
+    np.testing.assert_array_equal(got, want)
+    assert np.isnan(got).any()
+
+
+@pytest.mark.parametrize("flags", [Does(0), Does.RELU])
+def test_add_in_place(flags):
+    a, b = floats(37), floats(37, seed=1)
+    got = on_scratchpad(Sum(a=0, b=37, output=0, count=37, flags=flags), a, b, output=(0, (37,)))
+    np.testing.assert_array_equal(got, np.maximum(a + b, 0) if flags else a + b)
+
+
+LEGAL = window(
+    Opcode.CONV,
+    np.empty((2, 4, 4)),
+    (3, 4, 4),
+    weight=32,
+    bias=86,
+    output=89,
+    kernel=(3, 3),
+    stride=(1, 1),
+    pad=(1, 1),
+)
+
+
+def changed(command, **fields):
+    return type(command)(**{**vars(command), **fields})
+
+
+ILLEGAL = [
+    (copy(Opcode.LOAD, 990, 0, 1, 1, 11), "block of 11 floats at 990 leaves the DRAM of 1000"),
+    (copy(Opcode.LOAD, 0, 190, 1, 1, 11), "leaves the scratchpad of 200"),
+    (copy(Opcode.STORE, 2**32 - 1, 0, 2, 1, 2, dram_stride=(2**32 - 1, 0)), "leaves the DRAM"),
+    (copy(Opcode.LOAD, 0, 0, 2**32 - 1, 2**32 - 1, 2**32 - 1,
+          dram_stride=(0, 0), local_stride=(2**32 - 1,) * 2), "overlaps itself"),
+    (copy(Opcode.LOAD, 0, 0, 1, 0, 1), "a count is zero"),
+    (copy(Opcode.LOAD, 0, 0, 1, 3, 5, local_stride=(0, 4)), "overlaps itself"),
+    (changed(LEGAL, output=85), "output overlaps weight"),
+    (changed(LEGAL, output=88, flags=Does.BIAS), "output overlaps bias"),
+    (changed(LEGAL, output=31, weight=100), "output overlaps input"),
+    (changed(LEGAL, output=160), "output of 48 floats at 160 leaves the scratchpad"),
+    (changed(LEGAL, filters=2**31, channels=2**31, rows=2**31, kernel=(11, 11)), "leaves"),
+    (changed(LEGAL, rows=0), "a size is zero"),
+    (changed(LEGAL, kernel=(3, 12)), "no kernel of 12"),
+    (changed(LEGAL, stride=(0, 1)), "no stride of 0"),
+    (changed(LEGAL, stride=(1, 5)), "no stride of 5"),
+    (changed(LEGAL, pad=(3, 0)), "pad 3 hides the kernel"),
+    (changed(LEGAL, opcode=Opcode.POOL), "filters differ from channels"),
+    (changed(LEGAL, opcode=Opcode.POOL, filters=2, flags=Does.RELU), "POOL has no flags"),
+    (Sum(a=0, b=10, output=5, count=10), "output overlaps a part of a"),
+    (Sum(a=0, b=195, output=0, count=10), "b of 10 floats at 195 leaves the scratchpad"),
+    (Sum(a=0, b=0, output=0, count=0), "the count is zero"),
+    (Sum(a=0, b=0, output=0, count=1, flags=Does.BIAS), "knows no flag but RELU"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command, reason", ILLEGAL)
+def test_an_illegal_command_is_named_and_nothing_runs(command, reason):
+    device = Simulator(1000, 200)
+    with pytest.raises(DeviceError, match=rf"^command 1 \({command.opcode.name}\): .*{reason}"):
+        device.submit([LEGAL, command])
+    assert sum(device.statistics.commands.values()) == 0
+    device.submit([LEGAL])
+
+
+def test_an_unknown_opcode_is_refused():
+    class Unknown(Sum):
+        def words(self):
+            return [77, *super().words()[1:]]
+
+    with pytest.raises(DeviceError, match=r"command 0 \(\?\): no such opcode: 77"):
+        Simulator(10, 10).submit([Unknown(a=0, b=0, output=0, count=1)])
+
+
+def test_the_host_cannot_leave_the_dram():
+    device = Simulator(10, 10)
+    with pytest.raises(DeviceError, match="write: 3 floats at 8 leave the DRAM of 10"):
+        device.write(8, floats(3))
+    with pytest.raises(DeviceError, match="read: 3 floats at 8"):
+        device.read(8, (3,))
+
+
+FUZZ = """
+#include "npu.h"
+#include <stdlib.h>
+static const npu_command legal[NPU_OPCODES] = {
+  {NPU_LOAD, 0, .copy = {5, 0, {2, 3, 4}, {20, 5}, {12, 4}}},
+  {NPU_STORE, 0, .copy = {5, 0, {2, 3, 4}, {20, 5}, {12, 4}}},
+  {NPU_CONV, 7, .window = {0, 32, 86, 89, 2, 4, 4, 3, 4, 4, {3, 3}, {1, 1}, {1, 1}}},
+  {NPU_POOL, 0, .window = {0, 0, 0, 32, 2, 4, 4, 2, 2, 2, {3, 3}, {2, 2}, {1, 1}}},
+  {NPU_ADD, 4, .sum = {0, 20, 40, 20}},
+};
+int main(void) {
+  npu_device *device = npu_open(150, 140);
+  srand(7);
+  for (int round = 0; round < 100000; round++) {
+    npu_command command = legal[rand() % NPU_OPCODES];
+    uint32_t *words = (uint32_t *)&command;
+    for (int k = rand() % 3; k >= 0; k--)
+      words[rand() % (sizeof command / 4)] =
+          rand() % 9 ? (uint32_t)rand() % (rand() % 2 ? 6 : 150) : UINT32_MAX - (uint32_t)rand() % 3;
+    npu_submit(device, &command, 1);
+  }
+  int rare = 0;
+  for (int k = 0; k < NPU_OPCODES; k++) rare |= npu_get_statistics(device)->commands[k] < 2000;
+  npu_close(device);
+  return rare;
+}
+"""
+
+
+def test_random_commands_never_leave_the_memory(tmp_path):
+    (tmp_path / "fuzz.c").write_text(FUZZ)
+    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
+    sources = [str(tmp_path / "fuzz.c"), str(DEVICE / "npu.c")]
+    command = [compiler(), "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{DEVICE}", *checks]
+    subprocess.run([*command, "-o", str(tmp_path / "fuzz"), *sources, "-lm"], check=True)
+    done = subprocess.run([tmp_path / "fuzz"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# --- tiles, operators, memory -----------------------------------------------------------------
+
+
+def constant(name, array):
+    return Tensor(name, array.shape, array)
+
+
+def simulate(operator, *arrays, scratchpad, dram=1 << 18):
+    region = Region("r", operator.reads, (operator.output,), (operator,))
+    (program,), _ = compile_regions([region], Device(dram, scratchpad))
+    (output,), statistics = program.simulate(*arrays)
+    return output, statistics
+
+
+CONVOLUTIONS = [
+    # x[N, C, H, W], filters, kernel, strides, pads
+    ((1, 1, 1, 1), 1, (1, 1), (1, 1), (0, 0)),
+    ((2, 3, 17, 19), 5, (3, 3), (1, 1), (1, 1)),
+    ((1, 13, 16, 16), 7, (3, 3), (2, 2), (1, 1)),
+    ((1, 67, 9, 9), 31, (1, 1), (1, 1), (0, 0)),
+    ((1, 5, 23, 11), 4, (5, 2), (3, 1), (2, 0)),
+    ((3, 4, 7, 29), 9, (1, 7), (1, 4), (0, 3)),
+    ((1, 2, 3, 40), 3, (3, 11), (1, 1), (2, 10)),
+]
+
+
+@pytest.mark.parametrize("scratchpad", [260, 1500, 16384])
+@pytest.mark.parametrize("shape, filters, kernel, strides, pads", CONVOLUTIONS)
+@pytest.mark.parametrize("fused", [False, True])
+def test_convolution_in_tiles(shape, filters, kernel, strides, pads, fused, scratchpad):
+    x, w = floats(*shape), floats(filters, shape[1], *kernel, seed=1)
+    b = floats(filters, seed=2)
+    want = functional.conv2d(
+        torch.tensor(x), torch.tensor(w), torch.tensor(b) if fused else None, strides, pads
+    ).numpy()
+    tensor, output = Tensor("x", shape), Tensor("y", want.shape)
+    arrays, residual = [x], None
+    if fused:
+        arrays.append(floats(*want.shape, seed=3))
+        residual = Tensor("r", want.shape)
+        want = np.maximum(want + arrays[1], 0)
+    convolution = Convolution(
+        "conv",
+        output,
+        tensor,
+        kernel,
+        strides,
+        pads,
+        constant("w", w),
+        constant("b", b) if fused else None,
+        residual,
+        relu=fused,
+    )
+    got, statistics = simulate(convolution, *arrays, scratchpad=scratchpad)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    assert statistics.bytes_stored == want.nbytes
+
+
+@pytest.mark.parametrize("scratchpad", [20, 100, 16384])
+@pytest.mark.parametrize("kernel, strides, pads", [(3, 2, 1), (2, 2, 0), (2, 3, 1)])
+def test_pooling_in_tiles(kernel, strides, pads, scratchpad):
+    x = floats(2, 5, 13, 17)
+    want = functional.max_pool2d(torch.tensor(x), kernel, strides, pads).numpy()
+    pooling = Pooling(
+        "pool",
+        Tensor("y", want.shape),
+        Tensor("x", x.shape),
+        (kernel,) * 2,
+        (strides,) * 2,
+        (pads,) * 2,
+    )
+    got, _ = simulate(pooling, x, scratchpad=scratchpad)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("scratchpad", [2, 37, 1000])
+def test_addition_in_tiles(scratchpad):
+    a, b = floats(2, 3, 5), floats(2, 3, 5, seed=1)
+    x, y = Tensor("a", a.shape), Tensor("b", b.shape)
+    got, _ = simulate(Addition("add", Tensor("y", a.shape), x, y, relu=True), a, b,
+                      scratchpad=scratchpad)  # fmt: skip
+    np.testing.assert_array_equal(got, np.maximum(a + b, 0))
+
+
+def test_what_fits_nowhere_is_refused():
+    x, y = Tensor("x", (1, 1, 5, 5)), Tensor("y", (1, 1, 1, 1))
+    w = constant("w", floats(1, 1, 5, 5))
+    conv = Convolution("c", y, x, (5, 5), (1, 1), (0, 0), w)
+    with pytest.raises(NoTile, match="one 5x5 window exceeds the scratchpad"):
+        list(conv.commands({x: 0, y: 25, w: 26}, 51))
+    assert list(conv.commands({x: 0, y: 25, w: 26}, 52))
+
+
+def test_a_tile_is_whole_where_it_fits():
+    over = Geometry(16, (14, 14), 24, (14, 14), (3, 3), (1, 1), (1, 1))
+    tile = conv_tile(over, 16384)
+    assert (tile.filters, tile.channels, tile.rows, tile.columns) == (24, 16, 14, 14)
+    small = conv_tile(over, 2000)
+    floats_used = small.input_floats(over) + small.weight_floats(over) + small.output_floats
+    assert floats_used + small.filters <= 2000
+    assert halves(13) == [13, 7, 4, 2, 1]
+
+
+def test_weights_stay_where_they_are_used_again():
+    """With all channels in one tile, each weight crosses the bus once."""
+    x, y = Tensor("x", (1, 8, 32, 32)), Tensor("y", (1, 8, 32, 32))
+    w = floats(8, 8, 3, 3)
+    conv = Convolution("c", y, x, (3, 3), (1, 1), (1, 1), constant("w", w))
+    _, statistics = simulate(conv, floats(*x.shape), scratchpad=4096)
+    halo = 1.5 * 4 * x.size
+    assert w.nbytes <= statistics.bytes_loaded < w.nbytes + halo
+
+
+def test_no_two_live_tensors_share_memory():
+    random = np.random.default_rng(5)
+    for _ in range(50):
+        starts = random.integers(0, 12, 20)
+        lives = [
+            Life(int(random.integers(1, 40)), int(s), int(s + random.integers(0, 5)))
+            for s in starts
+        ]
+        places = [(at, at + life.size) for at, life in zip(allocate(lives), lives, strict=True)]
+        for (one, a), (two, b) in combinations(zip(lives, places, strict=True), 2):
+            assert not one.meets(two) or a[1] <= b[0] or b[1] <= a[0]
+
+
+def chain(length, shape=(1, 4, 8, 8)):
+    """Additions one after the other, each of the last two tensors."""
+    tensors = [Tensor(f"t{k}", shape) for k in range(length + 2)]
+    operators = tuple(
+        Addition(f"add{k}", tensors[k + 2], *pair) for k, pair in enumerate(pairwise(tensors[:-1]))
+    )
+    return Region("r", tuple(tensors[:2]), (tensors[-1],), operators)
+
+
+def test_memory_is_used_again():
+    (program,), _ = compile_regions([chain(20)], Device(3 * 256, 64))
+    a, b = floats(1, 4, 8, 8), floats(1, 4, 8, 8, seed=1)
+    (got,), _ = program.simulate(a, b)
+    for _ in range(20):
+        a, b = b, a + b
+    np.testing.assert_array_equal(got, b)
+
+
+def test_a_dram_too_small_names_the_operator():
+    with pytest.raises(BuildError, match=r"operator 'add0' needs 3072 bytes .* which has 3068"):
+        compile_regions([chain(3)], Device(3 * 256 - 1, 64))
