@@ -198,9 +198,9 @@ def test_options_of_a_target_in_the_old_notation():
 
 
 def test_what_a_virtual_machine_hides_is_switched_off(monkeypatch):
-    seen = tvm_ext.executors.cpu_features._host_features()
+    seen = cpu_features._host_features()
     monkeypatch.setattr(
-        tvm_ext.executors.cpu_features,
+        cpu_features,
         "_host_features",
         lambda: {**seen, "sse4.1": False, "pku": False},
     )
