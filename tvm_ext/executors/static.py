@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from ..errors import BuildError
 from .c_abi import build_c_abi, calls_tvm
+from .c_code import c_sources, is_c_code
 from .cpu import CpuNeeds
 from .emit import entry_source, kernel_symbol
 from .library import Library
@@ -35,11 +36,13 @@ class StaticExecutor:
         needs: CpuNeeds,
         kernels: tvm.runtime.Module | None = None,
         linked: np.ndarray | None = None,
+        code: Sequence[str] = (),
     ):
         self.plan, self._weights = _with_adjacent_weights(plan)
         self.needs = needs
         self._kernels = kernels
         self._linked = linked
+        self._code = code
         self._library: Library | None = None
         self._loading = threading.Lock()
         self._local = threading.local()
@@ -60,13 +63,20 @@ class StaticExecutor:
         planned = plan(lower_views(module))
         used = {kernel.symbol for kernel in planned.kernels}
         kernels = {
-            gv: f.with_attr("global_symbol", kernel_symbol(gv.name_hint))
+            kernel_symbol(gv.name_hint): f
             for gv, f in module.functions_items()
             if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
         }
-        if any(map(calls_tvm, kernels.values())):
+        compiled = {name: f for name, f in kernels.items() if not is_c_code(f)}
+        if any(map(calls_tvm, compiled.values())):
             raise NotStatic("a kernel that calls TVM")
-        executor = cls(planned, CpuNeeds.of(target), build_c_abi(IRModule(kernels), target))
+        named = {name: f.with_attr("global_symbol", name) for name, f in compiled.items()}
+        executor = cls(
+            planned,
+            CpuNeeds.of(target),
+            build_c_abi(IRModule(named), target),
+            code=c_sources(kernels),
+        )
         if not executor.needs.foreign:
             executor.linked()
         return executor
@@ -82,8 +92,9 @@ class StaticExecutor:
         return outputs
 
     def sources(self) -> dict[str, str]:
-        """The C function that calls the kernels; these as LLVM IR and as assembly."""
-        text = {"c": entry_source(self.plan)}
+        """The C function that calls the kernels, and those in C; the others as LLVM IR and as
+        assembly."""
+        text = {"c": "\n".join([entry_source(self.plan), *self._code])}
         if self._kernels is None:
             return text
         return text | {name: self._kernels.inspect_source(kind) for name, kind in _TEXTS.items()}
@@ -137,7 +148,7 @@ class StaticExecutor:
             BuildError: there is no C compiler for this target, or it fails.
         """
         if self._linked is None:
-            self._linked = _linked(self._kernels, self.plan, self.needs)
+            self._linked = _linked(self._kernels, self.plan, self._code, self.needs)
         return self._linked
 
     def load(self) -> Library:
@@ -157,17 +168,20 @@ class StaticExecutor:
 _TEXTS = {"llvm": "ll", "asm": "asm"}
 
 
-def _linked(kernels: tvm.runtime.Module, plan: Plan, needs: CpuNeeds) -> np.ndarray:
+def _linked(
+    kernels: tvm.runtime.Module, plan: Plan, code: Sequence[str], needs: CpuNeeds
+) -> np.ndarray:
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-        compiled, entry, library = (
-            Path(folder, name) for name in ("kernels.o", "entry.c", "library.so")
-        )
+        compiled, library = Path(folder, "kernels.o"), Path(folder, "library.so")
         try:
             kernels.write_to_file(str(compiled))
         except RuntimeError as error:
             raise BuildError(f"cannot write the kernels: {error}") from error
-        entry.write_text(entry_source(plan))
-        link_shared(library, [compiled], [entry], needs.triple if needs.foreign else None)
+        sources = []
+        for number, text in enumerate([entry_source(plan), *code]):
+            sources.append(Path(folder, f"source{number}.c"))
+            sources[-1].write_text(text)
+        link_shared(library, [compiled], sources, needs.triple if needs.foreign else None)
         return np.frombuffer(library.read_bytes(), np.uint8)
 
 
