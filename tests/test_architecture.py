@@ -22,6 +22,7 @@ ALLOWED = {
         "emulator",
         "errors",
         "frontend",
+        "passes",
         "pipeline",
         "schedules",
         "targets",

@@ -15,6 +15,8 @@ __all__ = [
     "OptionError",
     "OutputPathError",
     "PluginError",
+    "RemovedError",
+    "RemovedModuleError",
     "TargetError",
     "TvmExtError",
     "UnsupportedNode",
@@ -91,3 +93,11 @@ class ComparisonError(TvmExtError, ValueError):
 
 class MissingPackageError(TvmExtError, ImportError):
     """An optional package is not installed; the message names the extra that brings it."""
+
+
+class RemovedError(TvmExtError, AttributeError):
+    """A name of the Relay era that is not offered here; the message says what to use instead."""
+
+
+class RemovedModuleError(TvmExtError, ImportError):
+    """The same, met in an import."""

@@ -22,6 +22,7 @@ from tvm.target import Target
 from . import schedules
 from .frontend import rewrites
 from .passes.blocked_layout import blocked_layout
+from .passes.compound import Compound
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.order_dims import order_dims
@@ -41,13 +42,15 @@ class Step:
     """One pass in a phase. ``run`` maps an onnx_ir model in ``import``, an IRModule after it.
 
     ``bound`` is how far it may move a float32 answer ``y``, as a part of ``1 + |y|``; answers of
-    other types in proportion to their precision.
+    other types in proportion to their precision. ``compound``: it makes one kernel of several
+    operators, and may be left out.
     """
 
     phase: str
     name: str
     run: Rewrite
     bound: float = 1e-4
+    compound: bool = False
 
 
 Watch = Callable[[Step, Any, float], None]
@@ -64,7 +67,7 @@ class Pipeline:
     def insert(
         self,
         name: str,
-        run: Rewrite | dl.base.ScheduleRule,
+        run: Rewrite | dl.base.ScheduleRule | Compound,
         *,
         before: str | None = None,
         after: str | None = None,
@@ -74,7 +77,7 @@ class Pipeline:
         """A pipeline with one more step: beside a named one and in its phase, or last in a phase.
 
         ``run`` is a function or a pass of onnx_ir or TVM; or a schedule rule of dlight, which is
-        asked for every kernel that has no schedule yet.
+        asked for every kernel that has no schedule yet; or a compound operator.
 
         Raises:
             ValueError: not one of ``before``, ``after`` and ``phase`` is given, it is unknown, or
@@ -92,7 +95,7 @@ class Pipeline:
             at = self._index(before or after)
             phase = self.steps[at].phase
             at += after is not None
-        step = Step(phase, name, _adapted(run, self.target), bound)
+        step = Step(phase, name, _adapted(run, self.target), bound, isinstance(run, Compound))
         return replace(self, steps=(*self.steps[:at], step, *self.steps[at:]))
 
     def without(self, name: str) -> Pipeline:
@@ -129,11 +132,15 @@ class Pipeline:
         raise ValueError(f"no step {name!r}; there are {[step.name for step in self.steps]}")
 
     def __str__(self) -> str:
-        return "\n".join(f"{step.phase:9} {step.name}" for step in self.steps)
+        return "\n".join(
+            f"{step.phase:9} {step.name}{' (compound)' * step.compound}" for step in self.steps
+        )
 
 
-def _adapted(run: Rewrite | dl.base.ScheduleRule, target: Target) -> Rewrite:
+def _adapted(run: Rewrite | dl.base.ScheduleRule | Compound, target: Target) -> Rewrite:
     """What a user gives for a step, as a function of the model or module."""
+    if isinstance(run, Compound):
+        return run.on(target)
     if isinstance(run, dl.base.ScheduleRule):
 
         def schedule(module: IRModule) -> IRModule:

@@ -106,7 +106,7 @@ def compare(
             Worker(Job(ENGINES[against], theirs, feeds, threads, tuple(plugins.values()))) as them,
         ):
             outputs = _accuracies([v.name for v in source.graph.outputs], us, them)
-            blocks = _alternate((us, them), rounds, seconds)
+            blocks = alternate((us, them), rounds, seconds)
             memory = compiled.memory
             sides = (
                 _side(us, blocks[0], build_seconds, memory),
@@ -183,7 +183,7 @@ def _accuracies(names: Sequence[str], us: Worker, them: Worker) -> tuple[Accurac
     return tuple(map(accuracy, names, got, expected))
 
 
-def _alternate(workers: Sequence[Worker], rounds: int, seconds: float) -> list[list[Block]]:
+def alternate(workers: Sequence[Worker], rounds: int, seconds: float) -> list[list[Block]]:
     """Blocks of each worker in turn, until ``rounds`` of each are quiet or patience ends."""
     blocks: list[list[Block]] = [[] for _ in workers]
     for _ in range(PATIENCE * rounds):

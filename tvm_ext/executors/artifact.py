@@ -54,6 +54,20 @@ class Saved:
     sources: Callable[[], dict[str, str]]
 
 
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """The library in a file, and what it was made from as compressed text."""
+
+    library: Section
+    texts: Section
+
+    def linked(self) -> Section:
+        return self.library
+
+    def sources(self) -> dict[str, str]:
+        return json.loads(zlib.decompress(self.texts))
+
+
 def write(
     path: str | os.PathLike,
     executor: StaticExecutor | VMExecutor,
@@ -168,21 +182,15 @@ def _read(file: IO[bytes], name: str, verify: bool) -> Saved:
     needs = CpuNeeds(header["needs"]["triple"], tuple(header["needs"]["features"]))
     needs.check()
     executor: StaticExecutor | VMExecutor
+    kept = _Kept(sections["library"], sections["texts"])
     if "plan" in header:
         plan = plan_from_json(header["plan"])
-        library = _opened(file)
-        executor = StaticExecutor(
-            plan, needs, sections["weights"], lambda: sections["library"], library
-        )
+        executor = StaticExecutor(plan, needs, sections["weights"], kept, _opened(file))
     else:
         from .vm import VMExecutor
 
         executor = VMExecutor.open(sections["library"], name, needs, header)
-
-    def sources() -> dict[str, str]:
-        return json.loads(zlib.decompress(sections["texts"]))
-
-    return Saved(executor, header["interface"], sources)
+    return Saved(executor, header["interface"], kept.sources)
 
 
 def _mapped(file: IO[bytes]) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,17 @@ from .cpu import CpuNeeds
 from .library import Library, open_bytes
 from .plan import MemoryPlan, Plan, Slot, aligned_bytes
 
-__all__ = ["StaticExecutor"]
+__all__ = ["Linked", "StaticExecutor"]
+
+
+class Linked(Protocol):
+    """A library, and perhaps what it was made from."""
+
+    def linked(self) -> Any:
+        """The bytes of the shared library."""
+
+    def sources(self) -> dict[str, str]:
+        """The program as text."""
 
 
 class StaticExecutor:
@@ -26,9 +36,8 @@ class StaticExecutor:
         plan: which kernel runs when, on which bytes.
         needs: what the kernels need of a CPU.
         weights: the constants, at the offsets that the plan gives them.
-        linked: the bytes of the shared library.
+        program: what gives the bytes of the library.
         library: the same, open; by default it is opened when the first run needs it.
-        sources: the program as text.
     """
 
     on_cpu = True
@@ -38,15 +47,13 @@ class StaticExecutor:
         plan: Plan,
         needs: CpuNeeds,
         weights: np.ndarray,
-        linked: Callable[[], Any],
+        program: Linked,
         library: Library | None = None,
-        sources: Callable[[], dict[str, str]] = dict,
     ):
         self.plan = plan
         self.needs = needs
         self.weights = weights
-        self.linked = linked
-        self.sources = sources
+        self.program = program
         self._library = library
         self._loading = threading.Lock()
         self._local = threading.local()
@@ -72,6 +79,18 @@ class StaticExecutor:
         outputs = [np.empty(slot.shape, slot.dtype) for slot in self.plan.outputs]
         self.load().execute(self.weights, self._arena, inputs, outputs, observe)
         return outputs
+
+    def linked(self) -> Any:
+        """The bytes of the shared library.
+
+        Raises:
+            BuildError: there is no C compiler for this target, or it fails.
+        """
+        return self.program.linked()
+
+    def sources(self) -> dict[str, str]:
+        """The C function that calls the kernels, and these as C, LLVM IR and assembly."""
+        return self.program.sources()
 
     def time_kernels(
         self, inputs: Sequence[np.ndarray], repeat: int

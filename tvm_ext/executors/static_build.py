@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ from tvm.target import Target
 
 from ..errors import BuildError
 from .c_abi import build_c_abi, calls_tvm
+from .c_code import c_sources, is_c_code
+from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .emit import entry_source, kernel_symbol
 from .plan import Plan
@@ -20,9 +24,62 @@ from .planning import NotStatic, plan
 from .static import StaticExecutor
 from .toolchain import link_shared
 
-__all__ = ["build_static"]
+__all__ = ["Program", "build_static"]
 
 _TEXTS = {"llvm": "ll", "asm": "asm"}
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What a library is made of: a plan, compiled kernels, and the C files of the others."""
+
+    plan: Plan
+    needs: CpuNeeds
+    kernels: tvm.runtime.Module
+    code: Sequence[str]
+
+    @property
+    def triple(self) -> str | None:
+        """The machine that it is for, where that is not this one."""
+        return self.needs.triple if self.needs.foreign else None
+
+    def linked(self) -> np.ndarray:
+        """The bytes of the shared library.
+
+        Raises:
+            BuildError: there is no C compiler for this target, or it fails.
+        """
+        return self._linked
+
+    @cached_property
+    def _linked(self) -> np.ndarray:
+        with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
+            library = Path(folder, "library.so")
+            link_shared(library, *self.write(Path(folder)), self.triple)
+            return np.frombuffer(library.read_bytes(), np.uint8)
+
+    def write(self, folder: Path) -> tuple[list[Path], list[Path]]:
+        """Write what is linked into ``folder``: object files, and C files.
+
+        Raises:
+            BuildError: they cannot be written.
+        """
+        compiled = folder / "kernels.o"
+        try:
+            self.kernels.write_to_file(str(compiled))
+        except RuntimeError as error:
+            raise BuildError(f"cannot write the kernels: {error}") from error
+        texts = []
+        for number, text in enumerate([entry_source(self.plan), *self.code]):
+            texts.append(folder / f"source{number}.c")
+            texts[-1].write_text(text)
+        return [compiled], texts
+
+    def sources(self) -> dict[str, str]:
+        """The C function that calls the kernels, and those in C; the others as LLVM IR and as
+        assembly."""
+        text = {"c": "\n".join([entry_source(self.plan), *self.code])}
+        return text | {name: self.kernels.inspect_source(kind) for name, kind in _TEXTS.items()}
 
 
 def build_static(module: IRModule, target: Target) -> StaticExecutor:
@@ -34,27 +91,21 @@ def build_static(module: IRModule, target: Target) -> StaticExecutor:
     """
     planned, weights = plan(lower_views(module))
     used = {kernel.symbol for kernel in planned.kernels}
-    functions = {
-        gv: f.with_attr("global_symbol", kernel_symbol(gv.name_hint))
+    kernels = {
+        kernel_symbol(gv.name_hint): f
         for gv, f in module.functions_items()
         if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
     }
-    if any(map(calls_tvm, functions.values())):
+    compiled = {name: f for name, f in kernels.items() if not is_c_code(f)}
+    if any(map(calls_tvm, compiled.values())):
         raise NotStatic("a kernel that calls TVM")
-    needs = needs_of(target)
-    kernels = build_c_abi(IRModule(functions), target)
-
-    @cache
-    def linked() -> np.ndarray:
-        return _linked(kernels, planned, needs.triple if needs.foreign else None)
-
-    def sources() -> dict[str, str]:
-        texts = {name: kernels.inspect_source(kind) for name, kind in _TEXTS.items()}
-        return {"c": entry_source(planned)} | texts
-
-    if not needs.foreign:
-        linked()
-    return StaticExecutor(planned, needs, weights, linked, sources=sources)
+    named = {name: f.with_attr("global_symbol", name) for name, f in compiled.items()}
+    program = Program(
+        planned, needs_of(target), build_c_abi(IRModule(named), target), c_sources(kernels)
+    )
+    if not program.needs.foreign:
+        program.linked()
+    return StaticExecutor(planned, program.needs, weights, program)
 
 
 def lower_views(module: IRModule) -> IRModule:
@@ -65,18 +116,3 @@ def lower_views(module: IRModule) -> IRModule:
             relax.transform.CanonicalizeBindings(),
         ]
     )(module)
-
-
-def _linked(kernels: tvm.runtime.Module, plan: Plan, triple: str | None) -> np.ndarray:
-    """The bytes of the shared library, for this machine or that of ``triple``."""
-    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-        compiled, entry, library = (
-            Path(folder, name) for name in ("kernels.o", "entry.c", "library.so")
-        )
-        try:
-            kernels.write_to_file(str(compiled))
-        except RuntimeError as error:
-            raise BuildError(f"cannot write the kernels: {error}") from error
-        entry.write_text(entry_source(plan))
-        link_shared(library, [compiled], [entry], triple)
-        return np.frombuffer(library.read_bytes(), np.uint8)

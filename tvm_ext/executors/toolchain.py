@@ -58,4 +58,5 @@ def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise BuildError(f"{command[0]} failed: {lines[-1]}")
+        errors = [line for line in lines if "error:" in line]
+        raise BuildError(f"{command[0]} failed: {(errors or lines[-1:])[0]}")

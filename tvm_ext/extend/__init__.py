@@ -1,14 +1,15 @@
-"""Extend tvm_ext from one file of your own: operators, their schedules, passes.
+"""Extend tvm_ext from one file of your own: operators, compounds, schedules, passes.
 
 A plugin is a Python file, or a module of a package, that declares what it adds::
 
-    from tvm_ext.extend import operator, step
+    from tvm_ext.extend import compound, operator, step
 
 :func:`load` runs it: ``load("my_op.py")``, ``tvm-ext build --plugin my_op.py``, or by an entry
 point of the group ``tvm_ext.plugins``. ``tvm-ext new-op`` writes a file to start from,
 ``tvm-ext check-op`` proves it right.
 """
 
+from .compound import CCode, Compound, Kernel, Match, compound
 from .contract import check
 from .operator import Operator, operator
 from .plugin import Plugin, load, load_installed
@@ -17,10 +18,15 @@ from .scaffold import new_operator
 from .steps import step
 
 __all__ = [
+    "CCode",
+    "Compound",
+    "Kernel",
+    "Match",
     "Operator",
     "Plugin",
     "Sample",
     "check",
+    "compound",
     "load",
     "load_installed",
     "new_operator",

@@ -14,6 +14,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from ..errors import BuildError
+from ..passes.compound import COMPOSITE
 from ..pipeline import Pipeline
 from ..schedules.cuda.checked import flaw
 from .plugin import place
@@ -109,12 +110,20 @@ def mark_kernels(module: IRModule, _context: object) -> IRModule:
     """
     module = module.clone()
     for gv, func in module.functions_items():
-        if isinstance(func, tirx.PrimFunc) and func.attrs and MARK in func.attrs:
+        owner = _declared(func)
+        if owner is not None:
             schedule = Schedule(func, debug_mask="none")
             for block in schedule.get_child_blocks(schedule.get_sblock(func.body.block.name_hint)):
-                schedule.annotate(block, MARK, func.attrs[MARK])
+                schedule.annotate(block, MARK, owner)
             module.update_func(gv, schedule.mod["main"].without_attr(MARK))
     return module
+
+
+def _declared(func: tvm.ir.BaseFunc) -> str | None:
+    """The operator or compound that a kernel was emitted for."""
+    if not isinstance(func, tirx.PrimFunc) or not func.attrs:
+        return None
+    return func.attrs.get(MARK, None) or func.attrs.get(COMPOSITE, None)
 
 
 def _owners(func: tirx.PrimFunc) -> set[str]:

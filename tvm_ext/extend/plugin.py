@@ -25,6 +25,7 @@ from ..frontend import TABLE
 from ..frontend.table import Converter, Key
 
 if TYPE_CHECKING:
+    from .compound import Compound
     from .operator import Operator
 
 __all__ = [
@@ -42,12 +43,13 @@ _GROUP = "tvm_ext.plugins"
 
 
 class Plugin:
-    """What one file or package registers: operators, steps of the pipeline."""
+    """What one file or package registers: operators, compounds, steps of the pipeline."""
 
     def __init__(self, name: str, content: str = ""):
         self.name = name
         self.content = content
         self.operators: list[Operator] = []
+        self.compounds: list[Compound] = []
         self.steps: list[str] = []
         self.undo = ExitStack()
 
@@ -55,10 +57,11 @@ class Plugin:
         """Take back everything; models that are built keep working."""
         self.undo.close()
         self.operators.clear()
+        self.compounds.clear()
         self.steps.clear()
 
     def __repr__(self) -> str:
-        declared = [*map(str, self.operators), *self.steps]
+        declared = [*map(str, self.operators), *map(str, self.compounds), *self.steps]
         return f"Plugin({self.name}: {', '.join(declared) or 'nothing'})"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from .. import pipeline
 from ..errors import BuildError, PluginError, TvmExtError
 from .plugin import current, place
 
-__all__ = ["step"]
+__all__ = ["insert_everywhere", "step"]
 
 Run = TypeVar("Run")
 
@@ -43,23 +43,39 @@ def step(
     def add(run: Run) -> Run:
         made = run() if isinstance(run, type) and issubclass(run, dl.base.ScheduleRule) else run
         own = _named(name, made) if isinstance(made, FunctionType) else made
-
-        def extend(steps: pipeline.Pipeline) -> pipeline.Pipeline:
-            wanted = target in (None, steps.target.kind.name) and steps.opt_level >= opt_level
-            anchor = before or after
-            there = anchor is None or any(step.name == anchor for step in steps.steps)
-            if not (wanted and there):
-                return steps
-            return steps.insert(name, own, before=before, after=after, phase=phase, bound=bound)
-
-        _try(extend, name, before or after, target)
-        pipeline.EXTENSIONS.append(extend)
-        plugin = current()
-        plugin.steps.append(name)
-        plugin.undo.callback(pipeline.EXTENSIONS.remove, extend)
+        anchors = {"before": before, "after": after, "phase": phase}
+        insert_everywhere(name, own, (target,) if target else (), opt_level, anchors, bound)
+        current().steps.append(name)
         return run
 
     return add
+
+
+def insert_everywhere(
+    name: str,
+    run: Any,
+    kinds: Sequence[str],
+    opt_level: int,
+    anchors: Mapping[str, str | None],
+    bound: float,
+) -> None:
+    """Add a step to the default pipelines of these target kinds (none: of all).
+
+    Raises:
+        PluginError: the anchor exists at no level, or the name is taken.
+    """
+    anchor = anchors["before"] or anchors["after"]
+
+    def extend(steps: pipeline.Pipeline) -> pipeline.Pipeline:
+        wanted = not kinds or steps.target.kind.name in kinds
+        there = anchor is None or any(step.name == anchor for step in steps.steps)
+        if not (wanted and there and steps.opt_level >= opt_level):
+            return steps
+        return steps.insert(name, run, bound=bound, **anchors)
+
+    _try(extend, name, anchor, kinds)
+    pipeline.EXTENSIONS.append(extend)
+    current().undo.callback(pipeline.EXTENSIONS.remove, extend)
 
 
 def _named(name: str, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -78,11 +94,11 @@ def _named(name: str, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return named
 
 
-def _try(extend, name: str, anchor: str | None, kind: str | None) -> None:
+def _try(extend, name: str, anchor: str | None, kinds: Sequence[str]) -> None:
     """Place the step once, to meet its errors where it is declared."""
     from .. import targets
 
-    for candidate in [kind] if kind else ["llvm", "cuda"]:
+    for candidate in kinds or ("llvm", "cuda"):
         steps = pipeline.default(targets.resolve(candidate), 3)
         known = [step.name for step in steps.steps]
         try:

@@ -11,7 +11,7 @@ After::
     y = unblock(yb)                                     # dead where all consumers are blocked
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from math import gcd
 
@@ -27,6 +27,7 @@ from tvm_ext.ops import conv2d_blocked as ops
 from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.conv2d import choose_tile
+from .compound import COMPOSITE
 from .facts import OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, known_dims, static_dims
 from .legalize import to_kernel
 from .lift_channels import lift_channels
@@ -175,7 +176,7 @@ class _BlockedLayout(PyExprMutator):
         return relax.Tuple([self._unblock(p, c) for p, c in zip(parts, channels, strict=True)])
 
     def _legalized(self, call: relax.Call) -> relax.Call | None:
-        """``call`` as a call_tir of one kernel."""
+        """``call`` as a call_tir of one kernel; that of a compound keeps its layout."""
         call = to_kernel(self.builder_, call)
         ok = (
             isinstance(call, relax.Call)
@@ -183,7 +184,10 @@ class _BlockedLayout(PyExprMutator):
             and len(call.args) == 2
             and isinstance(call.args[0], GlobalVar)
         )
-        return call if ok else None
+        return call if ok and COMPOSITE not in self._kernel_attrs(call) else None
+
+    def _kernel_attrs(self, call: relax.Call) -> Mapping[str, object]:
+        return self.builder_.get()[call.args[0]].attrs or {}
 
     def _operand(self, x: relax.Expr, param: tirx.Var, lanes: int) -> relax.Expr:
         """``x`` in the layout that the lifted kernel's parameter has."""

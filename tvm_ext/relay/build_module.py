@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import tvm
@@ -14,42 +15,110 @@ import tvm_ext
 from tvm_ext import CompiledModel, convert_and_build
 from tvm_ext.errors import OptionError, TargetError
 
+from .backend import Executor, Runtime
 from .frontend import Module
 from .graph_executor import GraphExecutor
 from .nd import NDArray
+from .removed import removed
 from .target import parse
 
 __all__ = ["ExecutorFactoryModule", "build", "create_executor", "load_module"]
 
 
 class ExecutorFactoryModule:
-    """A compiled model; ``lib["default"](dev)`` makes an executor of it."""
+    """A compiled model; ``lib["default"](dev)`` makes an executor of it.
+
+    Attributes:
+        model: it.
+        params: the parameters that were bound when it was built.
+        bound: their names; None after loading, because a file does not say.
+        ir_mod, target: what it was built from and for; None after loading.
+    """
 
     def __init__(
         self,
         model: CompiledModel,
         params: Mapping[str, NDArray] | None = None,
-        name: str = "default",
+        libmod_name: str = "default",
+        ir_mod: Module | None = None,
+        target: Target | None = None,
     ):
         self.model = model
         self.params = dict(params or {})
-        self.name = name
+        self.bound: Collection[str] | None = None if ir_mod is None else self.params.keys()
+        self.libmod_name = libmod_name
+        self.ir_mod = ir_mod
+        self.target = target
 
-    def __getitem__(self, name: str) -> Callable[..., GraphExecutor]:
-        if name != self.name:
-            raise AttributeError(f"no function {name!r}; there is {self.name!r}")
-        return lambda *devices: GraphExecutor(self.model, devices, bound=self.params.keys())
+    def __getitem__(self, name: str) -> Callable:
+        functions: dict[str, Callable] = {
+            self.libmod_name: self.executor,
+            "debug_create": lambda _name, *devices: self.executor(*devices),
+            "get_graph_json": self.get_graph_json,
+        }
+        if name not in functions:
+            raise AttributeError(f"no function {name!r}; there is {self.libmod_name!r}")
+        return functions[name]
+
+    def __iter__(self) -> Iterator[object]:
+        """``graph, lib, params = relay.build(...)``, as before TVM 0.7."""
+        return iter((self.get_graph_json(), self, self.params))
+
+    def executor(self, *devices: tvm.runtime.Device) -> GraphExecutor:
+        """A new executor, on the device that the model was built for.
+
+        Raises:
+            TargetError: it was built for another one.
+        """
+        return GraphExecutor(self.model, devices, self.bound)
+
+    def get_graph_json(self) -> str:
+        """The inputs and outputs, for ``graph_executor.create``."""
+        model = self.model
+        return json.dumps(
+            {"inputs": [*map(str, model.inputs)], "outputs": [*map(str, model.outputs)]}
+        )
+
+    get_executor_config = get_graph_json
+
+    @property
+    def lib(self) -> ExecutorFactoryModule:
+        """The library: this, as there are no parts."""
+        return self
+
+    module = mod = lib
+
+    def get_lib(self) -> ExecutorFactoryModule:
+        """The same as :attr:`lib`."""
+        return self
 
     def get_params(self) -> dict[str, NDArray]:
         """The parameters that were bound when the model was built."""
         return self.params
 
-    def export_library(self, file_name: str | os.PathLike) -> None:
+    def save(self) -> tuple[bytes, object]:
+        """The code and library of a virtual machine: not offered.
+
+        Raises:
+            RemovedError: always.
+        """
+        raise removed("relay.vm.Executable.save")
+
+    def export_library(
+        self, file_name: str | os.PathLike, fcompile: object = None, **options: object
+    ) -> None:
         """Write the compiled model to a file that ``tvm.runtime.load_module`` reads.
 
         Raises:
             OutputPathError: the file cannot be written.
+            OptionError: a compiler or its options are given: the target says which it is.
         """
+        given = sorted(options) + (["fcompile"] if fcompile is not None else [])
+        if given:
+            raise OptionError(
+                f"export_library takes no {', '.join(given)}: the compiler is found from the "
+                "target's mtriple, or named by the variable CC"
+            )
         self.model.save(file_name)
 
 
@@ -58,6 +127,8 @@ def build(
     target: object = None,
     target_host: object = None,
     *,
+    executor: Executor | None = None,
+    runtime: Runtime | None = None,
     params: Mapping[str, NDArray] | None = None,
     mod_name: str = "default",
 ) -> ExecutorFactoryModule:
@@ -68,6 +139,7 @@ def build(
         target: a target as Relay wrote it (``"llvm -mcpu=core-avx2"``), or as
             ``convert_and_build`` takes it; None is the target of the enclosing ``with``.
         target_host: the host side of a GPU target.
+        executor, runtime: checked when they were made; all are the same here.
         params: values for inputs, by name, that become constants of the model.
         mod_name: the name under which the result holds its executor.
 
@@ -86,11 +158,11 @@ def build(
     level = min(PassContext.current().opt_level, 3)
     module = ir_mod.bound(params) if params else ir_mod
     model = convert_and_build(module.model, resolved, opt_level=level)
-    return ExecutorFactoryModule(model, params, mod_name)
+    return ExecutorFactoryModule(model, params, mod_name, module, resolved)
 
 
 @dataclass(frozen=True)
-class Executor:
+class Evaluator:
     """What ``create_executor`` returns; ``evaluate()`` compiles."""
 
     compile: Callable[[], ExecutorFactoryModule]
@@ -101,10 +173,11 @@ class Executor:
         Raises:
             TvmExtError: as :func:`build`.
         """
-        model = self.compile().model
+        library = self.compile()
 
         def run(*args: object, **kwargs: object) -> NDArray | list[NDArray]:
-            results = model(*args, **kwargs)
+            given = {name: x for name, x in kwargs.items() if name not in library.params}
+            results = library.model(*args, **given)
             return list(map(NDArray, results)) if isinstance(results, tuple) else NDArray(results)
 
         return run
@@ -116,7 +189,7 @@ def create_executor(
     device: tvm.runtime.Device | None = None,
     target: object = "llvm",
     params: Mapping[str, NDArray] | None = None,
-) -> Executor:
+) -> Evaluator:
     """Compile at the first ``evaluate()``; every ``kind`` of Relay's executors is the same here.
 
     Raises:
@@ -126,7 +199,7 @@ def create_executor(
         raise OptionError(f"executors were called 'graph', 'vm', 'aot' and 'debug', not {kind!r}")
     if mod is None:
         raise OptionError("create_executor needs the module that from_onnx returned")
-    return Executor(lambda: build(mod, target, params=params))
+    return Evaluator(lambda: build(mod, target, params=params))
 
 
 def load_module(path: str | os.PathLike) -> ExecutorFactoryModule:
@@ -136,3 +209,9 @@ def load_module(path: str | os.PathLike) -> ExecutorFactoryModule:
         OutputPathError: the file cannot be read.
     """
     return ExecutorFactoryModule(tvm_ext.load(path))
+
+
+def __getattr__(name: str) -> object:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise removed(f"relay.build_module.{name}")

@@ -1,4 +1,4 @@
-"""``relay.frontend.from_onnx``."""
+"""``relay.frontend.from_onnx``, and the module that it returns."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from tvm_ext.frontend import load, specialise, unsupported
 from tvm_ext.frontend.validity import check_imports
 
 from .nd import NDArray, array
+from .removed import removed
 
-__all__ = ["Module", "from_onnx"]
+__all__ = ["Any", "Module", "from_onnx"]
+
+
+class Any:
+    """``relay.Any()``: a dim that is known when the model runs."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,24 @@ class Module:
 
     def __str__(self) -> str:
         return str(self.model)
+
+    def astext(self, show_meta_data: bool = True) -> str:
+        """The ONNX graph as text."""
+        return str(self)
+
+    def show(self) -> None:
+        """Print the ONNX graph."""
+        print(self)
+
+    def __getitem__(self, name: str) -> Module:
+        """The only function, ``"main"``.
+
+        Raises:
+            KeyError: another name.
+        """
+        if name != "main":
+            raise KeyError(f"no function {name!r}; there is 'main'")
+        return self
 
     def bound(self, params: Mapping[str, NDArray]) -> Module:
         """A module whose named inputs and initializers have the values of ``params``.
@@ -53,21 +76,25 @@ class Module:
 
 def from_onnx(
     model: object,
-    shape: Mapping[str, Sequence[int]] | None = None,
+    shape: Mapping[str, Sequence[int | Any]] | None = None,
     dtype: str | Mapping[str, str] | None = "float32",
     opset: int | None = None,
     freeze_params: bool = True,
+    convert_config: Mapping[str, object] | None = None,
 ) -> tuple[Module, dict[str, NDArray]]:
     """Load an ONNX model.
 
     Args:
         model: a path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-        shape: input name -> shape; inputs not named keep what the model declares.
+        shape: input name -> shape; inputs not named keep what the model declares, and so do
+            dims that are ``relay.Any()``.
         dtype: input name -> dtype, checked against the model; a single name is ignored, as
             the model declares its types.
         opset: read the model as one of this opset.
         freeze_params: keep the initializers as constants. If not, they become inputs, and
             their values are returned, to be given to ``relay.build`` or to ``set_input``.
+        convert_config: how Relay wrote products of batches; it changed no answer, and is
+            ignored.
 
     Returns:
         The module, and the values of the initializers that became inputs.
@@ -82,13 +109,25 @@ def from_onnx(
     if opset is not None:
         check_imports({"": _whole(opset)}, "opset=")
         source.opset_imports[""] = opset
-    specialise(source, shape)
+    specialise(source, _shapes(shape))
     if isinstance(dtype, Mapping):
         _check_dtypes(source, dtype)
     missing = unsupported(source)
     if missing:
         raise ConversionError(missing)
     return Module(source), {} if freeze_params else _thaw(source.graph)
+
+
+def _shapes(
+    shape: Mapping[str, Sequence[int | Any]] | None,
+) -> dict[str, list[int | None]] | None:
+    """``shape`` as ``specialise`` takes it: None for what stays open."""
+    if shape is None:
+        return None
+    return {
+        name: [None if isinstance(dim, Any) else int(dim) for dim in dims]
+        for name, dims in shape.items()
+    }
 
 
 def _whole(opset: object) -> int:
@@ -132,3 +171,9 @@ def _fits(shape: tuple[int, ...], declared: ir.Shape | None) -> bool:
             for got, want in zip(shape, declared, strict=True)
         )
     )
+
+
+def __getattr__(name: str) -> object:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise removed(f"relay.frontend.{name}")

@@ -11,26 +11,28 @@ import tvm
 from tvm.runtime.module import BenchmarkResult
 
 from tvm_ext import CompiledModel
-from tvm_ext.errors import InputError, TargetError
+from tvm_ext.errors import InputError, OptionError, TargetError
 from tvm_ext.model import TensorInfo
+from tvm_ext.profile import Profile
 
 from .nd import NDArray
 from .param_dict import load_param_dict
 
-__all__ = ["GraphExecutor", "GraphModule"]
+__all__ = ["GraphExecutor", "GraphModule", "connected", "create"]
 
 
 class GraphExecutor:
     """The inputs and outputs of one compiled model: what ``lib["default"](dev)`` returns.
 
-    Inputs of static shape are zero until they are set.
+    Inputs of static shape are zero until they are set. ``bound`` names the parameters that are
+    constants of the model; None where that is not known.
     """
 
     def __init__(
         self,
         model: CompiledModel,
         devices: Sequence[tvm.runtime.Device],
-        bound: Collection[str] = (),
+        bound: Collection[str] | None = (),
     ):
         wrong = [d for d in devices if d.type != model.device.type]
         if wrong:
@@ -89,6 +91,10 @@ class GraphExecutor:
         """The position of an input; -1 where there is none."""
         return self._names.index(name) if name in self._names else -1
 
+    def is_bound(self, name: str) -> bool:
+        """Whether ``name`` is, or may be, a parameter that needs no setting."""
+        return name not in self._names if self.bound is None else name in self.bound
+
     def run(self) -> None:
         """Compute the outputs from the inputs.
 
@@ -114,6 +120,10 @@ class GraphExecutor:
 
     def get_num_outputs(self) -> int:
         return len(self.model.outputs)
+
+    def profile(self) -> Profile:
+        """Time each kernel on the inputs that are set."""
+        return self.model.profile(self._feeds)
 
     def time_evaluator(
         self,
@@ -167,11 +177,12 @@ class GraphModule:
         """Set one input by name or position, and others by keyword.
 
         Parameters that were bound when the model was built need no setting and are passed over.
+        A loaded model does not know them: it passes over whatever is no input, as Relay did.
         """
         if key is not None:
             self.module.set_input(key, value)
         for name, array in params.items():
-            if name not in self.module.bound:
+            if not self.module.is_bound(name):
                 self.module.set_input(name, array)
 
     def load_params(self, params_bytes: bytes | bytearray) -> None:
@@ -246,6 +257,36 @@ class GraphModule:
 
     def __getitem__(self, name: str) -> Callable:
         return self.module[name]
+
+
+def create(
+    graph_json_str: str,
+    libmod: object,
+    device: tvm.runtime.Device | Sequence[tvm.runtime.Device],
+) -> GraphModule:
+    """A graph module of the graph, the library and a device, as scripts made it before TVM 0.7.
+
+    Raises:
+        OptionError: the graph is of another model, or ``libmod`` is no compiled model.
+    """
+    return GraphModule(connected(graph_json_str, libmod, device))
+
+
+def connected(
+    graph_json_str: str,
+    libmod: Any,
+    device: tvm.runtime.Device | Sequence[tvm.runtime.Device],
+) -> GraphExecutor:
+    """The executor of ``libmod``, after checking that the graph is its own.
+
+    Raises:
+        OptionError: the graph is of another model, or ``libmod`` is no compiled model.
+    """
+    if not hasattr(libmod, "get_graph_json"):
+        raise OptionError("create needs the library that relay.build or load_module returned")
+    if libmod.get_graph_json() != graph_json_str:
+        raise OptionError("the graph is not that of the library")
+    return libmod.executor(*(device if isinstance(device, Sequence) else [device]))
 
 
 def _into(array: NDArray, out: NDArray | None) -> NDArray:

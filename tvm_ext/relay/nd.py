@@ -8,7 +8,10 @@ import numpy as np
 import tvm
 from numpy.typing import DTypeLike
 
-__all__ = ["NDArray", "array", "empty"]
+__all__ = ["NDArray", "array", "cpu", "cuda", "device", "empty", "from_dlpack", "gpu"]
+
+cpu, cuda, device = tvm.cpu, tvm.cuda, tvm.device
+gpu = cuda  # its name before TVM 0.8
 
 
 class NDArray:
@@ -53,6 +56,14 @@ class NDArray:
             return target.copyfrom(self._values)
         return NDArray(self.numpy(), target)
 
+    def same_as(self, other: object) -> bool:
+        """Whether both are one array."""
+        return self is other
+
+    def to_dlpack(self) -> object:
+        """The values as a DLPack capsule; no copy."""
+        return self.__dlpack__()
+
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._values, dtype) if copy else np.asarray(self._values, dtype)
 
@@ -85,3 +96,12 @@ def empty(
 ) -> NDArray:
     """An array to be filled, for example by ``get_output(0, out)``."""
     return NDArray(np.zeros(shape, dtype), device)
+
+
+def from_dlpack(tensor: Any) -> NDArray:
+    """An array over the memory of a tensor on the host; no copy.
+
+    Raises:
+        BufferError, RuntimeError: numpy cannot read the tensor.
+    """
+    return NDArray(np.from_dlpack(tensor))

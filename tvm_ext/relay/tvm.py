@@ -1,41 +1,70 @@
 """TVM under the names of the Relay era: ``from tvm_ext.relay import tvm``.
 
-What is not listed here is TVM's own.
+What is not listed here is TVM's own; what has left TVM says what to use instead. Modules below
+are imported as they were: ``from tvm_ext.relay.tvm.contrib import graph_executor``.
 """
-
-from types import SimpleNamespace
 
 import tvm as _tvm
 
-from . import graph_executor, nd
+from . import debug_executor, graph_executor, nd, transform, vm
+from . import target as _target
 from .build_module import load_module
-from .target import parse
+from .modules import Overlay, own_or_of
+from .removed import removed
 
-__all__ = ["contrib", "device", "nd", "runtime", "target"]
+__all__ = ["context", "contrib", "device", "gpu", "ir", "nd", "runtime", "target", "transform"]
 
+__path__: list[str] = []  # modules below are found by .modules
 
-class _Overlay(SimpleNamespace):
-    """The attributes given, and those of ``base`` for the rest."""
+_debugger = Overlay(
+    "tvm.contrib.debugger", (), debug_executor=debug_executor, debug_runtime=debug_executor
+)
+contrib = Overlay(
+    "tvm.contrib",
+    (_tvm.contrib, _tvm.support),
+    graph_executor=graph_executor,
+    graph_runtime=graph_executor,
+    debugger=_debugger,
+)
+runtime = Overlay(
+    "tvm.runtime", (_tvm.runtime,), load_module=load_module, ndarray=nd, NDArray=nd.NDArray, vm=vm
+)
+target = Overlay(
+    "tvm.target",
+    (_tvm.target,),
+    Target=_target.Target,
+    create=_target.Target,
+    cuda=_target.cuda,
+)
+transform = Overlay(
+    "tvm.transform",
+    (_tvm.ir.transform,),
+    PassContext=transform.PassContext,
+    Sequential=transform.Sequential,
+)
+ir = Overlay("tvm.ir", (_tvm.ir,), transform=transform)
 
-    def __init__(self, base: object, **names: object):
-        super().__init__(**names)
-        self._base = base
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._base, name)
-
-
-contrib = _Overlay(_tvm.contrib, graph_executor=graph_executor)
-runtime = _Overlay(_tvm.runtime, load_module=load_module, ndarray=nd, NDArray=nd.NDArray)
-target = _Overlay(_tvm.target, Target=parse)
+_REMOVED = "autotvm", "auto_scheduler", "driver", "meta_schedule", "micro", "rpc"
 
 
 def device(name: object, index: int = 0) -> _tvm.runtime.Device:
     """The device of a kind (``"cpu"``) or of a target (``"llvm -mcpu=..."``)."""
-    text = str(name)
-    kind = parse(text).kind.name if text.startswith("{") else text.split()[0]
-    return _tvm.device("cpu" if kind in ("llvm", "c") else kind, index)
+    return _tvm.device(_target.device_kind(name), index)
+
+
+def gpu(index: int = 0) -> _tvm.runtime.Device:
+    """The name of ``cuda`` before TVM 0.8."""
+    return _tvm.cuda(index)
+
+
+context = device
 
 
 def __getattr__(name: str) -> object:
-    return getattr(_tvm, name)
+    if name == "relay":
+        from tvm_ext import relay
+
+        return relay
+    if name in _REMOVED:
+        raise removed(f"tvm.{name}")
+    return own_or_of("tvm", name, (_tvm,))

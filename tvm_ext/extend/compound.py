@@ -1,0 +1,297 @@
+"""One compound operator, declared in one file: pattern, constraint, compute, schedules, samples.
+
+A compound replaces several Relax operators by one kernel::
+
+    x, w, bias = wildcard(), is_const(), is_const()
+    conv = is_op("relax.nn.conv2d")(x, w)
+    conv_bias_relu = compound(
+        "acme.conv_bias_relu",
+        is_op("relax.nn.relu")(is_op("relax.add")(conv, bias)),
+        parts={"x": x, "w": w, "bias": bias, "conv": conv},
+        targets=["llvm"],
+    )
+
+    @conv_bias_relu.check
+    def _(m):                                   # True, False, or a reason why not
+        return m.static or "symbolic shapes"
+
+    @conv_bias_relu.attributes
+    def _(m):                                   # kept on the kernel, handed to compute by name
+        return {"strides": [int(s) for s in m["conv"].attrs.strides]}
+
+    @conv_bias_relu.compute
+    def _(x, w, bias, *, strides):              # parts by position, attributes by keyword
+        return te.compute(...)
+
+    @conv_bias_relu.schedule("llvm")
+    def _(sch, target):
+        sch.parallel(...)
+
+Without ``compute`` the operators themselves are fused into the kernel, so a compound may be a
+pattern and a schedule. ``emit`` gives C text instead, for a device of one's own::
+
+    @conv_bias_relu.emit
+    def _(x, w, bias, *, strides):              # what has shape and dtype -> CCode
+        return CCode("int32_t TVMX_KERNEL(float *x, float *w, float *bias, float *y) {...}")
+
+Where C cannot be linked (symbolic shapes elsewhere in the model, cuda) ``compute``, or the
+operators themselves, serve. What the operators inside compute must not be read from outside,
+unless ``shared=True``. Compounds are steps of the pipeline: those of plugins stand before the
+built-in ones, and ``convert_and_build(..., without=["acme.conv_bias_relu"])`` leaves one out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter, currentframe, signature
+from typing import Any, TypeVar
+
+from tvm import relax, te
+from tvm.relax.dpl import DFPattern
+from tvm.target import Target
+
+from .. import pipeline
+from ..errors import BuildError, PluginError, TvmExtError
+from ..passes import compound as passes
+from ..passes.compound import CCode, Kernel, Match, Pattern
+from ..passes.facts import dtype_of, known_dims
+from ..passes.graph import Graph
+from .kernels import LEVEL, OperatorRule, insert_rule
+from .plugin import INTERACTIVE, PLUGINS, current, place
+from .steps import insert_everywhere
+
+__all__ = ["CCode", "Compound", "Kernel", "Match", "compound"]
+
+_log = logging.getLogger("tvm_ext.extend")
+
+# The first step of its phase, so compounds of plugins come before the built-in ones.
+_FIRST = "DispatchSampling"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Finder = Callable[[Graph, relax.Var], Match | None]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and dtype of a tensor, as ``emit`` is given them."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Compound:
+    """A declared compound operator.
+
+    Attributes:
+        name: of its step in the pipeline, and in the attribute ``Composite`` of its kernels.
+        targets: the target kinds that have it; empty: all.
+        rules: target kind -> the schedule rule tried before the built-in ones.
+        declined: why ``check`` refused matches, since the last clearing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        find: Finder,
+        parts: Sequence[str],
+        targets: Sequence[str],
+        epilogue: bool,
+        where: str,
+    ):
+        self.name = name
+        self.find = find
+        self.parts = tuple(parts)
+        self.targets = tuple(targets)
+        self.epilogue = epilogue
+        self.place = where
+        self.rules: dict[str, OperatorRule] = {}
+        self.declined: list[str] = []
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self.models: list[Callable[..., Any]] = []
+
+    def __str__(self) -> str:
+        return self.name
+
+    # --- what is attached ------------------------------------------------------------------
+
+    def check(self, function: Function) -> Function:
+        """Decorate the constraint: a function of the :class:`Match`; True, False, or a reason."""
+        return self._attach("check", function)
+
+    def attributes(self, function: Function) -> Function:
+        """Decorate what the compound notes of a :class:`Match`: a dict of numbers, texts, lists."""
+        return self._attach("attributes", function)
+
+    def compute(self, function: Function) -> Function:
+        """Decorate the TE function: tensors of parts by position, attributes by keyword."""
+        self._check_signature(function)
+        return self._attach("compute", function)
+
+    def emit(self, function: Function) -> Function:
+        """Decorate what gives the C text: as ``compute``, of shapes and dtypes, to a CCode."""
+        self._check_signature(function)
+        return self._attach("emit", function)
+
+    def select(self, function: Function) -> Function:
+        """Decorate a function of (:class:`Match`, ``Target``) that gives the whole
+        :class:`Kernel`, or None, in place of check, attributes, compute and emit."""
+        return self._attach("select", function)
+
+    def schedule(self, kind: str) -> Callable[[object], object]:
+        """Decorate the schedule of this compound's kernels for a target kind: see
+        :meth:`tvm_ext.extend.Operator.schedule`.
+
+        Raises:
+            PluginError: the kind has one already.
+        """
+
+        def attach(rule: object) -> object:
+            if kind in self.rules:
+                raise PluginError(f"{self} has a schedule for {kind} already")
+            made = rule() if isinstance(rule, type) else rule
+            own = self.rules[kind] = OperatorRule(self.name, kind, made)
+            extension = partial(insert_rule, rule=own)
+            pipeline.EXTENSIONS.append(extension)
+            current().undo.callback(pipeline.EXTENSIONS.remove, extension)
+            return rule
+
+        return attach
+
+    def samples(self, function: Function) -> Function:
+        """Decorate a generator of ``(onnx.ModelProto, feeds)`` that hold the pattern, given a
+        seeded numpy generator: what ``check-op`` tries."""
+        self.models.append(function)
+        return function
+
+    def _attach(self, what: str, function: Function) -> Function:
+        if what in self._functions:
+            raise PluginError(f"{self} has a function {what!r} already")
+        self._functions[what] = function
+        return function
+
+    def _check_signature(self, function: Callable[..., object]) -> None:
+        for parameter in signature(function).parameters.values():
+            if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD:
+                if parameter.name not in self.parts:
+                    raise PluginError(
+                        f"{self}: {parameter.name!r} is no part of it; there are {self.parts}"
+                    )
+
+    # --- what the pass asks ----------------------------------------------------------------
+
+    def kernel(self, match: Match, target: Target) -> Kernel | None:
+        """What stands in the place of ``match``; None: it is not taken.
+
+        Raises:
+            BuildError: a function of the plugin raises, or gives what it must not; where it stands.
+        """
+        if "select" in self._functions:
+            return self._call("select", match, target)
+        verdict = self._call("check", match) if "check" in self._functions else True
+        if not isinstance(verdict, bool | str):
+            self._fail("check", f"gives {verdict!r}, not True, False or a reason")
+        if verdict is not True:
+            self.declined.append(verdict or "check says no")
+            _log.info("%s: not taken: %s", self.name, self.declined[-1])
+            return None
+        attributes = self._call("attributes", match) if "attributes" in self._functions else {}
+        return self._made(match, attributes)
+
+    def _made(self, match: Match, attributes: Mapping[str, object]) -> Kernel:
+        if "compute" not in self._functions:
+            operands, compute = tuple(match.inputs), None
+        else:
+            operands = self._operands("compute", match)
+
+            def compute(*tensors: te.Tensor) -> te.Tensor:
+                return self._call("compute", *tensors, **attributes)
+
+        code = None
+        if "emit" in self._functions and match.static:
+            operands = self._operands("emit", match)
+            specs = [Spec(tuple(known_dims(x)), dtype_of(x)) for x in operands]
+            code = self._call("emit", *specs, **attributes)
+            if not isinstance(code, CCode):
+                self._fail("emit", f"gives {type(code).__name__}, not a CCode")
+        return Kernel(operands, compute, attributes=attributes, code=code, epilogue=self.epilogue)
+
+    def _operands(self, what: str, match: Match) -> tuple[relax.Expr, ...]:
+        parameters = signature(self._functions[what]).parameters.values()
+        names = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        return tuple(match[name] for name in names)
+
+    def _call(self, what: str, *args: object, **kwargs: object) -> Any:
+        try:
+            return self._functions[what](*args, **kwargs)
+        except TvmExtError:
+            raise
+        except Exception as error:
+            raise self._failure(what, f"{type(error).__name__}: {error}") from error
+
+    def _failure(self, what: str, reason: str) -> BuildError:
+        function = self._functions.get(what)
+        where = place(function.__code__) if function else self.place
+        return BuildError(f"{what} of compound {self.name!r}, {where}: {reason}")
+
+    def _fail(self, what: str, reason: str) -> None:
+        raise self._failure(what, reason)
+
+
+def compound(
+    name: str,
+    pattern: DFPattern | Finder,
+    *,
+    parts: Mapping[str, DFPattern] | Sequence[str] = (),
+    targets: Sequence[str] = (),
+    opt_level: int = LEVEL,
+    before: str | None = None,
+    after: str | None = None,
+    shared: bool = False,
+    epilogue: bool = False,
+    bound: float = 1e-4,
+) -> Compound:
+    """Declare a compound operator.
+
+    Args:
+        name: as in "acme.conv_bias_relu".
+        pattern: a ``relax.dpl`` pattern of the result, or a function of a Graph and a variable
+            that gives the :class:`Match` whose result the variable is, or None.
+        parts: names for parts of the pattern (of the matches, where it is a function).
+        targets: the target kinds that have it; all by default.
+        opt_level: the least level that has it.
+        before, after: its place, beside a step of the pipeline. By default before the built-in
+            compounds, behind those declared earlier.
+        shared: take matches, too, whose inner values are read from outside: see Pattern.
+        epilogue: element-wise operators behind it may be fused into the kernel.
+        bound: how far it may move a float32 answer ``y``, as a part of ``1 + |y|``.
+
+    Raises:
+        PluginError: the name is taken, the pattern is none, or the anchor exists at no level.
+    """
+    where = _caller()
+    for plugin in (INTERACTIVE, current(), *PLUGINS.values()):
+        for other in plugin.compounds:
+            if other.name == name:
+                raise PluginError(f"compound {name!r} is declared already, at {other.place}")
+    find = Pattern(pattern, parts, shared) if isinstance(pattern, DFPattern) else pattern
+    if not callable(find):
+        raise PluginError(f"compound {name!r}: {pattern!r} is no pattern")
+    declared = Compound(name, find, list(parts), targets, epilogue, where)
+
+    if before is None and after is None:
+        before = _FIRST
+    run = passes.Compound(name, find, declared.kernel)
+    anchors = {"before": before, "after": after, "phase": None}
+    insert_everywhere(name, run, targets, opt_level, anchors, bound)
+    current().compounds.append(declared)
+    return declared
+
+
+def _caller() -> str:
+    frame = currentframe()
+    assert frame is not None and frame.f_back is not None and frame.f_back.f_back is not None
+    caller = frame.f_back.f_back
+    return f"{caller.f_code.co_filename}:{caller.f_lineno}"

@@ -1,0 +1,73 @@
+"""The bindings of a function as a graph: what each variable is, and who reads it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tvm import relax
+from tvm.ir import Op
+
+__all__ = ["Graph", "variables"]
+
+
+@dataclass
+class Graph:
+    """Variable -> value, variable -> who reads it, how often.
+
+    Attributes:
+        values: what each variable is bound to, in the order of the bindings.
+        readers: the variables whose values read a variable, once per use.
+        uses: how often a variable is read, the function's result included.
+        owner: the variable that a value is bound to.
+        var2val: ``values``, as TVM's pattern matcher takes them.
+    """
+
+    main: relax.Function
+    values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
+    readers: dict[relax.Var, list[relax.Var]] = field(default_factory=dict)
+    uses: Counter = field(default_factory=Counter)
+    owner: dict[relax.Expr, relax.Var] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for block in self.main.body.blocks:
+            for binding in block.bindings:
+                self.values[binding.var] = binding.value
+                self.owner[binding.value] = binding.var
+                for var in variables(binding.value):
+                    self.uses[var] += 1
+                    self.readers.setdefault(var, []).append(binding.var)
+        self.uses.update(variables(self.main.body.body))
+        self.var2val = relax.analysis.get_var2val(self.main)
+
+    def reader(self, var: relax.Var) -> relax.Var | None:
+        """The only variable that reads ``var``, once."""
+        return self.readers[var][0] if self.uses[var] == 1 and var in self.readers else None
+
+    def call(self, expr: relax.Expr, *names: str) -> relax.Call | None:
+        """The call that ``expr`` is bound to, if it is one of these operators."""
+        value = self.values.get(expr) if isinstance(expr, relax.Var) else None
+        if isinstance(value, relax.Call) and isinstance(value.op, Op) and value.op.name in names:
+            return value
+        return None
+
+    def is_call(self, expr: relax.Expr, name: str) -> bool:
+        """Whether ``expr`` is bound to a call of the operator ``name``."""
+        return self.call(expr, name) is not None
+
+
+def variables(expr: relax.Expr) -> Iterator[relax.Var]:
+    """The variables in an expression, as often as they occur."""
+    if isinstance(expr, relax.Var):
+        yield expr
+    elif isinstance(expr, relax.Tuple):
+        for part in expr.fields:
+            yield from variables(part)
+    elif isinstance(expr, relax.Call):
+        for part in expr.args:
+            yield from variables(part)
+    elif isinstance(expr, relax.TupleGetItem):
+        yield from variables(expr.tuple_value)
+    elif isinstance(expr, relax.If | relax.Function | relax.SeqExpr):
+        yield from relax.analysis.free_vars(expr)
