@@ -237,7 +237,9 @@ def load(path: str | os.PathLike, *, verify: bool = False) -> CompiledModel:
         for key in ("inputs", "outputs")
     )
     facts = {
-        name: KernelFacts(tuple(row["nodes"]), row["flops"], row["bytes"])
+        name: KernelFacts(
+            tuple(row["nodes"]), row["flops"], row["bytes"], tuple(row.get("compounds", ()))
+        )
         for name, row in saved.interface["facts"].items()
     }
     return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources)
