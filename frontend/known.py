@@ -6,7 +6,7 @@ import numpy as np
 from tvm import tirx
 from tvm.sym import Analyzer
 
-__all__ = ["MAX_ELEMENTS", "Known", "simplified"]
+__all__ = ["MAX_ELEMENTS", "Known", "simplified", "slice_range"]
 
 # Shapes are short; beyond this a value is data, not a shape.
 MAX_ELEMENTS = 1024
@@ -30,3 +30,15 @@ def simplified(dim: object, analyzer: Analyzer) -> object:
         return int(dim)
     dim = analyzer.simplify(dim)
     return int(dim) if isinstance(dim, tirx.IntImm) else dim
+
+
+def slice_range(start: int, end: int, step: int, dim: int) -> range:
+    """The positions that ONNX's Slice takes of ``dim`` elements.
+
+    A start before the first element is the first one, also backwards, where numpy takes nothing.
+    """
+    first, last = (0, dim) if step > 0 else (0, dim - 1)
+    start, end = (v + dim if v < 0 else v for v in (start, end))
+    begin = min(max(start, first), last)
+    stop = min(max(end, first - (step < 0)), last)
+    return range(begin, stop, step) if dim else range(0)

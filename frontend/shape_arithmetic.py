@@ -13,7 +13,7 @@ import numpy as np
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from .known import MAX_ELEMENTS, Known, simplified
+from .known import MAX_ELEMENTS, Known, simplified, slice_range
 
 __all__ = ["evaluate", "is_shape_arithmetic"]
 
@@ -140,10 +140,10 @@ def _slice(x, starts, ends, axes=None, steps=None):
     steps = np.ones_like(starts) if steps is None else _concrete(steps)
     index = [slice(None)] * x.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        if step < 0 and end < -x.shape[axis]:
-            end = None
-        index[axis] = slice(start, end, step)
-    return x[tuple(index)]
+        index[axis] = list(slice_range(int(start), int(end), int(step), x.shape[axis]))
+        x = x[tuple(index)]
+        index[axis] = slice(None)
+    return x
 
 
 @_evaluator("Unsqueeze")

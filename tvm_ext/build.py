@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import TypeVar
 
 from tvm import IRModule
@@ -17,7 +18,7 @@ from .progress import Advance, progress, silent
 from .provenance import Provenance
 from .verify import EachPass
 
-__all__ = ["convert_and_build", "import_model", "run_phase"]
+__all__ = ["convert_and_build", "import_model", "leave_out", "run_phase"]
 
 Program = TypeVar("Program")  # an onnx_ir model, or a module
 
@@ -31,6 +32,7 @@ def convert_and_build(
     precision: str | None = None,
     limits: Limits | None = None,
     steps: pipeline.Pipeline | None = None,
+    without: Sequence[str] = (),
     verify: str | None = None,
     feeds: Mapping[str, object] | None = None,
 ) -> CompiledModel:
@@ -46,6 +48,7 @@ def convert_and_build(
             target offers a lower one so far.
         limits: what a model may ask before it is refused.
         steps: instead of ``pipeline.default(target, opt_level)``; brings its own target.
+        without: names of steps to leave out, such as compound operators.
         verify: "each-pass" runs the program after every step, on the CPU, and ends the build at
             the first that moves the answer by more than its bound. Slow: a compilation per step.
         feeds: the inputs to verify on, by name; seeded random ones by default.
@@ -55,10 +58,11 @@ def convert_and_build(
         ConversionError: nodes that cannot be converted, all of them.
         TargetError: the target is unknown, or lacks the precision.
         BuildError: the compiler failed.
-        OptionError: ``opt_level``, ``shapes`` or ``limits`` are of no such value or type.
+        OptionError: ``opt_level``, ``shapes`` or ``limits`` are of no such value or type, or a step
+            that ``without`` names is not there.
     """
     _check_options(opt_level, shapes, limits)
-    steps = steps or pipeline.default(targets.resolve(target), opt_level)
+    steps = leave_out(steps or pipeline.default(targets.resolve(target), opt_level), without)
     if verify == "each-pass":
         steps = steps.watched(EachPass(steps, load(model, limits), shapes, feeds))
     elif verify is not None:
@@ -96,6 +100,20 @@ def _check_options(opt_level: object, shapes: object, limits: object) -> None:
         raise OptionError(f"shapes map names to sizes, not {shapes!r}")
     if not isinstance(limits, Limits | None):
         raise OptionError(f"limits are a frontend.Limits, not {limits!r}")
+
+
+def leave_out(steps: pipeline.Pipeline, names: Sequence[str]) -> pipeline.Pipeline:
+    """``steps`` without the named ones.
+
+    Raises:
+        OptionError: one is not there.
+    """
+    if isinstance(names, str):
+        raise OptionError(f"without is a list of names, not {names!r}")
+    try:
+        return reduce(pipeline.Pipeline.without, names, steps)
+    except ValueError as error:
+        raise OptionError(f"without: {error}") from error
 
 
 @contextmanager

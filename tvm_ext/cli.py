@@ -169,6 +169,14 @@ def _parser() -> argparse.ArgumentParser:
             default="auto",
             help="auto, llvm, cuda, a TVM tag, or a TVM target in JSON",
         )
+    for sub in (build, run, profile, inspect):
+        sub.add_argument(
+            "--without",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="leave out a compound operator or another pass",
+        )
     for sub in (run, profile):
         sub.add_argument(
             "--input",

@@ -12,6 +12,7 @@ import numpy as np
 import tvm_ext
 
 from . import extend, pipeline, targets, trace
+from .build import leave_out
 from .compare import compare as compare_engines
 from .errors import InputError, OutputPathError
 from .executors.artifact import is_artifact
@@ -88,8 +89,12 @@ def compare(args: Namespace) -> None:
 def inspect(args: Namespace) -> None:
     """Describe MODEL and what of it is not supported; or the passes of a build, and their work."""
     steps = pipeline.default(targets.resolve(args.target), args.opt_level)
+    steps = leave_out(steps, args.without)
     if args.passes:
-        rows = [{"phase": step.phase, "name": step.name} for step in steps.steps]
+        rows = [
+            {"phase": step.phase, "name": step.name, "compound": step.compound}
+            for step in steps.steps
+        ]
         print(json.dumps(rows, indent=2) if args.format == "json" else steps)
     elif args.dump_after:
         print(trace.dump_after(args.model, steps, args.dump_after, dict(args.shape)))
@@ -122,7 +127,12 @@ def check_op(args: Namespace) -> int:
 
 def _compile(args: Namespace, verify: str | None = None) -> CompiledModel:
     return tvm_ext.convert_and_build(
-        args.model, args.target, opt_level=args.opt_level, shapes=dict(args.shape), verify=verify
+        args.model,
+        args.target,
+        opt_level=args.opt_level,
+        shapes=dict(args.shape),
+        without=args.without,
+        verify=verify,
     )
 
 
@@ -131,8 +141,8 @@ def _model_and_feeds(args: Namespace) -> tuple[CompiledModel, Mapping[str, np.nd
     given = {name: read_array(path, name) for name, path in args.input}
     dims: Mapping[str, int] = {}
     if is_artifact(args.model):
-        if args.target != "auto" or args.opt_level != 3:
-            raise InputError(f"{args.model} is built already: no target or opt level to choose")
+        if args.target != "auto" or args.opt_level != 3 or args.without:
+            raise InputError(f"{args.model} is built already: no target, level or pass to choose")
         model = tvm_ext.load(args.model)
         dims = dims_of(model.inputs, dict(args.shape))
     else:

@@ -35,6 +35,7 @@ def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFa
                     tuple(provenance.nodes(name)),
                     flops.get(call.args[0]),
                     _bytes([*operands, *call.ty_args]),
+                    tuple(provenance.compounds(name)),
                 )
     return facts
 

@@ -269,7 +269,9 @@ def _restored(saved: artifact.Saved) -> CompiledModel:
         for key in ("inputs", "outputs")
     )
     facts = {
-        name: KernelFacts(tuple(row["nodes"]), row["flops"], row["bytes"])
+        name: KernelFacts(
+            tuple(row["nodes"]), row["flops"], row["bytes"], tuple(row.get("compounds", ()))
+        )
         for name, row in saved.interface["facts"].items()
     }
     return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources)

@@ -23,11 +23,13 @@ class Peak:
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What a kernel does: the ONNX nodes that it computes, its arithmetic, bytes in and out."""
+    """What a kernel does: the ONNX nodes that it computes, its arithmetic, bytes in and out, and
+    the compound operators in it, with their attributes."""
 
     nodes: tuple[str, ...]
     flops: int | None
     bytes: int | None
+    compounds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class KernelTime:
     seconds: float
     flops: int | None
     bytes: int | None
+    compounds: tuple[str, ...] = ()
 
     @property
     def gflops(self) -> float | None:
@@ -73,11 +76,12 @@ class Profile(Shown):
                 f"{self.peak.gflops:.0f} GFLOP/s, {self.peak.gbytes:.0f} GB/s"
             )
         numbers = "us", "%", "GFLOP/s", "of peak", "GB/s"
-        rows = (
-            (*self._row(kernel), kernel.kernel, ", ".join(kernel.nodes))
-            for kernel in sorted(self.kernels, key=lambda k: -k.seconds)
-        )
-        columns = *numbers, "kernel", "ONNX nodes"
+        ordered = sorted(self.kernels, key=lambda k: -k.seconds)
+        columns = [*numbers, "kernel", "ONNX nodes"]
+        rows = [[*self._row(k), k.kernel, ", ".join(k.nodes)] for k in ordered]
+        if any(kernel.compounds for kernel in ordered):
+            columns.append("compound")
+            rows = [[*row, ", ".join(k.compounds)] for row, k in zip(rows, ordered, strict=True)]
         return table(columns, rows, numbers=numbers, title=title, caption=caption)
 
     def _row(self, kernel: KernelTime) -> list[str]:
@@ -112,6 +116,7 @@ def summarise(
             float(median),
             fact.flops,
             fact.bytes,
+            fact.compounds,
         )
         for (symbol, variable), median in zip(calls, np.median(seconds, axis=0), strict=True)
     )

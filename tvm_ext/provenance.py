@@ -2,7 +2,8 @@
 
 Variables that the frontend emits are traced to ONNX nodes by name. Fusion gathers several of them
 into one kernel under a new name; as every operand of a fused call is itself known, replaying the
-fused functions on the operands' names finds the variables again.
+fused functions on the operands' names finds the variables again. A compound operator keeps the
+name of its result, and takes over the nodes of what it replaces.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 from tvm import IRModule, relax
-from tvm.ir import GlobalVar
+from tvm.ir import GlobalVar, Op
 
 __all__ = ["Provenance"]
+
+_CALL_TIR = Op.get("relax.call_tir")
 
 Key = object  # a variable's name, or a constant
 
@@ -22,7 +25,8 @@ class Provenance:
     """Follows variables of ``main`` through the passes of a build."""
 
     def __init__(self, origin: Mapping[str, ir.Node]):
-        self._nodes = {name: _label(node) for name, node in origin.items()}
+        self._nodes = {name: [_label(node)] for name, node in origin.items()}
+        self._compounds: dict[str, str] = {}
         self._unfused: dict[tuple, str] = {}
         self._members: list[list[str]] = []
         self._kernels: dict[str, list[str]] | None = None
@@ -34,6 +38,20 @@ class Provenance:
             self._find(after)
         elif step == "FuseTIR":
             self._rename(after)
+        elif not self._members:
+            self._absorb(before, after)
+
+    def _absorb(self, before: IRModule, after: IRModule) -> None:
+        """New compounds take over the nodes of the variables that are gone."""
+        kept = {binding.var.name for binding in _bindings(after["main"])}
+        replaced = {binding.var.name: binding for binding in _bindings(before["main"])}
+        for binding in _bindings(after["main"]):
+            name, text = binding.var.name, _compound_text(binding.value, after)
+            if text is not None and name in replaced and name not in self._compounds:
+                self._compounds[name] = text
+                inside = _inside(replaced[name], {b.var: b for b in replaced.values()}, kept)
+                nodes = [label for inner in inside for label in self._labels(inner)]
+                self._nodes[name] = list(dict.fromkeys(nodes))
 
     def _remember(self, module: IRModule) -> None:
         """Which variable each kernel call defines, before fusion."""
@@ -79,8 +97,42 @@ class Provenance:
 
     def nodes(self, variable: str) -> list[str]:
         """The ONNX nodes behind a kernel's variable, in order: "operator name"."""
-        found = (self._nodes.get(m) or self._nodes.get(_stem(m)) for m in self.members(variable))
-        return list(dict.fromkeys(label for label in found if label))
+        found = (label for member in self.members(variable) for label in self._labels(member))
+        return list(dict.fromkeys(found))
+
+    def compounds(self, variable: str) -> list[str]:
+        """The compound operators in a kernel, with their attributes."""
+        found = (self._compounds.get(member) for member in self.members(variable))
+        return [text for text in found if text]
+
+    def _labels(self, name: str) -> list[str]:
+        return self._nodes.get(name) or self._nodes.get(_stem(name)) or []
+
+
+def _compound_text(value: relax.Expr, module: IRModule) -> str | None:
+    """The compound operator that a call of its kernel stands for: "name(attribute=value)"."""
+    if not isinstance(value, relax.Call) or value.op != _CALL_TIR:
+        return None
+    attrs = module[value.args[0]].attrs
+    if not attrs or "Composite" not in attrs:
+        return None
+    own = (f"{name}={item}" for name, item in attrs.get("attributes", {}).items())
+    return f"{attrs['Composite']}({', '.join(own)})"
+
+
+def _inside(root: relax.Binding, bindings: Mapping, kept: Iterable[str]) -> list[str]:
+    """The variables that ``root`` is computed from and that are gone, then ``root``."""
+    found: list[str] = []
+
+    def visit(binding: relax.Binding) -> None:
+        for var in relax.analysis.free_vars(binding.value):
+            inner = bindings.get(var)
+            if inner is not None and var.name not in kept and var.name not in found:
+                visit(inner)
+        found.append(binding.var.name)
+
+    visit(root)
+    return found
 
 
 def _label(node: ir.Node) -> str:

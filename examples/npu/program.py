@@ -79,8 +79,8 @@ class Program:
         Simulator(self.device.dram, self.device.scratchpad).submit(self.commands)
 
 
-def compile_regions(regions: Sequence[Region], device: Device) -> tuple[list[Program], np.ndarray]:
-    """The program of each region, and the weights as they lie in the DRAM.
+def compile_regions(regions: Sequence[Region], device: Device) -> list[Program]:
+    """The program of each region; all of them fit the DRAM together.
 
     Raises:
         BuildError: the DRAM is too small; it names the operator that has no room.
@@ -94,9 +94,7 @@ def compile_regions(regions: Sequence[Region], device: Device) -> tuple[list[Pro
                 weights[tensor] = total
                 total += tensor.size
                 _check_room(operator, total, device)
-    values = [np.ravel(tensor.value) for tensor in weights]
-    image = np.concatenate(values).astype("float32") if values else np.zeros(0, "float32")
-    return [_program(region, device, weights, total) for region in regions], image
+    return [_program(region, device, weights, total) for region in regions]
 
 
 def _program(region: Region, device: Device, weights: dict[Tensor, int], base: int) -> Program:

@@ -7,6 +7,7 @@ from tvm import relax, tirx
 
 from tvm_ext.ops import shape as ops
 
+from ..axes import placed, placed_all
 from ..known import Known
 from ..table import converter
 
@@ -59,6 +60,8 @@ def reshape_zero(bb, x, shape, *, allowzero=0):
 def _reshape_input(bb, x, shape, allowzero):
     if bb.static(shape) is not None:
         return _reshape(bb, x, bb.dims(shape), allowzero)
+    if bb.static_shape(shape) is None:
+        raise NotImplementedError("a shape given at run time needs a static rank")
     resolved = bb.emit_te(ops.resolved_shape, shape, *te_dims(bb, x), allowzero=allowzero)
     return reshaped(bb, x, bb.dims(resolved))
 
@@ -95,6 +98,8 @@ def _quotient(bb, dims, others):
 @converter("Flatten", 1, 9, 11, *_SINCE_13)
 def flatten(bb, x, *, axis=1):
     dims = bb.shape(x)
+    if axis != len(dims):
+        axis = placed(axis, len(dims))
     rows, columns = dims[:axis], dims[axis:]
     target = [bb.simplify(prod(rows)), bb.simplify(prod(columns))]
     return reshaped(bb, x, target)
@@ -120,7 +125,7 @@ def _squeeze(bb, x, axes):
         if not all(isinstance(dim, int) for dim in dims):
             raise NotImplementedError(f"which dims of {dims} are 1 is known only at run time")
         axes = [k for k, dim in enumerate(dims) if dim == 1]
-    axes = {axis % len(dims) for axis in axes}
+    axes = placed_all(axes, len(dims))
     if any(isinstance(dims[axis], int) and dims[axis] != 1 for axis in axes):
         raise ValueError(f"axes {sorted(axes)} of {dims} are not all 1")
     if any(not isinstance(dims[axis], int) for axis in axes):
@@ -146,7 +151,7 @@ def unsqueeze(bb, x, axes):
 
 def _unsqueeze(bb, x, axes):
     rank = bb.rank(x) + len(axes)
-    axes = {axis % rank for axis in axes}
+    axes = placed_all(axes, rank)
     dims = iter(bb.shape(x))
     target = [1 if k in axes else next(dims) for k in range(rank)]
     return reshaped(bb, x, target)
@@ -186,10 +191,8 @@ def around_axis(bb, axis, dims, rank):
     if bb.static(axis) is None:
         return bb.dims(bb.emit_te(ops.around_axis, axis, *te_sizes(dims), rank=rank))
     (at,) = bb.ints(axis, "axis")
-    if not -rank <= at < rank:
-        raise ValueError(f"axis {at} of a tensor of rank {rank}")
-    before, after = prod(dims[: at % rank]), prod(dims[at % rank + 1 :])
-    return [bb.simplify(before), dims[at % rank], bb.simplify(after)]
+    at = placed(at, rank)
+    return [bb.simplify(prod(dims[:at])), dims[at], bb.simplify(prod(dims[at + 1 :]))]
 
 
 def length(bb, axes):

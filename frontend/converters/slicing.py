@@ -7,7 +7,8 @@ from tvm import relax, tirx
 
 from tvm_ext.ops import slicing as ops
 
-from ..known import Known
+from ..axes import placed, placed_all
+from ..known import Known, slice_range
 from ..table import converter
 from .shape import te_dims
 
@@ -41,7 +42,7 @@ def _slice(bb, x, starts, ends, axes, steps):
     for axis, start, end, step in entries:
         if step == 0:
             raise ValueError("a step is 0")
-        axis %= rank
+        axis = placed(axis, rank)
         strides[axis] = step
         begins[axis], lengths[axis] = _bounds(bb, start, end, step, dims[axis])
     return take_slice(bb, x, begins, strides, lengths)
@@ -50,7 +51,7 @@ def _slice(bb, x, starts, ends, axes, steps):
 def _bounds(bb, start, end, step, dim):
     """Begin and length of one slice."""
     if all(isinstance(v, int) for v in (start, end, dim)):
-        taken = range(dim)[start:end:step]
+        taken = slice_range(start, end, step, dim)
         return (taken.start, len(taken)) if taken else (0, 0)
     # Far-away ends mean "to the end"; as they are, they would overflow.
     far = 1 << 40
@@ -88,7 +89,7 @@ def _slice_at_run_time(bb, x, starts, ends, axes, steps):
     if axes is None:
         axes = list(range(entries))
     elif bb.static(axes) is not None:
-        axes = [axis % len(dims) for axis in bb.ints(axes, "axes")]
+        axes = placed_all(bb.ints(axes, "axes"), len(dims))
     if steps is None:
         steps = bb.const(np.ones(entries, "int64"))
     bounds = bb.emit_te(
@@ -129,7 +130,7 @@ def split_outputs(bb, x, split=None, *, axis=0, num_outputs=None):
 
 def split_along(bb, x, axis, sizes, parts=None):
     dims = bb.shape(x)
-    axis %= len(dims)
+    axis = placed(axis, len(dims))
     parts = parts or len(bb.node.outputs)
     sizes = list(sizes) if sizes is not None else equal_parts(bb, dims[axis], parts)
     if all(isinstance(v, int) for v in (dims[axis], *sizes)) and sum(sizes) != dims[axis]:
@@ -171,7 +172,7 @@ def concat_1(bb, *xs, axis=None):
 def concat(bb, *xs, axis):
     if len(xs) == 1:
         return xs[0]
-    axis %= bb.rank(xs[0])
+    axis = placed(axis, bb.rank(xs[0]))
     return bb.emit(relax.op.concat(same_dims(bb, xs, but=axis), axis))
 
 

@@ -53,3 +53,13 @@ def test_clip_takes_the_upper_bound_where_the_bounds_cross():
     x = np.array([-9, 0, 9], "int8")
     check_node("Clip", [x, low, high], expected=[np.full(3, -5, "int8")])
     check_node("Clip", [x, None, high], expected=[np.minimum(x, high)], constants=(2,))
+
+
+def test_mish_of_large_numbers():
+    check_node("Mish", [np.array([3e38, 60, -3e38], "f4")], opset=18)
+
+
+@pytest.mark.parametrize("op_type", ["Softplus", "Mish", "Gelu"])
+def test_bfloat16(op_type):
+    x = np.linspace(-4, 4, 37).astype("bfloat16")
+    check_node(op_type, [x], rtol=1e-2, atol=1e-2, opt_levels=(0, 3))

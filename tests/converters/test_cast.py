@@ -56,3 +56,10 @@ def test_cast_like_without_saturation(level):
 def test_bits_of_bools():
     x = np.array([True, False])
     check_node("BitCast", [x], {"to": onnx.TensorProto.UINT8}, expected=[x.view("uint8")])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_everything_but_zero_is_true(dtype):
+    x = np.array([np.nan, -np.inf, 0, -0.0, 0.5], dtype)
+    check_node("Cast", [x], {"to": onnx.TensorProto.BOOL},
+               expected=[np.array([True, True, False, False, True])])  # fmt: skip

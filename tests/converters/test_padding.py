@@ -42,3 +42,13 @@ def test_center_crop_pad():
     check_node("CenterCropPad", [X, ints(4, 2, 7)], constants=[1])
     check_node("CenterCropPad", [X, ints(2, 2, 1)])
     check_node("CenterCropPad", [X, ints(6, 2)], {"axes": [-1, 0]}, constants=[1], symbolic=True)
+
+
+@pytest.mark.parametrize("constants", [[1], []])
+@pytest.mark.parametrize("pads", [(-1, 2), (2, -1), (9, -3), (-2, -1)])
+def test_what_is_cropped_does_not_wrap_around(pads, constants):
+    x = np.arange(5, dtype="float32")
+    kept = x[max(-pads[0], 0) : len(x) + min(pads[1], 0)]
+    expected = np.pad(kept, [max(pad, 0) for pad in pads], "wrap")
+    check_node("Pad", [x, ints(*pads)], {"mode": "wrap"}, constants=constants,
+               expected=[expected])  # fmt: skip

@@ -69,3 +69,13 @@ def test_any_number_of_elements_known_at_run_time():
 
 def test_nothing_to_reduce_beside_an_empty_axis():
     check_node("ReduceSum", [np.zeros((3, 0, 2), "f4")], {"axes": [0, 2]}, opset=11)
+
+
+def test_mean_over_nothing():
+    check_node("ReduceMean", [np.zeros((2, 0, 3), "f4")], {"axes": [1]}, opset=11,
+               expected=[np.full((2, 1, 3), np.nan, "f4")])  # fmt: skip
+
+
+def test_bfloat16_logarithms_of_sums():
+    x = X.astype("bfloat16")
+    check_node("ReduceLogSumExp", [x, np.array([1])], constants=(1,), rtol=1e-2, opt_levels=(0, 3))

@@ -70,3 +70,7 @@ def test_non_max_suppression_of_centred_boxes():
         {"center_point_box": 1},
         expected=[np.array([[0, 0, 0], [0, 0, 2]])],
     )
+
+
+def test_nan_is_not_zero():
+    check_node("NonZero", [np.array([0, np.nan, 2, -0.0], "f4")], expected=[np.array([[1, 2]])])

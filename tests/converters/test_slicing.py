@@ -59,3 +59,12 @@ def test_concat():
     check_node("Concat", [X, X[:, :2]], {"axis": -2})
     check_node("Concat", [X, X[:, :2], X[:, :0]], {"axis": 1}, symbolic=True)
     check_node("Concat", [X > 3, X < 4], {"axis": 0})
+
+
+@pytest.mark.parametrize("constants", [(1, 2, 3, 4), (3, 4)])
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_backwards_from_before_the_first(constants, symbolic):
+    """The start is clamped to the first element, where numpy would take nothing."""
+    x, operands = np.arange(5, dtype="float32"), [np.array([v]) for v in (-9, -9, 0, -2)]
+    check_node("Slice", [x, *operands], constants=constants, symbolic=symbolic and 1 in constants,
+               expected=[x[:1]])  # fmt: skip

@@ -239,7 +239,7 @@ def constant(name, array):
 
 def simulate(operator, *arrays, scratchpad, dram=1 << 18):
     region = Region("r", operator.reads, (operator.output,), (operator,))
-    (program,), _ = compile_regions([region], Device(dram, scratchpad))
+    (program,) = compile_regions([region], Device(dram, scratchpad))
     (output,), statistics = program.simulate(*arrays)
     return output, statistics
 
@@ -366,7 +366,7 @@ def chain(length, shape=(1, 4, 8, 8)):
 
 
 def test_memory_is_used_again():
-    (program,), _ = compile_regions([chain(20)], Device(3 * 256, 64))
+    (program,) = compile_regions([chain(20)], Device(3 * 256, 64))
     a, b = floats(1, 4, 8, 8), floats(1, 4, 8, 8, seed=1)
     (got,), _ = program.simulate(a, b)
     for _ in range(20):

@@ -6,7 +6,9 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from ..schedules.statements import map_children
+from .bfloat16 import legalize_bfloat16
 from .cuda import constant_bits, skip_empty_launches
+from .exact_indices import flatten_buffers
 from .named_values import rewrite_stores
 
 __all__ = ["TIR_PIPELINE", "finalize_host", "lower"]
@@ -79,8 +81,8 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.InjectSoftwarePipeline(),
         blocks.TransformMmaBufferLayout(),
         blocks.LowerOpaqueBlock(),
-        loops.FlattenBuffer(),
-        loops.BF16ComputeLegalize(),
+        flatten_buffers,
+        legalize_bfloat16,
         blocks.LoopPartition(),
         loops.NarrowDataType(32),
         loops.StmtSimplify(),

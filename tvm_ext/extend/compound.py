@@ -43,13 +43,14 @@ built-in ones, and ``convert_and_build(..., without=["acme.conv_bias_relu"])`` l
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, currentframe, signature
 from typing import Any, TypeVar
 
-from tvm import relax, te
+from tvm import relax
 from tvm.relax.dpl import DFPattern
 from tvm.target import Target
 
@@ -110,6 +111,7 @@ class Compound:
         self.rules: dict[str, OperatorRule] = {}
         self.declined: list[str] = []
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._parameters: list[str] | None = None
         self.models: list[Callable[..., Any]] = []
 
     def __str__(self) -> str:
@@ -127,13 +129,17 @@ class Compound:
 
     def compute(self, function: Function) -> Function:
         """Decorate the TE function: tensors of parts by position, attributes by keyword."""
-        self._check_signature(function)
-        return self._attach("compute", function)
+        return self._attach_kernel("compute", function)
 
     def emit(self, function: Function) -> Function:
         """Decorate what gives the C text: as ``compute``, of shapes and dtypes, to a CCode."""
-        self._check_signature(function)
-        return self._attach("emit", function)
+        return self._attach_kernel("emit", function)
+
+    def layouts(self, function: Function) -> Function:
+        """Decorate which layouts ``compute`` has, a function of the :class:`Match`:
+        ``{"x": "NCHW16c", "result": "NCHW16c"}``. What is not named stays NCHW. Conversions stand
+        outside of the kernel, and vanish where a neighbour has the same layout."""
+        return self._attach("layouts", function)
 
     def select(self, function: Function) -> Function:
         """Decorate a function of (:class:`Match`, ``Target``) that gives the whole
@@ -172,13 +178,16 @@ class Compound:
         self._functions[what] = function
         return function
 
-    def _check_signature(self, function: Callable[..., object]) -> None:
-        for parameter in signature(function).parameters.values():
-            if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD:
-                if parameter.name not in self.parts:
-                    raise PluginError(
-                        f"{self}: {parameter.name!r} is no part of it; there are {self.parts}"
-                    )
+    def _attach_kernel(self, what: str, function: Function) -> Function:
+        parameters = signature(function).parameters.values()
+        names = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        unknown = [name for name in names if name not in self.parts]
+        if unknown:
+            raise PluginError(f"{what} of {self} takes {unknown}; its parts are {self.parts}")
+        if self._parameters not in (None, names):
+            raise PluginError(f"compute and emit of {self} take other parts: one is {names}")
+        self._parameters = names
+        return self._attach(what, function)
 
     # --- what the pass asks ----------------------------------------------------------------
 
@@ -192,7 +201,7 @@ class Compound:
             return self._call("select", match, target)
         verdict = self._call("check", match) if "check" in self._functions else True
         if not isinstance(verdict, bool | str):
-            self._fail("check", f"gives {verdict!r}, not True, False or a reason")
+            raise self._failure("check", f"gives {verdict!r}, not True, False or a reason")
         if verdict is not True:
             self.declined.append(verdict or "check says no")
             _log.info("%s: not taken: %s", self.name, self.declined[-1])
@@ -201,27 +210,52 @@ class Compound:
         return self._made(match, attributes)
 
     def _made(self, match: Match, attributes: Mapping[str, object]) -> Kernel:
-        if "compute" not in self._functions:
-            operands, compute = tuple(match.inputs), None
-        else:
-            operands = self._operands("compute", match)
-
-            def compute(*tensors: te.Tensor) -> te.Tensor:
-                return self._call("compute", *tensors, **attributes)
-
-        code = None
+        if not isinstance(attributes, Mapping):
+            raise self._failure("attributes", f"gives {attributes!r}, not a dict")
+        kernel = Kernel(
+            self._operands(match), attributes=attributes, epilogue=self.epilogue, place=self.place
+        )
+        if "compute" in self._functions:
+            compute = partial(self._call, "compute", **attributes)
+            kernel = replace(kernel, compute=compute, place=self._place("compute"))
         if "emit" in self._functions and match.static:
-            operands = self._operands("emit", match)
-            specs = [Spec(tuple(known_dims(x)), dtype_of(x)) for x in operands]
-            code = self._call("emit", *specs, **attributes)
-            if not isinstance(code, CCode):
-                self._fail("emit", f"gives {type(code).__name__}, not a CCode")
-        return Kernel(operands, compute, attributes=attributes, code=code, epilogue=self.epilogue)
+            specs = (Spec(tuple(known_dims(x)), dtype_of(x)) for x in kernel.operands)
+            kernel = replace(kernel, code=self._call("emit", *specs, **attributes))
+            if not isinstance(kernel.code, CCode):
+                raise self._failure("emit", f"gives {kernel.code!r}, not a CCode")
+        return self._blocked(kernel, match)
 
-    def _operands(self, what: str, match: Match) -> tuple[relax.Expr, ...]:
-        parameters = signature(self._functions[what]).parameters.values()
-        names = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
-        return tuple(match[name] for name in names)
+    def _operands(self, match: Match) -> tuple[relax.Expr, ...]:
+        """What ``compute`` and ``emit`` name; without them all that the operators read."""
+        if self._parameters is None:
+            return tuple(match.inputs)
+        absent = [name for name in self._parameters if name not in match]
+        if absent:
+            raise BuildError(f"compound {self.name!r}, {self.place}: a match without {absent}")
+        return tuple(match[name] for name in self._parameters)
+
+    def _blocked(self, kernel: Kernel, match: Match) -> Kernel:
+        """``kernel`` with the layouts that it asks for."""
+        if "layouts" not in self._functions:
+            return kernel
+        lanes = {
+            name: self._lanes(text, match, None if name == "result" else name)
+            for name, text in self._call("layouts", match).items()
+        }
+        if self._parameters is None or lanes.keys() - {*self._parameters, "result"}:
+            raise self._failure("layouts", f"names {sorted(lanes)}, compute {self._parameters}")
+        operands = {k: lanes[name] for k, name in enumerate(self._parameters) if name in lanes}
+        return replace(kernel, lanes=operands, result_lanes=lanes.get("result"))
+
+    def _lanes(self, layout: str, match: Match, part: str | None) -> int:
+        """The 16 of NCHW16c."""
+        dims, text = match.dims(part), re.fullmatch(r"NCHW(\d+)c", layout)
+        if text is None or dims is None or len(dims) != 4:
+            raise self._failure("layouts", f"{layout!r} is not NCHW<number>c of a static tensor")
+        lanes = int(text[1])
+        if lanes < 1 or (part is not None and dims[1] % lanes):
+            raise self._failure("layouts", f"{layout!r} does not divide {dims[1]} channels")
+        return lanes
 
     def _call(self, what: str, *args: object, **kwargs: object) -> Any:
         try:
@@ -232,12 +266,10 @@ class Compound:
             raise self._failure(what, f"{type(error).__name__}: {error}") from error
 
     def _failure(self, what: str, reason: str) -> BuildError:
-        function = self._functions.get(what)
-        where = place(function.__code__) if function else self.place
-        return BuildError(f"{what} of compound {self.name!r}, {where}: {reason}")
+        return BuildError(f"{what} of compound {self.name!r}, {self._place(what)}: {reason}")
 
-    def _fail(self, what: str, reason: str) -> None:
-        raise self._failure(what, reason)
+    def _place(self, what: str) -> str:
+        return place(self._functions[what].__code__)
 
 
 def compound(

@@ -107,7 +107,7 @@ def mish(x):
     # tanh(log(1 + e)) = (e**2 + 2 e) / (e**2 + 2 e + 2), which is 1 to the last bit beyond 20.
     e = once(exp(tirx.Select(x > 20.0, tirx.const(20.0, x.ty), x)))
     square = once(e * (e + 2.0))
-    return x * square / (square + 2.0)
+    return x * (square / (square + 2.0))
 
 
 @elementwise

@@ -3,10 +3,10 @@
 from tvm import te, tirx
 
 from . import narrow
-from .elementwise import dtype_of
+from .elementwise import dtype_of, float_compute
 from .float8 import FORMATS, from_float8, to_float8
 
-__all__ = ["bit_cast", "cast"]
+__all__ = ["bit_cast", "cast", "is_true"]
 
 
 def cast(
@@ -24,7 +24,7 @@ def cast(
         if source in FORMATS:
             value = from_float8(value, source)
         if dtype == "bool":
-            return tirx.NE(value, tirx.const(0, dtype_of(value)))
+            return is_true(value)
         if dtype in narrow.STORAGE:
             return narrow.encode(value, dtype, saturate, round_mode)
         if dtype in FORMATS:
@@ -32,6 +32,15 @@ def cast(
         return value.astype(dtype)
 
     return te.compute(x.shape, lambda *i: element(x(*i)), "cast")
+
+
+def is_true(value: tirx.Expr) -> tirx.Expr:
+    """Whether ``value`` is not 0; NaN is not."""
+    differs = tirx.NE(value, tirx.const(0, dtype_of(value)))
+    if "float" not in dtype_of(value):
+        return differs
+    # TVM compares floats as if there were no NaN.
+    return tirx.any(differs, tirx.isnan(value.astype(float_compute(dtype_of(value)))))
 
 
 def bit_cast(x: te.Tensor, dtype: str) -> te.Tensor:

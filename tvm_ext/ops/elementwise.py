@@ -49,11 +49,13 @@ def elementwise(
         shape = broadcast_shape(*(x.shape for x in tensors if isinstance(x, te.Tensor)))
         dtype = next((dtype_of(x) for x in tensors if "float" in dtype_of(x)), "")
 
-        def named(*operands):
-            return scalar(*map(once, operands), **attributes)
+        def narrowed(*operands):
+            result = scalar(*map(once, operands), **attributes)
+            is_narrowed = dtype in NARROW_FLOATS and dtype_of(result) == "float32"
+            # By name: TVM writes a cast to bfloat16 with several copies of its operand.
+            return once(result).astype(dtype) if is_narrowed else result
 
-        # A vectorised cast to bfloat16 repeats its operand, and may not repeat a name in it.
-        evaluate = formula(named, shared=dtype != "bfloat16")
+        evaluate = formula(narrowed)
 
         def element(*index):
             operands = (
@@ -62,9 +64,7 @@ def elementwise(
                 else x.astype(dtype_of(tensors[0]))
                 for x in tensors
             )
-            result = evaluate(*map(_widened, operands))
-            is_narrowed = dtype in NARROW_FLOATS and dtype_of(result) == "float32"
-            return result.astype(dtype) if is_narrowed else result
+            return evaluate(*map(_widened, operands))
 
         return te.compute(shape, element, name=compute.__name__)
 

@@ -19,7 +19,7 @@ def pad(x, value, before, shape, mode, padded):
         near = {k for k in padded if _is_near(mode, before[k], x.shape[k], shape[k])}
         for k in padded:
             if k not in near:
-                at[k] = _SOURCES[mode](at[k], x.shape[k])
+                at[k] = _source(mode, at[k], before[k], x.shape[k], shape[k])
             elif k != last:
                 dim = int(x.shape[k])
                 at[k] = _piecewise(tirx.Select, at[k], dim, *_BEYOND[mode](at[k], dim), at[k])
@@ -42,6 +42,8 @@ def _is_near(mode, before, dim, extent):
     if not all(isinstance(v, int | tirx.IntImm) for v in (before, dim, extent)):
         return False
     before, dim, extent = int(before), int(dim), int(extent)
+    if mode == "wrap" and (before < 0 or extent < before + dim):
+        return False
     reach = {"reflect": dim - 1, "wrap": dim, "edge": before + extent}[mode]
     return max(before, extent - before - dim) <= reach
 
@@ -69,8 +71,17 @@ def _is_one(dim):
 _SOURCES = {
     "reflect": _reflected,
     "edge": lambda i, dim: tirx.max(tirx.min(i, dim - 1), 0),
-    "wrap": tirx.floormod,
 }
+
+
+def _source(mode, i, before, dim, extent):
+    """The position in the input that stands for position ``i``, any distance from it."""
+    if mode != "wrap":
+        return _SOURCES[mode](i, dim)
+    # What is cropped does not come back at the other end.
+    first = tirx.max(tirx.const(0, "int64") - before, 0)
+    last = dim + tirx.min(extent - before - dim, 0)
+    return first + tirx.floormod(i - first, tirx.max(last - first, 1))
 
 
 def padded_shape(pads, axes, *dims, entries):

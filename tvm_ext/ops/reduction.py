@@ -6,7 +6,7 @@ NaN, and leave the result uninitialised where a reduced axis is empty.
 """
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, nan
 
 from tvm import te, tirx
 from tvm.topi.utils import prod
@@ -59,7 +59,8 @@ def reduce_mean(x: te.Tensor, reduced: Reduced, keepdims: bool = True) -> te.Ten
 
     def divided(total):
         if "float" in dtype_of(total):
-            return total / count.astype(dtype_of(total))
+            # TVM refuses to divide by a constant 0.
+            return total * nan if _is_zero(count) else total / count.astype(dtype_of(total))
         return tirx.truncdiv(total, tirx.max(count, 1).astype(dtype_of(total)))
 
     return _summed(x, reduced, keepdims, lambda v: v, "reduce_mean", divided)
@@ -168,7 +169,7 @@ def _fold(
     shape = [_kept(d, flag) for d, flag in zip(x.shape, reduced, strict=True)
              if keepdims or flag is not True]  # fmt: skip
     over = [e for e, flag in zip(extents, reduced, strict=True) if flag is not False]
-    if any(isinstance(e, int | tirx.IntImm) and int(e) == 0 for e in over):
+    if any(map(_is_zero, over)):
         return te.compute(shape, lambda *i: empty, name)
     unsure = [e > 0 for e in over if not isinstance(e, int | tirx.IntImm)]
     loops = [te.reduce_axis((0, _trips(e)), f"r{k}") for k, e in enumerate(over)]
@@ -194,6 +195,10 @@ def _trips(extent: int | tirx.Expr) -> int | tirx.Expr:
     if isinstance(extent, int | tirx.IntImm):
         return extent
     return extent + (extent <= 0).astype("int64")
+
+
+def _is_zero(extent: int | tirx.Expr) -> bool:
+    return isinstance(extent, int | tirx.IntImm) and int(extent) == 0
 
 
 def _extent(dim: tirx.Expr, flag: bool | tirx.Expr) -> tirx.Expr:

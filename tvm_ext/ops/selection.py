@@ -7,6 +7,7 @@ from tvm import te, tirx
 from tvm.script.ir_builder import tirx as T
 
 from . import serial
+from .cast import is_true
 
 
 def nonzero(x):
@@ -26,7 +27,7 @@ def nonzero(x):
                 T.buffer_store(count, count[0] + 1, [0])
 
             element = source[i]
-            serial.when(element if is_bool else element != tirx.const(0, x.dtype), keep)
+            serial.when(element if is_bool else is_true(element), keep)
 
         return tirx.SeqStmt([_zero(count), serial.nest(x.shape, visit)])
 

@@ -34,7 +34,7 @@ from tvm.target import Target
 
 from tvm_ext.ops.conv2d_blocked import block, pack_channels, unblock
 
-from .facts import OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, static_dims
+from .facts import OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, known_dims, static_dims
 from .graph import Graph, variables
 from .legalize import legalize
 
@@ -126,6 +126,7 @@ class Kernel:
         result_lanes: of the result.
         epilogue: element-wise kernels may be fused behind it.
         name: of the kernel.
+        place: file and line of what computes it, for errors.
     """
 
     operands: tuple[relax.Expr, ...]
@@ -137,6 +138,7 @@ class Kernel:
     result_lanes: int | None = None
     epilogue: bool = False
     name: str | None = None
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ class _Rewriter(PyExprMutator):
         self.module = module
         self.compound = compound
         self.target = target
-        self.found: dict[relax.Var, tuple[Match, Kernel]] = {}
+        self.found: dict[relax.Var, _Site] = {}
 
     def transform(self) -> IRModule:
         changed = False
@@ -243,7 +245,8 @@ class _Rewriter(PyExprMutator):
             return self.module
         return relax.transform.DeadCodeElimination()(self.builder_.get())
 
-    def _find(self, func: relax.Function) -> dict[relax.Var, tuple[Match, Kernel]]:
+    def _find(self, func: relax.Function) -> dict[relax.Var, _Site]:
+        """The matches of ``func``, their kernels made: what fails must do so outside of a block."""
         graph, taken = Graph(func), set()
         found = {}
         for var in reversed(graph.values):
@@ -252,34 +255,26 @@ class _Rewriter(PyExprMutator):
                 continue
             kernel = self.compound.kernel(match, self.target)
             if kernel is not None:
-                found[var] = match, kernel
+                found[var] = _Site(match, kernel, self._template(match, kernel))
                 taken.update(match.inner)
         return found
 
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        if binding.var not in self.found:
-            super().visit_var_binding_(binding)
-            return
-        match, kernel = self.found[binding.var]
-        call = self._call(match, kernel)
-        inside = isinstance(binding.var, relax.DataflowVar)
-        emit = self.builder_.emit if inside else self.builder_.emit_output
-        self.set_var_remap(binding.var, emit(call, binding.var.name))
-
-    def _call(self, match: Match, kernel: Kernel) -> relax.Call:
-        operands = [self._operand(x, kernel.lanes.get(k)) for k, x in enumerate(kernel.operands)]
+    def _template(self, match: Match, kernel: Kernel) -> relax.Call:
+        """A call of the kernel, whose operands stand for those of the match."""
+        operands = [
+            relax.Var(f"x{k}", _blocked_type(operand.ty, kernel.lanes.get(k)))
+            for k, operand in enumerate(kernel.operands)
+        ]
         name = kernel.name or re.sub(r"\W", "_", self.compound.name.split(".")[-1])
         attrs = self._attrs(kernel)
         if kernel.compute is None:
             fused = _fused(match, kernel.operands).with_attrs(attrs)
-            call = relax.call_tir(self.builder_.add_func(fused, name), operands, match.root.ty)
-        else:
-            call = self._te(name, attrs, kernel.compute, *operands, *kernel.options)
-        if kernel.result_lanes is not None:
-            blocked = self.builder_.emit(call, match.root.name)
-            channels = int(match.root.ty.shape.values[1])
-            call = self._te("unblock", {LAYOUT: "unblock"}, unblock, blocked, channels)
-        _check_type(call.ty_args[0], match.root.ty)
+            return relax.call_tir(self.builder_.add_func(fused, name), operands, match.root.ty)
+        call = self._te(name, attrs, kernel.compute, *operands, *kernel.options)
+        got, want = call.ty_args[0], _blocked_type(match.root.ty, kernel.result_lanes)
+        if not _same_type(got, want):
+            where = f"{kernel.place}: " * bool(kernel.place)
+            raise ValueError(f"{where}gives {_text(got)}, what it replaces gives {_text(want)}")
         return call
 
     def _attrs(self, kernel: Kernel) -> dict[str, object]:
@@ -293,10 +288,28 @@ class _Rewriter(PyExprMutator):
             attrs |= {C_SOURCE: kernel.code.text, C_SUPPORT: kernel.code.support}
         return attrs
 
-    def _te(
-        self, name: str, attrs: dict[str, object], compute: Callable, *args: object
-    ) -> relax.Call:
-        return self.builder_.call_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=attrs)
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        site = self.found.get(binding.var)
+        if site is None:
+            super().visit_var_binding_(binding)
+            return
+        call = self._call(site, binding.var.name)
+        inside = isinstance(binding.var, relax.DataflowVar)
+        emit = self.builder_.emit if inside else self.builder_.emit_output
+        self.set_var_remap(binding.var, emit(call, binding.var.name))
+
+    def _call(self, site: _Site, name: str) -> relax.Call:
+        """The call of the kernel in the place of a match, and of what changes layouts around it."""
+        kernel, template = site.kernel, site.template
+        operands = [self._operand(x, kernel.lanes.get(k)) for k, x in enumerate(kernel.operands)]
+        symbol, _, *rest = template.args
+        call = relax.Call(
+            template.op, [symbol, relax.Tuple(operands), *rest], template.attrs, template.ty_args
+        )
+        if kernel.result_lanes is None:
+            return call
+        channels = known_dims(site.match.root)[1]
+        return self._te("unblock", _UNBLOCK, unblock, self.builder_.emit(call, name), channels)
 
     def _operand(self, operand: relax.Expr, lanes: int | None) -> relax.Expr:
         """``operand`` as the kernel reads it."""
@@ -305,19 +318,46 @@ class _Rewriter(PyExprMutator):
             return operand
         if isinstance(operand, GenericConst):
             return relax.const(pack_channels(operand.value.numpy(), lanes), dtype_of(operand))
-        return self.builder_.emit(self._te("block", {LAYOUT: "block"}, block, operand, lanes))
+        return self.builder_.emit(self._te("block", _BLOCK, block, operand, lanes))
+
+    def _te(
+        self, name: str, attrs: Mapping[str, object], compute: Callable, *args: object
+    ) -> relax.Call:
+        return self.builder_.call_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=attrs)
 
 
-def _check_type(got: relax.Type, want: relax.Type) -> None:
-    """Raise ValueError where a kernel gives another tensor than what it replaces."""
-    same = got.ndim == want.ndim and str(got.dtype.dtype) == str(want.dtype.dtype)
-    ours, theirs = dims_of(got), dims_of(want)
-    if not same or (None not in (ours, theirs) and ours != theirs):
-        raise ValueError(f"it gives {_text(got)}, what it replaces gives {_text(want)}")
+@dataclass(frozen=True, eq=False)
+class _Site:
+    """A match, what stands in its place, and a call of that with other operands."""
+
+    match: Match
+    kernel: Kernel
+    template: relax.Call
 
 
-def _text(ty: relax.TensorType) -> str:
-    return f"{ty.dtype.dtype}[{', '.join(map(str, ty.shape.values))}]"
+_BLOCK, _UNBLOCK = {LAYOUT: "block"}, {LAYOUT: "unblock"}
+
+
+def _blocked_type(ty: relax.Type, lanes: int | None) -> relax.Type:
+    """NCHW as NCHW[lanes]c; channels that fill no whole block are padded."""
+    if lanes is None:
+        return ty
+    n, c, h, w = ty.shape.values
+    return relax.TensorType([n, -(-int(c) // lanes), h, w, lanes], ty.dtype.dtype)
+
+
+def _same_type(got: relax.Type, want: relax.Type) -> bool:
+    """Whether two tensors agree, symbolic shapes in their rank alone."""
+    if not isinstance(got, relax.TensorType) or (got.ndim, got.dtype) != (want.ndim, want.dtype):
+        return False
+    return None in (dims_of(got), dims_of(want)) or dims_of(got) == dims_of(want)
+
+
+def _text(ty: relax.Type) -> str:
+    if not isinstance(ty, relax.TensorType):
+        return str(ty)
+    dims = (str(int(d)) if isinstance(d, tirx.IntImm) else str(d) for d in ty.shape.values)
+    return f"{ty.dtype.dtype}[{', '.join(dims)}]"
 
 
 def _fused(match: Match, operands: Sequence[relax.Expr]) -> tirx.PrimFunc:

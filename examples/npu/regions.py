@@ -1,0 +1,172 @@
+"""Stretches of device operators in a Relax function, each as one kernel.
+
+Before::
+
+    a = R.call_tir(conv, (x, w, b));  c = R.call_tir(pool, (a,));  y = R.call_tir(softmax, (c,))
+
+After: ``c = R.call_tir(region, (x, w, b));  y = R.call_tir(softmax, (c,))``, where ``region`` is
+the PrimFunc of both, and carries the C text that drives the device. A model for which no C can be
+linked runs the PrimFunc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import IRModule, relax, tirx
+from tvm.ir.expr import GenericConst
+
+__all__ = ["Stretch", "cut", "merged", "outline"]
+
+Bindings = Sequence[relax.Binding]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Bindings of the device, what they read, and what of them is read outside."""
+
+    bindings: tuple[relax.VarBinding, ...]
+    inputs: tuple[relax.Var, ...]
+    constants: tuple[GenericConst, ...]
+    outputs: tuple[relax.Var, ...]
+
+
+def cut(
+    main: relax.Function, on_device: Callable[[relax.Binding], bool]
+) -> list[list[Stretch | relax.Binding]]:
+    """Each block of ``main`` as stretches for the device and bindings for the host, in order.
+
+    Host and device take turns: each does all whose operands are there. So the stretches are few,
+    and none waits for itself by way of the host. Only dataflow blocks are reordered.
+    """
+    return [
+        _take_turns(main, block, on_device)
+        if isinstance(block, relax.DataflowBlock)
+        else list(block.bindings)
+        for block in main.body.blocks
+    ]
+
+
+def _take_turns(main, block, on_device) -> list[Stretch | relax.Binding]:
+    waiting = list(block.bindings)
+    pending = {binding.var for binding in waiting}
+    order: list[Stretch | relax.Binding] = []
+    devices_turn = False
+    while waiting:
+        ready = []
+        for binding in waiting:
+            if on_device(binding) is devices_turn and pending.isdisjoint(_reads(binding)):
+                ready.append(binding)
+                pending.remove(binding.var)
+        waiting = [binding for binding in waiting if binding.var in pending]
+        if devices_turn and ready:
+            order.append(_stretch(main, ready))
+        else:
+            order += ready
+        devices_turn = not devices_turn
+    return order
+
+
+def _stretch(main: relax.Function, bindings: Bindings) -> Stretch:
+    own = dict.fromkeys(binding.var for binding in bindings)
+    leaves = dict.fromkeys(leaf for binding in bindings for leaf in _leaves(binding.value))
+    outside = {
+        var
+        for block in main.body.blocks
+        for binding in block.bindings
+        if binding.var not in own
+        for var in _reads(binding)
+    } | set(relax.analysis.free_vars(main.body.body))
+    return Stretch(
+        tuple(bindings),
+        tuple(x for x in leaves if isinstance(x, relax.Var) and x not in own),
+        tuple(x for x in leaves if isinstance(x, GenericConst)),
+        tuple(var for var in own if var in outside or not isinstance(var, relax.DataflowVar)),
+    )
+
+
+def _reads(binding: relax.Binding) -> list[relax.Var]:
+    return list(relax.analysis.free_vars(binding.value))
+
+
+def _leaves(call: relax.Call) -> Iterable[relax.Expr]:
+    """The operands of a ``call_tir``."""
+    return call.args[1].fields
+
+
+def merged(module: IRModule, stretch: Stretch) -> tirx.PrimFunc:
+    """The kernels of a stretch as one, of its inputs, its constants and its outputs."""
+    kernels = {binding.value.args[0] for binding in stretch.bindings}
+    builder = relax.BlockBuilder(IRModule({gv: module[gv] for gv in kernels}))
+    symbol = builder.add_func(_function(stretch), "region")
+    params = [relax.Var(f"x{k}", x.ty) for k, x in enumerate(_operands(stretch))]
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(relax.Call(symbol, params))
+        builder.emit_func_output(result)
+    fused = relax.transform.FuseTIR()(builder.get())
+    return fused[fused["main"].body.blocks[0].bindings[0].value.args[0]]
+
+
+def outline(
+    module: IRModule,
+    blocks: Sequence[Sequence[Stretch | relax.Binding]],
+    kernels: Mapping[Stretch, tirx.PrimFunc],
+) -> IRModule:
+    """``module`` with each stretch as a call of its kernel; its attribute ``region`` names it."""
+    main, builder = module["main"], relax.BlockBuilder(module)
+    new = []
+    for old, parts in zip(main.body.blocks, blocks, strict=True):
+        bindings = []
+        for part in parts:
+            if isinstance(part, Stretch):
+                kernel = kernels[part]
+                bindings += _calls(part, builder.add_func(kernel, kernel.attrs["region"]))
+            else:
+                bindings.append(part)
+        new.append(type(old)(bindings))
+    body = relax.SeqExpr(new, main.body.body)
+    function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    builder.update_func(module.get_global_var("main"), function)
+    return relax.transform.DeadCodeElimination()(builder.get())
+
+
+def _function(stretch: Stretch) -> relax.Function:
+    """The bindings as a function of their operands, marked to become one kernel."""
+    builder = relax.BlockBuilder()
+    operands = _operands(stretch)
+    params = [relax.Var(f"x{k}", operand.ty) for k, operand in enumerate(operands)]
+    known: dict[relax.Expr, relax.Expr] = dict(zip(operands, params, strict=True))
+
+    def renamed(leaf: relax.Expr) -> relax.Expr:
+        return known.get(leaf, leaf)
+
+    with builder.function("region", params, attrs={"Primitive": 1}):
+        with builder.dataflow():
+            for binding in stretch.bindings:
+                value = tvm_ffi.structural_map(binding.value, ((relax.Var, GenericConst), renamed))
+                known[binding.var] = builder.emit(value)
+            results = [known[var] for var in stretch.outputs]
+            result = builder.emit_output(results[0] if len(results) == 1 else results)
+        builder.emit_func_output(result)
+    return builder.get()["region"].without_attr("global_symbol")
+
+
+def _operands(stretch: Stretch) -> tuple[relax.Expr, ...]:
+    return *stretch.inputs, *stretch.constants
+
+
+def _calls(stretch: Stretch, symbol: relax.GlobalVar) -> list[relax.VarBinding]:
+    """The call of a stretch, and the variables that it has defined before."""
+    types = [var.ty for var in stretch.outputs]
+    call = relax.call_tir(symbol, _operands(stretch), types if len(types) > 1 else types[0])
+    if len(types) == 1:
+        return [relax.VarBinding(stretch.outputs[0], call)]
+    whole = relax.DataflowVar(symbol.name_hint, relax.TupleType(types))
+    items = (relax.TupleGetItem(whole, k) for k in range(len(types)))
+    return [
+        relax.VarBinding(whole, call),
+        *(relax.VarBinding(v, item) for v, item in zip(stretch.outputs, items, strict=True)),
+    ]

@@ -1,0 +1,282 @@
+"""The accelerator as a target: which operators it computes, under which conditions, and how.
+
+A plugin: ``tvm_ext.extend.load("examples.npu.target")`` or ``--plugin examples.npu.target``, and
+every model for a CPU is built for CPU and accelerator. What a compound's check refuses, and all
+that no compound names, stays on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import IRModule, relax, tirx
+from tvm.ir import Op
+from tvm.relax.dpl import is_const, is_op, wildcard
+
+from tvm_ext.extend import Match, compound, step
+
+from .emit import region_source, support_source
+from .operators import Addition, Convolution, Operator, Pooling, Tensor
+from .program import Device, Program, Region, compile_regions
+from .regions import Stretch, cut, merged, outline
+from .tiling import Geometry, conv_tile, pool_tile
+
+#: The device that models are built for.
+DEVICE = Device()
+MAX_KERNEL, MAX_STRIDE = 11, 4
+
+
+@dataclass
+class Report:
+    """What became of the last model: the device's programs, and why the rest is not there."""
+
+    programs: list[Program]
+    host: list[tuple[str, str, str]]  # variable, operator, reason
+
+
+REPORT = Report([], [])
+_refused: dict[str, str] = {}  # variable -> reason, until the report takes it
+
+
+# --- 1. compound operators: what the device computes in one go ----------------------------------
+
+x, w, bias, residual = wildcard(), is_const(), is_const(), wildcard()
+product = is_op("relax.nn.conv2d")(x, w)
+biased = product | is_op("relax.add")(product, bias)
+added = biased | is_op("relax.add")(biased, residual) | is_op("relax.add")(residual, biased)
+relu = is_op("relax.nn.relu")(added)
+
+conv = compound(
+    "npu.conv",
+    relu | added,
+    parts={"x": x, "w": w, "bias": bias, "residual": residual, "product": product, "relu": relu},
+    targets=["llvm"],
+    opt_level=0,
+)
+
+image = wildcard()
+window = is_op("relax.nn.max_pool2d")(image)
+pool = compound(
+    "npu.pool", window, parts={"x": image, "window": window}, targets=["llvm"], opt_level=0
+)
+
+a, b = wildcard(), wildcard()
+total = is_op("relax.add")(a, b)
+positive = is_op("relax.nn.relu")(total)
+add = compound(
+    "npu.add",
+    positive | total,
+    parts={"a": a, "b": b, "relu": positive},
+    targets=["llvm"],
+    opt_level=0,
+)
+
+
+# --- 2. constraints: what the device cannot, with the reason -------------------------------------
+
+
+def noted(check):
+    """A check whose reasons are kept for the report."""
+
+    def noting(match: Match) -> bool | str:
+        reason = _unusable(match) or check(match)
+        if reason is None:
+            _refused.pop(match.root.name, None)
+            return True
+        _refused[match.root.name] = reason
+        return reason
+
+    return noting
+
+
+def _unusable(match: Match) -> str | None:
+    if not match.static:
+        return "a shape is known only at run time"
+    if any(0 in match.dims(name) for name in match.parts):
+        return "a tensor is empty"
+    if match.dtype() != "float32":
+        return f"the device computes in float32, not {match.dtype()}"
+    return None
+
+
+@conv.check
+@noted
+def _(match: Match) -> str | None:
+    attrs = match["product"].attrs
+    if int(attrs.groups) != 1:
+        return f"{attrs.groups} groups: the array has one"
+    if "bias" in match and match.dims("bias") != [1, match.dims()[1], 1, 1]:
+        return f"a constant of shape {match.dims('bias')} is no bias"
+    if "residual" in match and match.dims("residual") != match.dims():
+        return f"a residual of shape {match.dims('residual')} would be broadcast"
+    return _window_reason(match, "product", conv_tile)
+
+
+@pool.check
+@noted
+def _(match: Match) -> str | None:
+    return _window_reason(match, "window", pool_tile)
+
+
+@add.check
+@noted
+def _(match: Match) -> str | None:
+    shapes = match.dims("a"), match.dims("b")
+    return None if shapes[0] == shapes[1] else f"shapes {shapes} differ"
+
+
+def _window_reason(match: Match, part: str, tile) -> str | None:
+    attrs = match[part].attrs
+    over = _geometry(match.dims("x"), match.dims(), _window(match, part))
+    layout = attrs.data_layout if part == "product" else attrs.layout
+    if layout != "NCHW":
+        return f"layout {layout}"
+    if any(int(d) != 1 for d in attrs.dilation):
+        return f"dilation {[int(d) for d in attrs.dilation]}"
+    if max(over.kernel) > MAX_KERNEL or max(over.strides) > MAX_STRIDE:
+        return f"kernel {over.kernel}, strides {over.strides}: at most {MAX_KERNEL}, {MAX_STRIDE}"
+    if any(int(p) >= over.kernel[k % 2] for k, p in enumerate(attrs.padding)):
+        return f"pads {[int(p) for p in attrs.padding]} hide the kernel"
+    if tile(over, DEVICE.scratchpad) is None:
+        return f"one window of {over.kernel} exceeds the scratchpad"
+    return None
+
+
+# --- 3. attributes: what the device must know of a match -----------------------------------------
+
+
+@conv.attributes
+def _(match: Match) -> dict[str, object]:
+    return _window(match, "product") | _roles(match) | {"relu": "relu" in match}
+
+
+@pool.attributes
+def _(match: Match) -> dict[str, object]:
+    return _window(match, "window") | _roles(match)
+
+
+@add.attributes
+def _(match: Match) -> dict[str, object]:
+    return _roles(match) | {"relu": "relu" in match}
+
+
+def _window(match: Match, part: str) -> dict[str, list[int]]:
+    attrs = match[part].attrs
+    kernel = match.dims("w")[2:] if part == "product" else [int(k) for k in attrs.pool_size]
+    return {
+        "kernel": kernel,
+        "strides": [int(s) for s in attrs.strides],
+        "pads": [int(p) for p in attrs.padding][:2],
+    }
+
+
+def _geometry(x: list[int], y: list[int], found: dict[str, list[int]]) -> Geometry:
+    pairs = (tuple(found[name]) for name in ("kernel", "strides", "pads"))
+    return Geometry(x[1], tuple(x[2:]), y[1], tuple(y[2:]), *pairs)
+
+
+def _roles(match: Match) -> dict[str, int]:
+    """Which operand of the kernel each part is; one tensor may play two parts."""
+    names = ("x", "w", "bias", "residual", "a", "b")
+    return {name: match.inputs.index(match[name]) for name in names if name in match}
+
+
+# --- 4. regions: kernels that follow each other keep their tensors on the device -----------------
+
+
+@step("npu.offload", after="npu.add", target="llvm", opt_level=0)
+def offload(module: IRModule) -> IRModule:
+    """Every stretch of the kernels above becomes one, whose C text drives the device.
+
+    Raises:
+        BuildError: the device's memory is too small.
+    """
+    kernels = {gv: f.attrs for gv, f in module.functions_items() if _is_ours(f)}
+    blocks = cut(module["main"], lambda b: _kernel(b) in kernels)
+    stretches = [part for block in blocks for part in block if isinstance(part, Stretch)]
+    tensors: dict[relax.Expr, Tensor] = {}
+    regions = [
+        Region(
+            f"npu_region_{number}",
+            tuple(_tensor(var, tensors) for var in stretch.inputs),
+            tuple(_tensor(var, tensors) for var in stretch.outputs),
+            tuple(_operator(b, kernels[_kernel(b)], tensors) for b in stretch.bindings),
+        )
+        for number, stretch in enumerate(stretches)
+    ]
+    REPORT.programs = compile_regions(regions, DEVICE)
+    REPORT.host = [_excuse(part) for block in blocks for part in block if _is_host_call(part)]
+    _refused.clear()
+    driven = {}
+    for stretch, program in zip(stretches, REPORT.programs, strict=True):
+        weights = [tensors[constant] for constant in stretch.constants]
+        driven[stretch] = _driven(merged(module, stretch), program, weights)
+    return outline(module, blocks, driven)
+
+
+def _is_ours(function: object) -> bool:
+    return isinstance(function, tirx.PrimFunc) and str(
+        function.attrs.get("Composite", "")
+    ).startswith("npu.")
+
+
+def _kernel(binding: relax.Binding) -> object:
+    value = binding.value
+    return value.args[0] if isinstance(value, relax.Call) and value.op == _CALL_TIR else None
+
+
+def _driven(kernel: tirx.PrimFunc, program: Program, weights: list[Tensor]) -> tirx.PrimFunc:
+    program.check()
+    return kernel.with_attrs(
+        {
+            "Composite": "npu.region",
+            "region": program.region.name,
+            "op_pattern": 8,  # nothing is fused with it
+            "c_source": region_source(program, weights),
+            "c_support": support_source(),
+        }
+    )
+
+
+# --- 5. operators: a kernel of Relax as an operator of the device --------------------------------
+
+
+def _operator(binding: relax.VarBinding, attrs, tensors: dict[relax.Expr, Tensor]) -> Operator:
+    found, operands = attrs["attributes"], binding.value.args[1].fields
+    name, output = binding.var.name, _tensor(binding.var, tensors)
+
+    def role(part: str) -> Tensor | None:
+        return _tensor(operands[int(found[part])], tensors) if part in found else None
+
+    relu = bool(found.get("relu", False))
+    if attrs["Composite"] == "npu.add":
+        return Addition(name, output, role("a"), role("b"), relu)
+    pairs = [tuple(int(v) for v in found[key]) for key in ("kernel", "strides", "pads")]
+    if attrs["Composite"] == "npu.pool":
+        return Pooling(name, output, role("x"), *pairs)
+    return Convolution(
+        name, output, role("x"), *pairs, role("w"), role("bias"), role("residual"), relu
+    )
+
+
+def _tensor(expr: relax.Expr, tensors: dict[relax.Expr, Tensor]) -> Tensor:
+    if expr not in tensors:
+        shape = tuple(int(d) for d in expr.ty.shape.values)
+        if isinstance(expr, relax.Var):
+            tensors[expr] = Tensor(expr.name, shape)
+        else:
+            tensors[expr] = Tensor(f"weight {len(tensors)}", shape, expr.value.numpy())
+    return tensors[expr]
+
+
+def _is_host_call(part: object) -> bool:
+    return isinstance(part, relax.Binding) and isinstance(part.value, relax.Call)
+
+
+def _excuse(binding: relax.Binding) -> tuple[str, str, str]:
+    call, name = binding.value, binding.var.name
+    operator = call.args[0].name_hint if call.op == _CALL_TIR else str(call.op.name)
+    return name, operator, _refused.get(name, "the device has no such operator")
+
+
+_CALL_TIR = Op.get("relax.call_tir")
