@@ -6,6 +6,7 @@ from tvm import relax, tirx
 
 from tvm_ext.ops.elementwise import broadcast_dim
 
+from .axes import placed
 from .builder import Builder, Dim
 
 __all__ = ["align", "demanded_dims", "emit_broadcast"]
@@ -72,7 +73,7 @@ def align(
         raise ValueError(f"ranks {bb.rank(a)} and {bb.rank(b)} differ without broadcast=1")
     if not broadcast or axis is None:
         return b
-    trailing = bb.rank(a) - (axis % bb.rank(a)) - bb.rank(b)
+    trailing = bb.rank(a) - placed(axis, bb.rank(a)) - bb.rank(b)
     if trailing <= 0:
         return b
     return bb.emit(relax.op.reshape(b, [*bb.shape(b), *[1] * trailing]))

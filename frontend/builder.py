@@ -12,6 +12,7 @@ from tvm.sym import Analyzer, ConstIntBound
 from tvm_ext.ops.narrow import STORAGE, stored
 
 from .known import Known, simplified
+from .limits import Limits
 
 __all__ = ["Builder", "Dim"]
 
@@ -28,9 +29,10 @@ class Builder:
     symbolic dims.
     """
 
-    def __init__(self, opsets: dict[str, int]):
+    def __init__(self, opsets: dict[str, int], limits: Limits | None = None):
         self.bb = relax.BlockBuilder()
         self.opsets = opsets
+        self.limits = limits or Limits()
         self.node: ir.Node | None = None
         self.walk: object = None  # the graph walk, which converts subgraphs
         self.origin: dict[str, ir.Node] = {}  # variable name -> the node that emitted it

@@ -8,6 +8,7 @@ from tvm_ext.errors import ModelError
 from tvm_ext.ops.narrow import STORAGE
 
 from .builder import Builder
+from .limits import check_value
 
 __all__ = ["checked", "dtype_of"]
 
@@ -18,7 +19,7 @@ def dtype_of(dtype: ir.DataType | None, name: str | None) -> str:
     Raises:
         ModelError: the type is missing or not supported.
     """
-    if dtype is None:
+    if dtype in (None, ir.DataType.UNDEFINED):
         raise ModelError(f"value {name!r} has no element type")
     if dtype == ir.DataType.STRING:
         raise ModelError(f"value {name!r} holds strings, which are not supported")
@@ -26,7 +27,7 @@ def dtype_of(dtype: ir.DataType | None, name: str | None) -> str:
 
 
 def checked(builder: Builder, value: ir.Value, result: relax.Expr) -> relax.Expr:
-    """``result`` with every dim bound, and in agreement with what the model declares."""
+    """``result`` with every dim bound, in agreement with what the model declares and the limits."""
     ty = result.ty
     if not isinstance(ty, relax.TensorType):
         return result
@@ -41,7 +42,11 @@ def checked(builder: Builder, value: ir.Value, result: relax.Expr) -> relax.Expr
             for k, d in enumerate(declared)
         ]
         return builder.match(result, dims)
-    _check_shape(value, declared, builder.shape(result))
+    inferred = builder.shape(result)
+    if any(isinstance(dim, int) and dim < 0 for dim in inferred):
+        raise ValueError(f"the result has the shape {inferred}")
+    _check_shape(value, declared, inferred)
+    check_value(value.name, inferred, np.dtype(builder.dtype(result)).itemsize, builder.limits)
     return result
 
 

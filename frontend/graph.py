@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 from tvm import IRModule, relax, tirx
 from tvm.error import InternalError
@@ -17,6 +18,7 @@ from . import shape_arithmetic
 from .builder import Builder
 from .declared import checked, dtype_of
 from .known import Known
+from .limits import Limits, check_value
 from .refusal import refusal, summary, unsupported
 from .table import lookup
 
@@ -56,19 +58,20 @@ class Conversion:
     values: dict[str, str]
 
 
-def convert(model: ir.Model) -> Conversion:
+def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
     """Convert ``model``; ``main`` takes the graph inputs in order, initializers are constants.
 
     Raises:
         ConversionError: lists every node that cannot be converted.
         ModelError: an inferred type or shape contradicts the declared one.
+        ModelLimitError: a value is larger than ``limits`` allow.
     """
     missing = unsupported(model)
     if missing:
         raise ConversionError(missing)
 
     graph = model.graph
-    builder = Builder(dict(model.opset_imports))
+    builder = Builder(dict(model.opset_imports), limits)
     walk = _Walk(builder)
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
     params = [walk.parameter(value) for value in inputs]
@@ -78,11 +81,13 @@ def convert(model: ir.Model) -> Conversion:
         with builder.bb.dataflow() if straight else nullcontext():
             walk.graph(graph)
             # After a failure the block is incomplete; leave the builder before reporting.
-            outputs = [] if walk.failures else [walk.output(value) for value in graph.outputs]
+            outputs = [] if walk.failed else walk.outputs(graph)
             results = relax.Tuple(outputs)
             if straight:
                 results = builder.bb.emit_output(results)
         builder.bb.emit_func_output(results)
+    if walk.errors:
+        raise walk.errors[0]
     if walk.failures:
         raise ConversionError(walk.failures) from walk.cause
     module = builder.bb.get()
@@ -120,6 +125,7 @@ class _Walk:
         builder.walk = self
         self.values: dict[ir.Value, relax.Expr] = {}
         self.dims: dict[str, tirx.Var] = {}  # symbolic dims of the model by name
+        self.errors: list[ModelError] = []  # raised when the builder has been left
         self.failures: list[UnsupportedNode] = []
         self.cause: Exception | None = None  # of the first failure
         self.functions = 0  # made of subgraphs
@@ -134,6 +140,7 @@ class _Walk:
             )
         shape = [self._dim(dim, value.name, axis) for axis, dim in enumerate(value.shape)]
         dtype = dtype_of(value.dtype, value.name)
+        check_value(value.name, shape, np.dtype(dtype).itemsize, self.builder.limits)
         held = relax.TensorType(shape, STORAGE.get(dtype, dtype))
         var = self.builder.of_element(relax.Var(_identifier(value.name), held), dtype)
         self.values[value] = var
@@ -165,12 +172,19 @@ class _Walk:
             self.values[value] = self.builder.const(array)
         return self.values.get(value)
 
-    def output(self, value: ir.Value) -> relax.Expr:
-        """The Relax expression of a graph output."""
-        result = self.tensor(value)
-        if not isinstance(result.ty, relax.TensorType):
-            raise ModelError(f"output {value.name!r} is {value.type}; only tensors leave a model")
-        return result
+    @property
+    def failed(self) -> bool:
+        """Whether anything could not be converted."""
+        return bool(self.errors or self.failures)
+
+    def outputs(self, graph: ir.Graph) -> list[relax.Expr]:
+        """The Relax expressions of the outputs of a model."""
+        results = [self.tensor(value) for value in graph.outputs]
+        for value, result in zip(graph.outputs, results, strict=True):
+            if not isinstance(result.ty, relax.TensorType):
+                what = f"output {value.name!r} is {value.type}"
+                self.errors.append(ModelError(f"{what}; only tensors leave a model"))
+        return results
 
     # --- subgraphs, for the converters of control flow ------------------------------------
 
@@ -180,11 +194,11 @@ class _Walk:
         Raises:
             NotImplementedError: it has nodes that cannot be converted.
         """
-        node, failures = self.builder.node, len(self.failures)
+        node, failures = self.builder.node, len(self.failures) + len(self.errors)
         self.values.update(zip(graph.inputs, arguments, strict=True))
         self.graph(graph)
         self.builder.node = node
-        if len(self.failures) > failures:
+        if len(self.failures) + len(self.errors) > failures:
             raise NotImplementedError(f"subgraph {graph.name!r} cannot be converted")
         return [self.tensor(value) for value in graph.outputs]
 
@@ -260,9 +274,9 @@ class _Walk:
             results = self._fold(node, operands) or _call(function, self.builder, operands, node)
             for value, result in zip(node.outputs, results, strict=False):
                 self.values[value] = checked(self.builder, value, result)
+        except ModelError as error:
+            self.errors.append(error)
         except _REFUSALS as reason:
-            if isinstance(reason, ModelError):
-                raise
             text = str(reason) if isinstance(reason, NotImplementedError) else summary(reason)
             self.failures.append(refusal(node, opset, since, text))
             self.cause = self.cause or reason

@@ -1,8 +1,9 @@
 """What a model may ask of this process."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from math import prod
 
 import onnx_ir as ir
 
@@ -10,7 +11,7 @@ from tvm_ext.errors import ModelError, ModelLimitError
 
 from .traverse import nodes, tensors
 
-__all__ = ["Limits", "check_size"]
+__all__ = ["Limits", "check_size", "check_value"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Limits:
     """What a model may ask of this process before it is refused.
 
     Attributes:
-        bytes: size of the model file, of all its tensors together, and of any one declared value.
+        bytes: size of the model file, of all its tensors together, and of any one value.
         nodes: nodes in all graphs once model-local functions are inlined.
         nesting: depth of subgraphs, likewise.
     """
@@ -50,6 +51,20 @@ def check_size(model: ir.Model, limits: Limits) -> None:
             raise ModelLimitError(
                 f"the model has {value} {what}, over the limit of {limit} (see Limits)"
             )
+
+
+def check_value(name: str | None, shape: Iterable[object], itemsize: int, limits: Limits) -> None:
+    """Count each symbolic dim as 1.
+
+    Raises:
+        ModelLimitError: the value has more bytes than ``limits`` allow.
+    """
+    dims = list(shape)
+    if prod(dim for dim in dims if isinstance(dim, int)) * itemsize > limits.bytes:
+        raise ModelLimitError(
+            f"value {name!r} has the shape [{', '.join(map(str, dims))}], "
+            f"over the limit of {limits.bytes} bytes (see Limits)"
+        )
 
 
 def _inlined_size(

@@ -96,7 +96,7 @@ def _from_proto(
             f"{source} has IR version {proto.ir_version}; the installed onnx {onnx.__version__} "
             f"knows up to {onnx.IR_VERSION}: update onnx, or export for an older version"
         )
-    check_imports({entry.domain: entry.version for entry in proto.opset_import}, source)
+    check_imports(((entry.domain, entry.version) for entry in proto.opset_import), source)
     try:
         model = ir.from_proto(proto)
         _place_external_data(model, source, path)

@@ -1,13 +1,13 @@
 """Whether a model is one that the installed onnx defines."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import onnx
 import onnx_ir as ir
 
-from tvm_ext.errors import ModelError, ModelLimitError
+from tvm_ext.errors import ModelError
 
-from .limits import Limits
+from .limits import Limits, check_value
 from .traverse import nodes, tensors
 
 __all__ = ["INVALID", "check_imports", "check_opsets", "check_values", "first_line"]
@@ -25,11 +25,17 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else repr(error)
 
 
-def check_imports(imports: Mapping[str, int], source: str) -> None:
-    """Every imported ai.onnx opset is one that onnx knows; other domains are anybody's."""
+def check_imports(imports: Iterable[tuple[str, int]], source: str) -> None:
+    """A domain has one version; that of ai.onnx is known to onnx, other domains are anybody's."""
     known = onnx.defs.onnx_opset_version()
-    for domain, version in imports.items():
-        if domain in ("", "ai.onnx") and not 1 <= version <= known:
+    found: dict[str, int] = {}
+    for domain, version in imports:
+        name = domain or "ai.onnx"
+        if found.setdefault(name, version) != version:
+            raise ModelError(
+                f"{source} imports two opsets of the domain {name}: {found[name]} and {version}"
+            )
+        if name == "ai.onnx" and not 1 <= version <= known:
             raise ModelError(
                 f"{source} needs opset {version}; the installed onnx {onnx.__version__} knows "
                 f"1 to {known}: update onnx, or export for an older opset"
@@ -39,9 +45,9 @@ def check_imports(imports: Mapping[str, int], source: str) -> None:
 def check_opsets(model: ir.Model, source: str) -> None:
     """As :func:`check_imports`, and the domain ai.onnx has one name, and is there if used."""
     imports = model.graph.opset_imports
+    check_imports(imports.items(), source)
     if "ai.onnx" in imports:  # the same domain by its other name; nodes are normalised already
         imports.setdefault("", imports.pop("ai.onnx"))
-    check_imports(imports, source)
     if "" not in imports and any(node.domain == "" for node, _ in nodes(model.graph)):
         raise ModelError(f"{source} imports no opset of the domain ai.onnx")
 
@@ -60,15 +66,8 @@ def check_values(model: ir.Model, source: str, limits: Limits) -> None:
     for value in declared:
         if value.shape is None:
             continue
-        elements = 1
-        for dim in value.shape:
-            if isinstance(dim, int) and dim < 0:
-                raise ModelError(f"{source}: value {value.name!r} is declared {value.shape}")
-            elements *= dim if isinstance(dim, int) else 1
+        if any(isinstance(dim, int) and dim < 0 for dim in value.shape):
+            raise ModelError(f"{source}: value {value.name!r} is declared {value.shape}")
         # Strings have no fixed size: at least one byte each.
-        sized = value.dtype is not None and value.dtype != ir.DataType.STRING
-        if elements * (value.dtype.itemsize if sized else 1) > limits.bytes:
-            raise ModelLimitError(
-                f"{source}: value {value.name!r} is declared {value.shape}, "
-                f"over the limit of {limits.bytes} bytes"
-            )
+        sized = value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING)
+        check_value(value.name, value.shape, value.dtype.itemsize if sized else 1, limits)

@@ -160,7 +160,7 @@ def import_model(
     for step in steps.phase("import"):
         advance(step.name)
         source = _run_step(step, source)
-    return convert(source)
+    return convert(source, limits)
 
 
 def _run_step(step: pipeline.Step, value: Program) -> Program:

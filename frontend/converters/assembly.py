@@ -3,6 +3,7 @@
 from tvm_ext.ops import assembly as ops
 
 from .. import window as windows
+from ..axes import placed
 from ..table import converter
 
 
@@ -19,6 +20,6 @@ def col2im(bb, x, image_shape, block_shape, *, dilations=None, pads=None, stride
 def tensor_scatter(bb, past_cache, update, write_indices=None, *, axis=-2, mode="linear"):
     if mode not in ("linear", "circular"):
         raise NotImplementedError(f"mode {mode!r}")
-    axis %= bb.rank(past_cache)
+    axis = placed(axis, bb.rank(past_cache))
     return bb.emit_te(ops.tensor_scatter, past_cache, update, write_indices, axis,
                       mode == "circular")  # fmt: skip

@@ -9,6 +9,7 @@ from tvm import relax, tirx
 
 from tvm_ext.ops import constant as ops
 
+from ..axes import placed
 from ..table import converter
 
 
@@ -87,7 +88,7 @@ def _range(bb, start, limit, delta, compute_dtype):
 
 @converter("OneHot", 9, 11, 28)
 def one_hot(bb, indices, depth, values, *, axis=-1):
-    axis %= bb.rank(indices) + 1
+    axis = placed(axis, bb.rank(indices) + 1)
     known = bb.static(depth)
     if known is not None and known.dtype != object:
         size = int(known.item())

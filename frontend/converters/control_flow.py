@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 from tvm_ext.ops import scan as ops
 
+from ..axes import placed
 from ..table import converter
 from .shape import te_dims
 
@@ -57,7 +58,7 @@ def scan(
     carried = len(operands) - num_scan_inputs
     state, sequences = list(operands[:carried]), operands[carried:]
     axes = [
-        axis % bb.rank(x)
+        placed(axis, bb.rank(x))
         for axis, x in zip(scan_input_axes or [0] * len(sequences), sequences, strict=True)
     ]
     backward = scan_input_directions or [0] * len(sequences)
@@ -80,7 +81,7 @@ def scan(
     for x, place, flipped in zip(stacked, places, reverse, strict=True):
         x = bb.match(x, [length, *bb.shape(x)[1:]])
         x = bb.emit(relax.op.flip(x, 0)) if flipped else x
-        outputs.append(_move_first_axis(bb, x, place % bb.rank(x)))
+        outputs.append(_move_first_axis(bb, x, placed(place, bb.rank(x))))
     return (*results[:carried], *outputs)
 
 

@@ -4,6 +4,7 @@ from tvm import relax, tirx
 
 from tvm_ext.ops import expansion as ops
 
+from ..axes import placed
 from ..table import converter
 
 
@@ -37,7 +38,8 @@ def broadcast_dim(bb, a, b):
 @converter("Tile", 1)
 def tile_axis(bb, x, tiles, axis):
     (count,), (at,) = bb.ints(tiles, "tiles"), bb.ints(axis, "axis")
-    return _tile(bb, x, [count if k == at % bb.rank(x) else 1 for k in range(bb.rank(x))])
+    at = placed(at, bb.rank(x))
+    return _tile(bb, x, [count if k == at else 1 for k in range(bb.rank(x))])
 
 
 @converter("Tile", 6, 13)

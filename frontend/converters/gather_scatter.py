@@ -4,19 +4,20 @@ from tvm import tirx
 
 from tvm_ext.ops import gather_scatter as ops
 
+from ..axes import placed
 from ..table import converter
 
 
 @converter("Gather", 1, 11, 13)
 def gather(bb, x, indices, *, axis=0):
-    axis %= bb.rank(x)
+    axis = placed(axis, bb.rank(x))
     _readable(bb, x, [axis], bb.shape(indices))
     return bb.emit_te(ops.gather, x, indices, axis)
 
 
 @converter("GatherElements", 11, 13)
 def gather_elements(bb, x, indices, *, axis=0):
-    axis %= bb.rank(x)
+    axis = placed(axis, bb.rank(x))
     _readable(bb, x, [axis], bb.shape(indices))
     return bb.emit_te(ops.gather_elements, x, indices, axis)
 
@@ -41,7 +42,8 @@ def scatter(bb, data, indices, updates, *, axis=0):
 
 @converter("ScatterElements", 16, 18)
 def scatter_elements(bb, data, indices, updates, *, axis=0, reduction="none"):
-    return bb.emit_te(ops.scatter_elements, data, indices, updates, axis % bb.rank(data), reduction)
+    axis = placed(axis, bb.rank(data))
+    return bb.emit_te(ops.scatter_elements, data, indices, updates, axis, reduction)
 
 
 @converter("ScatterND", 11, 13)

@@ -7,6 +7,7 @@ from tvm_ext.ops import arithmetic
 from tvm_ext.ops import normalization as ops
 from tvm_ext.ops.instance_norm import instance_norm
 
+from ..axes import placed
 from ..broadcasting import emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..table import converter
@@ -19,7 +20,17 @@ _STASH = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}
 def instance_normalization(bb, x, scale, bias, *, epsilon=1e-5):
     if bb.rank(x) < 3:
         raise NotImplementedError(f"rank {bb.rank(x)}, needs [N, C, D1, ...]")
+    channels = bb.shape(x)[1]
+    scale, bias = (_of_channels(bb, operand, channels) for operand in (scale, bias))
     return bb.emit_te(instance_norm, x, scale, bias, epsilon)
+
+
+def _of_channels(bb, operand, channels):
+    """``operand``, which has one element per channel: provably, or asserted at run time."""
+    (given,) = bb.shape(operand)
+    if isinstance(given, int) and isinstance(channels, int) and given != channels:
+        raise ValueError(f"{given} elements for {channels} channels")
+    return operand if bb.equal(given, channels) else bb.match(operand, [channels])
 
 
 @converter("InstanceNormalization", 1)
@@ -35,7 +46,7 @@ def layer_normalization(bb, x, scale, bias=None, *, axis=-1, epsilon=1e-5, stash
     scale = aligned(bb, scale, rank)
     bias = None if bias is None else aligned(bb, bias, rank)
     statistics = _STASH[stash_type] if len(bb.node.outputs) > 1 else None
-    axes = list(range(axis % rank, rank))
+    axes = list(range(placed(axis, rank), rank))
     results = bb.emit_te(
         ops.normalize, x, scale, bias, axes, epsilon, statistics=statistics,
         primfunc_name_hint="layer_norm",
@@ -48,7 +59,7 @@ def layer_normalization(bb, x, scale, bias=None, *, axis=-1, epsilon=1e-5, stash
 @converter("RMSNormalization", 23)
 def rms_normalization(bb, x, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
     rank = bb.rank(x)
-    axes = list(range(axis % rank, rank))
+    axes = list(range(placed(axis, rank), rank))
     return bb.emit_te(
         ops.normalize, x, aligned(bb, scale, rank), None, axes, epsilon, centred=False,
         primfunc_name_hint="rms_norm",

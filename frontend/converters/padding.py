@@ -5,6 +5,7 @@ from tvm import relax, tirx
 
 from tvm_ext.ops import padding as ops
 
+from ..axes import placed_all
 from ..table import converter
 from .shape import te_dims
 
@@ -30,10 +31,13 @@ def pad_axes(bb, x, pads, constant_value=None, axes=None, *, mode="constant"):
     if axes is None:
         axes = list(range(bb.rank(x)))
     elif bb.static(axes) is not None:
-        axes = [axis % bb.rank(x) for axis in bb.ints(axes, "axes")]
+        axes = placed_all(bb.ints(axes, "axes"), bb.rank(x))
     if bb.static(pads) is None or not isinstance(axes, list):
         return _pad_at_run_time(bb, x, pads, value, axes, mode)
-    return _pad(bb, x, bb.dims(pads), value, axes, mode)
+    sizes = bb.dims(pads)
+    if len(sizes) != 2 * len(axes):
+        raise ValueError(f"{len(sizes)} pads for {len(axes)} axes")
+    return _pad(bb, x, sizes, value, axes, mode)
 
 
 def _scalar(bb, x, value):

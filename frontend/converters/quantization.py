@@ -14,6 +14,7 @@ from tvm_ext.ops import quantization as ops
 from tvm_ext.ops.float8 import FORMATS
 from tvm_ext.ops.narrow import FLOAT4, INTEGERS
 
+from ..axes import placed
 from ..broadcasting import emit_broadcast
 from ..precision import cast, constant
 from ..table import converter
@@ -141,7 +142,7 @@ def _granularity(bb, x, scale, axis, block_size):
     """The axis that a scale goes along, and the block size (0: not blocked)."""
     if bb.rank(scale) == 0 or bb.shape(scale) == [1]:
         return 0, 0
-    axis %= bb.rank(x)
+    axis = placed(axis, bb.rank(x))
     if bb.rank(scale) == 1 and not block_size:
         return axis, 0
     if bb.rank(scale) != bb.rank(x) or not block_size:

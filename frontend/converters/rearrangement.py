@@ -4,6 +4,7 @@ from tvm import relax
 
 from tvm_ext.ops import rearrangement as ops
 
+from ..axes import placed_all
 from ..table import converter
 from .shape import reshaped
 
@@ -16,6 +17,8 @@ def depth_to_space_1(bb, x, *, blocksize):
 @converter("DepthToSpace", 11, 13, 28)
 def depth_to_space(bb, x, *, blocksize, mode="DCR"):
     n, c, h, w = bb.shape(x)
+    if isinstance(c, int) and c % (blocksize * blocksize):
+        raise ValueError(f"{c} channels in blocks of {blocksize} x {blocksize}")
     b, depth = blocksize, bb.simplify(c // (blocksize * blocksize))
     split = [n, b, b, depth, h, w] if mode == "DCR" else [n, depth, b, b, h, w]
     order = [0, 3, 4, 1, 5, 2] if mode == "DCR" else [0, 1, 4, 2, 5, 3]
@@ -43,5 +46,5 @@ def _regroup(bb, x, split, order, shape):
 
 @converter("ReverseSequence", 10, 28)
 def reverse_sequence(bb, x, sequence_lens, *, batch_axis=1, time_axis=0):
-    rank = bb.rank(x)
-    return bb.emit_te(ops.reverse_sequence, x, sequence_lens, time_axis % rank, batch_axis % rank)
+    time_axis, batch_axis = placed_all((time_axis, batch_axis), bb.rank(x))
+    return bb.emit_te(ops.reverse_sequence, x, sequence_lens, time_axis, batch_axis)

@@ -6,6 +6,7 @@ from tvm import relax
 
 from tvm_ext.ops import reduction as ops
 
+from ..axes import placed_all
 from ..builder import Builder
 from ..table import converter
 
@@ -46,10 +47,7 @@ for _op_type, _row in _REDUCTIONS.items():
 
 def _reduce(bb: Builder, compute: Callable, data: relax.Expr, axes, keepdims) -> relax.Var:
     rank = bb.rank(data)
-    outside = [axis for axis in axes if not -rank <= axis < rank]
-    if outside:
-        raise ValueError(f"axes {outside} of a tensor of rank {rank}")
-    chosen = {axis % rank for axis in axes}
+    chosen = placed_all(axes, rank)
     return bb.emit_te(compute, data, [k in chosen for k in range(rank)], bool(keepdims))
 
 

@@ -9,6 +9,7 @@ from tvm import relax
 from tvm_ext.ops import resize as ops
 from tvm_ext.ops.resize import Sampling
 
+from ..axes import placed_all
 from ..table import converter
 from .shape import te_dims
 
@@ -141,7 +142,7 @@ def _resize(
     policy="stretch",
 ):
     rank = bb.rank(x)
-    axes = [axis % rank for axis in axes] if axes else list(range(rank))
+    axes = placed_all(axes, rank) if axes else list(range(rank))
     plan = [
         a for a in _plan(bb, x, axes, scales, sizes, roi, policy) if not _untouched(bb, a, sampling)
     ]

@@ -4,6 +4,7 @@ from tvm import relax, tirx
 
 from tvm_ext.ops.search import arg_extremum, sign_flipped
 
+from ..axes import placed
 from ..table import converter
 from .selection import leading
 from .shape import scalar, te_sizes
@@ -12,7 +13,7 @@ from .shape import scalar, te_sizes
 def _register_arg(op_type, largest):
     @converter(op_type, 12, 13)
     def arg(bb, data, *, axis=0, keepdims=1, select_last_index=0):
-        axis = _checked_axis(bb, data, axis)
+        axis = placed(axis, bb.rank(data))
         return bb.emit_te(
             arg_extremum, data, axis, bool(keepdims), largest, bool(select_last_index)
         )
@@ -44,7 +45,10 @@ def top_k_1(bb, x, *, axis=-1, k):
 
 def _top_k(bb, x, k, axis, largest):
     """``k`` is an int or a dim; a dim that exceeds the axis takes all of it."""
-    axis = _checked_axis(bb, x, axis)
+    axis = placed(axis, bb.rank(x))
+    along = bb.shape(x)[axis]
+    if isinstance(k, int) and not 0 <= k <= (along if isinstance(along, int) else k):
+        raise ValueError(f"the {k} largest of {along} elements")
     if bb.dtype(x).startswith("uint"):  # the sort knows signed numbers only
         values, places = _top_k(bb, bb.emit_te(sign_flipped, x), k, axis, largest)
         return bb.emit_te(sign_flipped, values), places
@@ -53,12 +57,5 @@ def _top_k(bb, x, k, axis, largest):
     values, places = (bb.emit(relax.TupleGetItem(both, which)) for which in range(2))
     if static:
         return values, places
-    count = bb.simplify(tirx.min(*te_sizes([k, bb.shape(x)[axis]])))
+    count = bb.simplify(tirx.min(*te_sizes([k, along])))
     return leading(bb, values, count, axis), leading(bb, places, count, axis)
-
-
-def _checked_axis(bb, x, axis):
-    rank = bb.rank(x)
-    if not -rank <= axis < rank:
-        raise ValueError(f"axis {axis} of a tensor of rank {rank}")
-    return axis % rank

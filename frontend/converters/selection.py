@@ -6,6 +6,7 @@ from tvm import relax
 from tvm_ext.ops import selection as ops
 from tvm_ext.ops.non_max_suppression import non_max_suppression as nms
 
+from ..axes import placed
 from ..table import converter
 from .slicing import take_slice
 
@@ -27,7 +28,7 @@ def nonzero(bb, x):
 def compress(bb, x, condition, *, axis=None):
     if axis is None:
         x, axis = _flat(bb, x), 0
-    axis %= bb.rank(x)
+    axis = placed(axis, bb.rank(x))
     found = bb.emit_te(ops.true_positions, condition, bb.shape(x)[axis])
     positions, count = _outputs(bb, found, 2)
     return bb.emit_te(ops.take_first, x, positions, axis, bb.dims(count)[0])
@@ -37,7 +38,7 @@ def compress(bb, x, condition, *, axis=None):
 def unique(bb, x, *, axis=None, sorted=1):
     if axis is None:
         x, axis = _flat(bb, x), 0
-    axis %= bb.rank(x)
+    axis = placed(axis, bb.rank(x))
     keys = x if bb.rank(x) == 1 else _outputs(bb, bb.emit_te(ops.slice_ranks, x, axis), 2)[0]
     comparable = _COMPARABLE.get(bb.dtype(keys))
     if comparable:

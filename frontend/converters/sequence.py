@@ -9,6 +9,7 @@ from tvm import relax
 
 from tvm_ext.ops import sequence as ops
 
+from ..axes import placed
 from ..table import converter
 from .shape import reshaped
 from .slicing import split_along
@@ -61,7 +62,7 @@ def sequence_erase(bb, sequence, position=None):
 
 @converter("SplitToSequence", 11, 24)
 def split_to_sequence(bb, x, split=None, *, axis=0, keepdims=1):
-    axis %= bb.rank(x)
+    axis = placed(axis, bb.rank(x))
     dim = bb.shape(x)[axis]
     if split is not None and bb.rank(split) == 1:
         return _sequence(bb, split_along(bb, x, axis, bb.ints(split, "split")))
@@ -80,11 +81,11 @@ def split_to_sequence(bb, x, split=None, *, axis=0, keepdims=1):
 def concat_from_sequence(bb, sequence, *, axis, new_axis=0):
     items = _items(bb, sequence)
     if new_axis:
-        axis %= bb.rank(items[0]) + 1
+        axis = placed(axis, bb.rank(items[0]) + 1)
         items = [bb.emit(relax.op.expand_dims(item, axis)) for item in items]
-    return (
-        items[0] if len(items) == 1 else bb.emit(relax.op.concat(items, axis % bb.rank(items[0])))
-    )
+    if len(items) == 1:
+        return items[0]
+    return bb.emit(relax.op.concat(items, placed(axis, bb.rank(items[0]))))
 
 
 @converter("SequenceMap", 17)

@@ -6,6 +6,7 @@ import onnx_ir as ir
 from tvm_ext.ops import shape as shapes
 from tvm_ext.ops import signal as ops
 
+from ..axes import placed
 from ..precision import constant
 from ..table import converter
 from .shape import around_axis, reshaped, scalar, te_sizes
@@ -61,7 +62,7 @@ def _with_dim(bb, axis, size, dims, rank):
     if bb.static(axis) is None:
         size, *dims = te_sizes([size, *dims])
         return bb.dims(bb.emit_te(shapes.with_dim, axis, size, *dims, rank=rank))
-    at = bb.ints(axis, "axis")[0] % rank
+    at = placed(bb.ints(axis, "axis")[0], rank)
     return [*dims[:at], size, *dims[at + 1 :]]
 
 

@@ -7,6 +7,7 @@ from tvm import relax
 
 from tvm_ext.ops.softmax import hardmax
 
+from ..axes import placed
 from ..precision import accumulator, cast
 from ..table import converter
 
@@ -20,7 +21,7 @@ def _log_softmax(bb, x, axis):
 
 
 def _hardmax(bb, x, axis):
-    return bb.emit_te(hardmax, x, axis % bb.rank(x))
+    return bb.emit_te(hardmax, x, placed(axis, bb.rank(x)))
 
 
 def _in_float32(bb, operator, x, axis):
@@ -32,7 +33,7 @@ def _register(op_type, function):
     @converter(op_type, 1, 11)
     def over_flattened(bb, x, *, axis=1):
         rank = bb.rank(x)
-        axis = axis % rank if rank else 0
+        axis = placed(axis, rank) if rank else 0
         if axis == rank - 1:
             return function(bb, x, -1)
         shape = bb.shape(x)
