@@ -47,6 +47,11 @@ class Operator:
     output: Tensor
 
     @property
+    def kind(self) -> str:
+        """What it computes, in a word."""
+        raise NotImplementedError
+
+    @property
     def reads(self) -> tuple[Tensor, ...]:
         """The activations that it reads."""
         raise NotImplementedError
@@ -126,6 +131,10 @@ class _Windowed(Operator):
         """Compute and store one tile of the output."""
         raise NotImplementedError
 
+    def _part(self, image: int, *spans: tuple[int, int]) -> str:
+        """A tile of the output, for people."""
+        return f"{self.name}[{image}, {', '.join(f'{a}:{b}' for a, b in spans)}]"
+
     def _input(self, at: Places, local: int, image, rows, columns, channels, note) -> Copy:
         """Load what outputs ``rows`` and ``columns`` see of ``channels``."""
         over = self.geometry
@@ -181,6 +190,11 @@ class Convolution(_Windowed):
     relu: bool = False
 
     @property
+    def kind(self) -> str:
+        parts = {"bias": self.bias, "residual": self.residual, "relu": self.relu or None}
+        return "+".join(["conv", *(part for part, value in parts.items() if value is not None)])
+
+    @property
     def reads(self) -> tuple[Tensor, ...]:
         return (self.x,) if self.residual is None else (self.x, self.residual)
 
@@ -199,8 +213,7 @@ class Convolution(_Windowed):
         weight = tile.input_floats(over)  # the input is first
         bias = weight + tile.weight_floats(over)
         output = bias + tile.filters
-        note = f"{self.name} image {image} rows {rows[0]}: columns {columns[0]}: of {filters[0]}:"
-        area = image, rows, columns
+        area, note = (image, rows, columns), self._part(image, filters, rows, columns)
         if self.bias is not None:
             yield from loads(_row(at[self.bias], bias, *filters, note))
         if self.residual is not None:
@@ -252,6 +265,8 @@ class Convolution(_Windowed):
 class Pooling(_Windowed):
     """The maximum of each window; what lies outside of ``x`` does not count."""
 
+    kind = "max pool"
+
     @property
     def reads(self) -> tuple[Tensor, ...]:
         return (self.x,)
@@ -264,8 +279,7 @@ class Pooling(_Windowed):
 
     def _outputs(self, at, tile, image, rows, columns, filters, loads) -> Iterator[Command]:
         output = tile.input_floats(self.geometry)
-        note = f"{self.name} image {image} rows {rows[0]}: columns {columns[0]}: of {filters[0]}:"
-        area = image, rows, columns
+        area, note = (image, rows, columns), self._part(image, filters, rows, columns)
         yield from loads(self._input(at, 0, *area, filters, note))
         yield self._window(
             Opcode.POOL, rows, columns, filters, filters, input=0, output=output, note=note
@@ -282,6 +296,10 @@ class Addition(Operator):
     relu: bool = False
 
     @property
+    def kind(self) -> str:
+        return "add+relu" if self.relu else "add"
+
+    @property
     def reads(self) -> tuple[Tensor, ...]:
         return self.a, self.b
 
@@ -290,13 +308,12 @@ class Addition(Operator):
         if half == 0:
             raise NoTile("two floats exceed the scratchpad")
         for first, last in ranges(self.output.size, half):
-            note = f"{self.name} {first}:{last}"
+            note = f"{self.name}[{first}:{last}]"
             yield _row(at[self.a], 0, first, last, note)
             yield _row(at[self.b], half, first, last, note)
             flags = Does.RELU if self.relu else PLAIN
             yield Sum(a=0, b=half, output=0, count=last - first, flags=flags, note=note)
-            store = _row(at[self.output], 0, first, last, note, Opcode.STORE)
-            yield store
+            yield _row(at[self.output], 0, first, last, note, Opcode.STORE)
 
 
 def _row(at: int, local: int, first: int, last: int, note: str, opcode=Opcode.LOAD) -> Copy:

@@ -70,13 +70,15 @@ class Program:
         outputs = [simulator.read(self.places[t], t.shape) for t in self.region.outputs]
         return outputs, simulator.statistics
 
-    def check(self) -> None:
-        """Let the device judge the commands before any model holds them.
+    def measure(self) -> Statistics:
+        """What one run costs, weights not counted: nothing in it depends on the data.
 
         Raises:
-            BuildError: one is illegal.
+            DeviceError: a command is illegal.
         """
-        Simulator(self.device.dram, self.device.scratchpad).submit(self.commands)
+        simulator = Simulator(self.device.dram, self.device.scratchpad)
+        simulator.submit(self.commands)
+        return simulator.statistics
 
 
 def compile_regions(regions: Sequence[Region], device: Device) -> list[Program]:

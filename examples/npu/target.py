@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tvm import IRModule, relax, tirx
 from tvm.ir import Op
+from tvm.ir.expr import GenericConst
 from tvm.relax.dpl import is_const, is_op, wildcard
 
 from tvm_ext.extend import Match, compound, step
@@ -28,10 +29,22 @@ MAX_KERNEL, MAX_STRIDE = 11, 4
 
 @dataclass
 class Report:
-    """What became of the last model: the device's programs, and why the rest is not there."""
+    """What became of the last model: the device's programs, and why the rest is not there.
+
+    ``host`` has variable, operator and reason.
+    """
 
     programs: list[Program]
-    host: list[tuple[str, str, str]]  # variable, operator, reason
+    host: list[tuple[str, str, str]]
+
+    def __str__(self) -> str:
+        rows = [
+            (operator.name, operator.kind, program.region.name)
+            for program in self.programs
+            for operator in program.region.operators
+        ] + [(name, operator, f"host: {reason}") for name, operator, reason in self.host]
+        names, kinds = (max((len(row[k]) for row in rows), default=0) for k in range(2))
+        return "\n".join(f"{name:{names}}  {kind:{kinds}}  {where}" for name, kind, where in rows)
 
 
 REPORT = Report([], [])
@@ -83,8 +96,7 @@ def noted(check):
         if reason is None:
             _refused.pop(match.root.name, None)
             return True
-        _refused[match.root.name] = reason
-        return reason
+        return _refused.setdefault(match.root.name, reason)  # the first is the larger compound
 
     return noting
 
@@ -96,7 +108,12 @@ def _unusable(match: Match) -> str | None:
         return "a tensor is empty"
     if match.dtype() != "float32":
         return f"the device computes in float32, not {match.dtype()}"
+    if any(isinstance(match[name], GenericConst) for name in _ACTIVATIONS if name in match):
+        return "an activation is a constant"
     return None
+
+
+_ACTIVATIONS = "x", "residual", "a", "b"
 
 
 @conv.check
@@ -215,9 +232,8 @@ def offload(module: IRModule) -> IRModule:
 
 
 def _is_ours(function: object) -> bool:
-    return isinstance(function, tirx.PrimFunc) and str(
-        function.attrs.get("Composite", "")
-    ).startswith("npu.")
+    names = {declared.name for declared in (conv, pool, add)}
+    return isinstance(function, tirx.PrimFunc) and function.attrs.get("Composite", "") in names
 
 
 def _kernel(binding: relax.Binding) -> object:
@@ -226,7 +242,7 @@ def _kernel(binding: relax.Binding) -> object:
 
 
 def _driven(kernel: tirx.PrimFunc, program: Program, weights: list[Tensor]) -> tirx.PrimFunc:
-    program.check()
+    program.measure()  # the device refuses illegal commands now, not in the user's hands
     return kernel.with_attrs(
         {
             "Composite": "npu.region",
@@ -246,7 +262,9 @@ def _operator(binding: relax.VarBinding, attrs, tensors: dict[relax.Expr, Tensor
     name, output = binding.var.name, _tensor(binding.var, tensors)
 
     def role(part: str) -> Tensor | None:
-        return _tensor(operands[int(found[part])], tensors) if part in found else None
+        if part not in found:
+            return None
+        return _tensor(operands[int(found[part])], tensors, f"{part} of {name}")
 
     relu = bool(found.get("relu", False))
     if attrs["Composite"] == "npu.add":
@@ -259,13 +277,14 @@ def _operator(binding: relax.VarBinding, attrs, tensors: dict[relax.Expr, Tensor
     )
 
 
-def _tensor(expr: relax.Expr, tensors: dict[relax.Expr, Tensor]) -> Tensor:
+def _tensor(expr: relax.Expr, tensors: dict[relax.Expr, Tensor], label: str = "") -> Tensor:
+    """The one tensor of a variable, or of a constant, which takes ``label`` for its name."""
     if expr not in tensors:
         shape = tuple(int(d) for d in expr.ty.shape.values)
         if isinstance(expr, relax.Var):
             tensors[expr] = Tensor(expr.name, shape)
         else:
-            tensors[expr] = Tensor(f"weight {len(tensors)}", shape, expr.value.numpy())
+            tensors[expr] = Tensor(label, shape, expr.value.numpy())
     return tensors[expr]
 
 
@@ -275,7 +294,8 @@ def _is_host_call(part: object) -> bool:
 
 def _excuse(binding: relax.Binding) -> tuple[str, str, str]:
     call, name = binding.value, binding.var.name
-    operator = call.args[0].name_hint if call.op == _CALL_TIR else str(call.op.name)
+    callee = call.args[0] if call.op == _CALL_TIR else call.op
+    operator = callee.name if isinstance(callee, Op) else getattr(callee, "name_hint", str(callee))
     return name, operator, _refused.get(name, "the device has no such operator")
 
 

@@ -39,7 +39,9 @@ def schema_default(attribute):
 
 
 def agree(declared, expected):
-    """Floats agree within float32 rounding, sequences as tuples."""
+    """Floats agree within float32 rounding, sequences as tuples; an absent one may be empty."""
+    if expected is None:
+        return declared in (None, ())
     if isinstance(expected, list):
         return list(declared or ()) == [v.decode() if isinstance(v, bytes) else v for v in expected]
     if isinstance(expected, float):

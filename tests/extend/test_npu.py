@@ -1,21 +1,32 @@
 """The example accelerator: its device, its tiles, its memory, whole networks."""
 
 import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, pairwise
+from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
+from onnx import numpy_helper, parser
 from torch.nn import functional
 
+from examples.npu.__main__ import main as demonstrate
 from examples.npu.commands import Copy, Does, Opcode, Sum, Window
+from examples.npu.emit import region_source, support_source
 from examples.npu.memory import Life, allocate
+from examples.npu.network import to_onnx
 from examples.npu.operators import Addition, Convolution, NoTile, Pooling, Tensor
-from examples.npu.program import Device, Region, compile_regions
+from examples.npu.program import Device, Program, Region, compile_regions
 from examples.npu.simulator import DEVICE, DeviceError, Simulator
 from examples.npu.tiling import Geometry, conv_tile, halves
+from tvm_ext import convert_and_build, load
 from tvm_ext.errors import BuildError
 from tvm_ext.executors.toolchain import compiler
+from tvm_ext.extend import load as load_plugin
 
 
 def floats(*shape, seed=0):
@@ -209,7 +220,7 @@ int main(void) {
     uint32_t *words = (uint32_t *)&command;
     for (int k = rand() % 3; k >= 0; k--)
       words[rand() % (sizeof command / 4)] =
-          rand() % 9 ? (uint32_t)rand() % (rand() % 2 ? 6 : 150) : UINT32_MAX - (uint32_t)rand() % 3;
+          rand() % 9 ? (uint32_t)rand() % (rand() % 2 ? 6 : 150) : UINT32_MAX - rand() % 3;
     npu_submit(device, &command, 1);
   }
   int rare = 0;
@@ -220,14 +231,21 @@ int main(void) {
 """
 
 
+def sanitized(*arguments):
+    """Compile C with all warnings and sanitizers, and run it. Needs no TVM, nor is any linked."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "program")
+        checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
+        command = [compiler(), "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{DEVICE}", *checks]
+        command += ["-o", str(program), *map(str, arguments), "-lm", "-lpthread"]
+        subprocess.run(command, check=True)
+        done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_random_commands_never_leave_the_memory(tmp_path):
     (tmp_path / "fuzz.c").write_text(FUZZ)
-    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
-    sources = [str(tmp_path / "fuzz.c"), str(DEVICE / "npu.c")]
-    command = [compiler(), "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{DEVICE}", *checks]
-    subprocess.run([*command, "-o", str(tmp_path / "fuzz"), *sources, "-lm"], check=True)
-    done = subprocess.run([tmp_path / "fuzz"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    sanitized(tmp_path / "fuzz.c", DEVICE / "npu.c")
 
 
 # --- tiles, operators, memory -----------------------------------------------------------------
@@ -377,3 +395,268 @@ def test_memory_is_used_again():
 def test_a_dram_too_small_names_the_operator():
     with pytest.raises(BuildError, match=r"operator 'add0' needs 3072 bytes .* which has 3068"):
         compile_regions([chain(3)], Device(3 * 256 - 1, 64))
+
+
+# --- whole models -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def npu():
+    """The accelerator's target, while every model is built for it."""
+    plugin = load_plugin("examples.npu.target")
+    yield sys.modules["examples.npu.target"]
+    plugin.unload()
+
+
+def network(body, inputs, outputs, **weights):
+    """A model in ONNX's text form; ``weights`` are its initializers."""
+    text = f'<ir_version: 9, opset_import: ["" : 17]> g ({inputs}) => ({outputs}) {{ {body} }}'
+    model = parser.parse_model(text)
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
+
+
+def agrees(model, *arrays, **options):
+    """The built model, once it has given what onnxruntime gives."""
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    feeds = dict(zip((i.name for i in session.get_inputs()), arrays, strict=True))
+    built = convert_and_build(model, "llvm", **options)
+    expected = session.run(None, feeds)
+    for got, want in zip(built.run(None, feeds), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    return built
+
+
+def kinds(npu):
+    """What the device computes, region by region."""
+    return [[op.kind for op in program.region.operators] for program in npu.REPORT.programs]
+
+
+def reasons(npu):
+    return {operator: reason for _, operator, reason in npu.REPORT.host}
+
+
+@pytest.mark.parametrize("opt_level", range(4))
+def test_a_small_cnn(npu, opt_level):
+    image = floats(1, 3, 64, 64)
+    built = agrees(to_onnx(), image, opt_level=opt_level)
+    conv = "conv+bias+relu"
+    assert kinds(npu) == [
+        [conv, "max pool", conv, "conv+bias+residual+relu", "conv+bias"],
+        [conv],
+    ]
+    assert "hard_swish" in reasons(npu)
+    assert "npu_run(&region" in built.sources()["c"]
+
+
+@pytest.mark.parametrize(
+    "shape, kernel, attributes",
+    [
+        ((1, 1, 1, 1), (1, 1), ""),
+        ((2, 5, 13, 7), (3, 3), "pads = [1, 0, 2, 1]"),
+        ((3, 7, 11, 17), (5, 2), "strides = [2, 3], pads = [4, 1, 4, 0]"),
+        ((1, 3, 40, 40), (7, 7), "strides = [2, 2], pads = [3, 3, 3, 3]"),
+    ],
+)
+@pytest.mark.parametrize("scratchpad", [400, 1 << 14])
+def test_convolutions_of_odd_shapes(npu, monkeypatch, shape, kernel, attributes, scratchpad):
+    monkeypatch.setattr(npu, "DEVICE", Device(scratchpad=scratchpad))
+    model = network(
+        f"c = Conv <{attributes}> (x, w, b) y = Relu(c)".replace("<>", ""),
+        f"float[{', '.join(map(str, shape))}] x",
+        "float[n, c, h, w] y",
+        w=floats(6, shape[1], *kernel, seed=1),
+        b=floats(6, seed=2),
+    )
+    agrees(model, floats(*shape))
+    assert kinds(npu) == [["conv+bias+relu"]]
+
+
+def residual_block(add):
+    return network(
+        f"c = Conv <pads = [1, 1, 1, 1]> (x, w) s = Add({add}) y = Relu(s)",
+        "float[1, 4, 9, 9] x",
+        "float[1, 4, 9, 9] y",
+        w=floats(4, 4, 3, 3, seed=1),
+    )
+
+
+@pytest.mark.parametrize("add", ["c, x", "x, c"])
+def test_a_convolution_is_added_to_its_own_input(npu, add):
+    agrees(residual_block(add), floats(1, 4, 9, 9))
+    assert kinds(npu) == [["conv+residual+relu"]]
+
+
+def test_values_with_several_readers(npu):
+    """What the host or the caller reads is stored; what is read twice is no part of a compound."""
+    model = network(
+        """c = Conv <pads = [1, 1, 1, 1]> (x, w, b) r = Relu(c)
+           d = Conv <pads = [1, 1, 1, 1]> (r, w) s = Add(d, r) q = Relu(s)
+           e = Exp(r) t = Add(c, e)""",
+        "float[1, 4, 9, 9] x",
+        "float[1, 4, 9, 9] r, float[1, 4, 9, 9] q, float[1, 4, 9, 9] t",
+        w=floats(4, 4, 3, 3, seed=1) / 6,
+        b=floats(4, seed=2),
+    )
+    agrees(model, floats(1, 4, 9, 9))
+    assert kinds(npu) == [["conv+bias"], ["conv+residual+relu", "add"]]
+
+
+def test_the_host_in_the_middle(npu):
+    """One branch crosses the host: what waits for it is a region of its own."""
+    model = network(
+        """a = Conv(x, w) h = Sigmoid(a) c = Conv(a, w) d = Conv(c, w) e = Conv(h, w)
+           f = Conv(e, w) s = Add(d, f) y = MaxPool <kernel_shape = [2, 2]> (s)""",
+        "float[1, 4, 9, 9] x",
+        "float[n, c, h, w] y",
+        w=floats(4, 4, 1, 1, seed=1),
+    )
+    agrees(model, floats(1, 4, 9, 9))
+    assert kinds(npu) == [["conv"] * 2, ["conv", "conv", "conv+residual", "max pool"]]
+
+
+def test_regions_of_one_form_have_weights_of_their_own(npu):
+    model = network(
+        "a = Conv(x, w) b = Exp(a) c = Conv(b, v) d = Exp(c) y = Conv(d, w)",
+        "float[1, 4, 5, 5] x",
+        "float[1, 4, 5, 5] y",
+        w=floats(4, 4, 1, 1, seed=1) / 4,
+        v=floats(4, 4, 1, 1, seed=2) / 4,
+    )
+    agrees(model, floats(1, 4, 5, 5))
+    assert len(npu.REPORT.programs) == 3
+
+
+REFUSED = [
+    ("y = Conv <group = 2> (x, w)", "relax.nn.conv2d", (4, 2, 3, 3), "2 groups"),
+    ("y = Conv <dilations = [2, 2]> (x, w)", "relax.nn.conv2d", (4, 4, 3, 3), "dilation [2, 2]"),
+    ("y = Conv <strides = [5, 1]> (x, w)", "relax.nn.conv2d", (4, 4, 3, 3), "strides (5, 1)"),
+    ("y = Conv <pads = [0, 3, 0, 0]> (x, w)", "relax.nn.conv2d", (4, 4, 3, 3), "pads [0, 3, 0, 0]"),
+    ("y = Conv(x, w)", "relax.nn.conv2d", (4, 4, 12, 3), "kernel (12, 3)"),
+    ("c = Conv(x, w) r = ReduceMax <axes = [2, 3]> (x) y = Add(c, r)", "relax.add", (4, 4, 3, 3),
+     "would be broadcast"),
+    ("c = Conv(x, w) y = Add(c, w)", "relax.add", (1, 4, 13, 1), "no bias"),
+    ("p = Exp(x) y = Add(p, w)", "relax.add", (1, 4, 13, 15), "an activation is a constant"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body, operator, weight, reason", REFUSED)
+def test_what_the_device_cannot_stays_on_the_host(npu, body, operator, weight, reason):
+    model = network(body, "float[1, 4, 13, 15] x", "float[n, c, h, w] y", w=floats(*weight, seed=1))
+    agrees(model, floats(1, 4, 13, 15))
+    assert reason in reasons(npu)[operator]
+
+
+def test_other_types_stay_on_the_host(npu):
+    body = "y = MaxPool <kernel_shape = [2, 2]> (x)"
+    model = network(body, "double[1, 4, 5, 5] x", "double[n, c, h, w] y")
+    agrees(model, floats(1, 4, 5, 5).astype("float64"))
+    assert reasons(npu) == {"relax.nn.max_pool2d": "the device computes in float32, not float64"}
+
+
+def test_dynamic_shapes_stay_on_the_host(npu):
+    model = network(
+        "y = Conv(x, w)", "float[n, 4, 5, 5] x", "float[n, 4, 5, 5] y", w=floats(4, 4, 1, 1)
+    )
+    agrees(model, floats(3, 4, 5, 5))
+    assert reasons(npu) == {"relax.nn.conv2d": "a shape is known only at run time"}
+
+
+def test_a_region_in_a_model_that_needs_the_vm(npu):
+    """No C is linked there: the region's own kernel computes."""
+    model = network(
+        "c = Conv(x, w) r = Relu(c) p = MaxPool <kernel_shape = [2, 2]> (r) z = NonZero(p)",
+        "float[1, 4, 5, 5] x",
+        "int64[4, k] z, float[n, c, h, w] p",
+        w=floats(4, 4, 1, 1),
+    )
+    agrees(model, floats(1, 4, 5, 5))
+    assert kinds(npu) == [["conv+relu", "max pool"]]
+
+
+def test_an_operator_too_large_for_the_scratchpad_stays_on_the_host(npu, monkeypatch):
+    monkeypatch.setattr(npu, "DEVICE", Device(scratchpad=30))
+    model = network(
+        "c = Conv(x, w) y = Conv(c, v)", "float[1, 2, 9, 9] x", "float[n, c, h, w] y",
+        w=floats(3, 2, 5, 5), v=floats(2, 3, 2, 2),
+    )  # fmt: skip
+    agrees(model, floats(1, 2, 9, 9))
+    assert kinds(npu) == [["conv"]]
+    assert reasons(npu) == {"relax.nn.conv2d": "one window of (5, 5) exceeds the scratchpad"}
+
+
+@pytest.mark.parametrize(
+    "dram, operator", [(35799, "_Relu_1_output_0"), (40000, "_stem_stem_1_Relu_output_0")]
+)
+def test_a_device_with_too_little_memory_names_the_operator(npu, monkeypatch, dram, operator):
+    """First the weights of all must fit, then each operator's tensors."""
+    monkeypatch.setattr(npu, "DEVICE", Device(dram=dram))
+    with pytest.raises(BuildError, match=rf"operator '{operator}' needs .* has {4 * dram}"):
+        convert_and_build(to_onnx(), "llvm")
+
+
+def test_a_device_that_cannot_be_opened_is_an_error(npu, monkeypatch, capfd):
+    monkeypatch.setattr(npu, "DEVICE", Device(dram=1 << 60))
+    monkeypatch.setattr(Program, "measure", lambda program: None)
+    built = convert_and_build(residual_block("c, x"), "llvm")
+    with pytest.raises((RuntimeError, MemoryError)):
+        built(floats(1, 4, 9, 9))
+    assert "npu: no memory for the device" in capfd.readouterr().err
+
+
+def test_saved_models_and_threads(npu, tmp_path):
+    built = agrees(residual_block("c, x"), floats(1, 4, 9, 9))
+    built.save(tmp_path / "block.tvmx")
+    saved = load(tmp_path / "block.tvmx")
+    inputs = [floats(1, 4, 9, 9, seed=k) for k in range(8)]
+    expected = [built(x) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        for model in (built, saved):
+            for got, want in zip(pool.map(model, inputs * 10), expected * 10, strict=True):
+                np.testing.assert_array_equal(got, want)
+
+
+def test_every_pass_keeps_the_answer(npu):
+    agrees(residual_block("c, x"), floats(1, 4, 9, 9), verify="each-pass")
+
+
+def test_without_the_plugin_nothing_is_on_the_device():
+    built = agrees(residual_block("c, x"), floats(1, 4, 9, 9))
+    assert "npu_run" not in built.sources()["c"]
+
+
+def test_the_demonstration_runs(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["npu", "--commands", "2"])
+    demonstrate()
+    text = capsys.readouterr().out
+    assert "npu_region_1: 14 commands" in text
+    assert float(text.split("onnxruntime: ")[1].split()[0]) < 1e-5
+
+
+MAIN = """
+#include <stdlib.h>
+int main(void) {{
+  float *operands[{count}];
+  static const size_t sizes[{count}] = {{{sizes}}};
+  for (int k = 0; k < {count}; k++) operands[k] = calloc(sizes[k], sizeof(float));
+  int code = 0;
+  for (int run = 0; run < 2; run++) code |= TVMX_KERNEL({arguments});
+  for (int k = 0; k < {count}; k++) free(operands[k]);
+  return code;
+}}
+"""
+
+
+def test_emitted_c_is_clean_under_the_sanitizers(tmp_path):
+    region = chain(3)
+    (program,) = compile_regions([region], Device(4 * 256, 100))
+    tensors = (*region.inputs, *region.outputs)
+    main = MAIN.format(
+        count=len(tensors),
+        sizes=", ".join(str(tensor.size) for tensor in tensors),
+        arguments=", ".join(f"operands[{k}]" for k in range(len(tensors))),
+    )
+    (tmp_path / "region.c").write_text(region_source(program, []) + main)
+    (tmp_path / "device.c").write_text(support_source())
+    sanitized("-DTVMX_KERNEL=region", tmp_path / "region.c", tmp_path / "device.c")

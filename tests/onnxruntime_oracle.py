@@ -1,0 +1,75 @@
+"""Independent oracle: one-node models, of any domain, against onnxruntime."""
+
+import numpy as np
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from tvm_ext import convert_and_build
+
+__all__ = ["check_against_onnxruntime", "contrib_model", "run_onnxruntime"]
+
+MICROSOFT = "com.microsoft"
+OPSET = 18
+
+
+def contrib_model(op_type, inputs, attributes=None, *, domain=MICROSOFT, version=1, outputs=1,
+                  constants=(), symbolic=False, types=()):  # fmt: skip
+    """A model of one node; ``inputs`` are arrays (None: absent), ``constants`` their initializers.
+
+    Outputs are declared without a shape, of the types ``types`` (default: that of the first
+    input); an output of type None is left out.
+    """
+    types = list(types) + [inputs[0].dtype] * (outputs - len(types))
+    names = [f"x{k}" if array is not None else "" for k, array in enumerate(inputs)]
+    results = [f"y{k}" if dtype is not None else "" for k, dtype in enumerate(types)]
+    node = helper.make_node(op_type, names, results, "node", domain=domain, **(attributes or {}))
+    declared, initializers = [], []
+    for k, (name, array) in enumerate(zip(names, inputs, strict=True)):
+        if array is None:
+            continue
+        if k in constants:
+            initializers.append(numpy_helper.from_array(array, name))
+            continue
+        shape = [f"d{size}" for size in array.shape] if symbolic else array.shape
+        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+        declared.append(helper.make_tensor_value_info(name, dtype, shape))
+    produced = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
+        for name, dtype in zip(results, types, strict=True)
+        if name
+    ]
+    graph = helper.make_graph([node], "graph", declared, produced, initializers)
+    imports = [helper.make_opsetid("", OPSET)]
+    if domain:
+        imports.append(helper.make_opsetid(domain, version))
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def run_onnxruntime(model, feeds):
+    """The outputs by onnxruntime, without its graph rewrites."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    return session.run(None, feeds)
+
+
+def check_against_onnxruntime(op_type, inputs, attributes=None, *, expected=None, rtol=1e-5,
+                              atol=1e-6, opt_levels=(3,), constants=(), **model_options):  # fmt: skip
+    """Build a one-node model and compare it with onnxruntime, or with ``expected``."""
+    model = contrib_model(op_type, inputs, attributes, constants=constants, **model_options)
+    feeds = {
+        f"x{k}": array for k, array in enumerate(inputs) if array is not None and k not in constants
+    }
+    expected = run_onnxruntime(model, feeds) if expected is None else expected
+    for info, array in zip(model.graph.output, expected, strict=True):
+        info.type.tensor_type.shape.SetInParent()
+        for _ in range(np.ndim(array)):
+            info.type.tensor_type.shape.dim.add()
+    for level in opt_levels:
+        results = convert_and_build(model, "llvm", opt_level=level).run(None, feeds)
+        for got, want in zip(results, expected, strict=True):
+            want = np.asarray(want)
+            assert (got.shape, got.dtype) == (want.shape, want.dtype)
+            wide = "float64" if want.dtype.kind != "i" else want.dtype
+            np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=rtol, atol=atol)

@@ -1,0 +1,107 @@
+"""Ensembles of decision trees, as data: one kernel walks any trees.
+
+A tree is a set of nodes. An inner node compares one feature with a threshold and goes to one of
+two nodes; a leaf goes to itself whatever the comparison says, so that a walk of as many steps as
+the tree is deep ends in a leaf, without a branch. ``LANES`` trees are walked together: the loads
+of one hide behind those of the others.
+"""
+
+from tvm import te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as T
+
+__all__ = ["EQUAL", "GREATER", "LANES", "LESS", "UNORDERED", "scored", "tree_ensemble"]
+
+# Trees that are walked together.
+LANES = 16
+
+# What a rule, a sum of these, lets go to the "true" node: x < threshold, ==, >, or NaN.
+LESS, EQUAL, GREATER, UNORDERED = 1, 2, 4, 8
+
+_COMPARISONS = {
+    LESS: lambda x, t: x < t,
+    LESS | EQUAL: lambda x, t: x <= t,
+    EQUAL: lambda x, t: x == t,
+    GREATER | EQUAL: lambda x, t: x >= t,
+    GREATER: lambda x, t: x > t,
+    LESS | GREATER | UNORDERED: lambda x, t: x != t,
+}
+
+
+def tree_ensemble(x, nodes, thresholds, roots, depths, spans, targets, weights, count, rule, fold):
+    """What the leaves that each row of ``x[R, F]`` reaches say, folded: ``y[R, count]``.
+
+    ``nodes[N, 4]`` hold feature, rule, node if false, node if true; ``thresholds[N]`` have the type
+    that comparisons run in. ``roots[G * LANES]`` are the first nodes of the trees, ``depths[G]``
+    the steps that each group of trees takes. Leaf ``n`` adds ``weights[k]`` to target
+    ``targets[k]`` for k from ``spans[n, 0]`` up to ``spans[n, 1]``. ``fold`` is "sum", "min" or
+    "max"; a target that no leaf speaks of is 0, or the identity of min or max. ``rule`` is that of
+    all nodes, or None.
+    """
+    combine, start = _FOLDS[fold]
+
+    def body(ins, outs):
+        features, node, threshold, root, depth, span, target, weight = ins
+        (y,) = outs
+
+        def step(row, n):
+            value = features[row, tirx.min(node[n, 0], x.shape[1] - 1)].astype(threshold.ty.dtype)
+            true = _passes(value, threshold[n], rule or node[n, 1])
+            # A position to load from: a choice of two might become a branch, often mispredicted.
+            return node[n, 2 + true.astype("int32")]
+
+        def walk(row, group, at):
+            with T.serial(0, LANES) as lane:
+                T.buffer_store(at, root[group * LANES + lane], [lane])
+            with T.serial(0, depth[group]), T.unroll(0, LANES) as lane:
+                T.buffer_store(at, step(row, at[lane]), [lane])
+            with T.serial(0, LANES) as lane:
+                first, last = (span[at[lane], k] for k in range(2))
+                with T.serial(first, last) as k:
+                    where = [row, target[k]]
+                    T.buffer_store(y, combine(y[tuple(where)], weight[k]), where)
+
+        with IRBuilder() as builder:
+            with T.serial(0, x.shape[0]) as loop, T.sblock("row"):
+                row = T.axis.spatial((0, x.shape[0]), loop)
+                T.reads(features[row, 0 : x.shape[1]])
+                T.writes(y[row, 0:count])
+                at = T.sblock_alloc_buffer((LANES,), "int32")
+                with T.serial(0, count) as k:
+                    T.buffer_store(y, start(weights), [row, k])
+                with T.serial(0, depths.shape[0]) as loop, T.sblock("trees"):
+                    group = T.axis.opaque((0, depths.shape[0]), loop)
+                    walk(row, group, at)
+        return builder.get()
+
+    inputs = [x, nodes, thresholds, roots, depths, spans, targets, weights]
+    # The block around an extern is the function's root; schedules look it up by that name.
+    return te.extern([(x.shape[0], count)], inputs, body, name="root", dtype=[weights.dtype])
+
+
+_FOLDS = {
+    "sum": (lambda a, b: a + b, lambda weights: tirx.const(0, weights.dtype)),
+    "min": (tirx.min, lambda weights: te.max_value(weights.dtype)),
+    "max": (tirx.max, lambda weights: te.min_value(weights.dtype)),
+}
+
+
+def scored(y, fold):
+    """``y`` with 0 for what no leaf spoke of."""
+    _, start = _FOLDS[fold]
+    nothing = start(y)
+    return te.compute(
+        y.shape, lambda *i: tirx.Select(y(*i) == nothing, tirx.const(0, y.dtype), y(*i)), "scored"
+    )
+
+
+def _passes(value, threshold, rule):
+    """Whether ``value`` goes to the "true" node."""
+    if rule in _COMPARISONS:
+        return _COMPARISONS[rule](value, threshold)
+    relation = tirx.const(UNORDERED, "int32")
+    for kind in (GREATER, EQUAL, LESS):
+        relation = tirx.Select(
+            _COMPARISONS[kind](value, threshold), tirx.const(kind, "int32"), relation
+        )
+    return tirx.bitwise_and(relation, rule) != 0
