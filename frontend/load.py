@@ -101,10 +101,10 @@ def _from_proto(
         model = ir.from_proto(proto)
         _place_external_data(model, source, path)
         check_size(model, limits)
-        if _unshaped(proto.graph) and not any(
+        if (_unshaped(proto.graph) or _deprecated(proto)) and not any(
             isinstance(tensor, ir.ExternalTensor) for _, tensor in tensors(model)
         ):
-            onnx.checker.check_model(_shaped(proto))
+            onnx.checker.check_model(_checkable(proto))
         elif path is not None or proto.ByteSize() <= _LARGEST_PROTO:
             onnx.checker.check_model(str(path) if path is not None else proto)
     except (ModelError, RecursionError, EncodeError, *INVALID) as error:
@@ -126,12 +126,40 @@ def _unshaped(graph: onnx.GraphProto) -> list[onnx.TypeProto.Tensor]:
     ]
 
 
-def _shaped(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy for the checker, which wants a shape everywhere but compares none of them."""
+def _deprecated(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The nodes of deprecated operators, which runtimes accept, the checker not."""
+    opset = next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), 0)
+    found, graphs = [], [proto.graph]
+    while graphs:
+        for node in graphs.pop().node:
+            if node.domain in ("", "ai.onnx") and _is_deprecated(node.op_type, opset):
+                found.append(node)
+            for attribute in node.attribute:
+                graphs += [attribute.g] if attribute.HasField("g") else attribute.graphs
+    return found
+
+
+def _is_deprecated(op_type: str, opset: int) -> bool:
+    try:
+        return onnx.defs.has(op_type) and onnx.defs.get_schema(op_type, opset).deprecated
+    except onnx.defs.SchemaError:  # the opset is older than the operator
+        return False
+
+
+def _checkable(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy for the checker, which wants a shape everywhere but compares none of them.
+
+    Deprecated operators go to a domain that it does not know, and so does not judge.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for tensor_type in _unshaped(copy.graph):
         tensor_type.shape.SetInParent()
+    deprecated = _deprecated(copy)
+    if deprecated:
+        copy.opset_import.add(domain="deprecated", version=1)
+    for node in deprecated:
+        node.domain = "deprecated"
     return copy
 
 

@@ -43,13 +43,15 @@ class Provenance:
 
     def _absorb(self, before: IRModule, after: IRModule) -> None:
         """New compounds take over the nodes of the variables that are gone."""
-        kept = {binding.var.name for binding in _bindings(after["main"])}
-        replaced = {binding.var.name: binding for binding in _bindings(before["main"])}
-        for binding in _bindings(after["main"]):
+        made = list(_bindings(after["main"]))
+        kept = {binding.var.name for binding in made}
+        replaced = {binding.var: binding for binding in _bindings(before["main"])}
+        for binding in made:
             name, text = binding.var.name, _compound_text(binding.value, after)
-            if text is not None and name in replaced and name not in self._compounds:
+            if text is not None and self._compounds.get(name) != text:
                 self._compounds[name] = text
-                inside = _inside(replaced[name], {b.var: b for b in replaced.values()}, kept)
+                results = {name, *_items(binding.var, made)}
+                inside = _inside(results, replaced, kept)
                 nodes = [label for inner in inside for label in self._labels(inner)]
                 self._nodes[name] = list(dict.fromkeys(nodes))
 
@@ -120,19 +122,29 @@ def _compound_text(value: relax.Expr, module: IRModule) -> str | None:
     return f"{attrs['Composite']}({', '.join(own)})"
 
 
-def _inside(root: relax.Binding, bindings: Mapping, kept: Iterable[str]) -> list[str]:
-    """The variables that ``root`` is computed from and that are gone, then ``root``."""
-    found: list[str] = []
+def _items(var: relax.Var, bindings: Iterable[relax.Binding]) -> Iterator[str]:
+    """The variables that are fields of the tuple ``var``."""
+    for binding in bindings:
+        value = binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(var):
+            yield binding.var.name
 
-    def visit(binding: relax.Binding) -> None:
-        for var in relax.analysis.free_vars(binding.value):
-            inner = bindings.get(var)
-            if inner is not None and var.name not in kept and var.name not in found:
-                visit(inner)
-        found.append(binding.var.name)
 
-    visit(root)
-    return found
+def _inside(
+    results: set[str], bindings: Mapping[relax.Var, relax.Binding], kept: set[str]
+) -> list[str]:
+    """The variables that ``results`` are computed from and that are gone, and these, in order."""
+    found: set[str] = set()
+    waiting = [binding for var, binding in bindings.items() if var.name in results]
+    while waiting:
+        binding = waiting.pop()
+        found.add(binding.var.name)
+        waiting += [
+            bindings[var]
+            for var in relax.analysis.free_vars(binding.value)
+            if var in bindings and var.name not in kept and var.name not in found
+        ]
+    return [var.name for var in bindings if var.name in found]
 
 
 def _label(node: ir.Node) -> str:

@@ -242,10 +242,11 @@ def _kernel(binding: relax.Binding) -> object:
 
 
 def _driven(kernel: tirx.PrimFunc, program: Program, weights: list[Tensor]) -> tirx.PrimFunc:
-    program.measure()  # the device refuses illegal commands now, not in the user's hands
+    cost = program.measure()  # the device refuses illegal commands now, not in the user's hands
     return kernel.with_attrs(
         {
             "Composite": "npu.region",
+            "attributes": {"commands": len(program.commands), "cycles": sum(cost.cycles.values())},
             "region": program.region.name,
             "op_pattern": 8,  # nothing is fused with it
             "c_source": region_source(program, weights),

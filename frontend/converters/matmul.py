@@ -3,9 +3,10 @@
 import numpy as np
 from tvm import relax
 
+from tvm_ext.ops import arithmetic
 from tvm_ext.ops.einsum import einsum, extents, result_labels
 
-from ..broadcasting import demanded_dims
+from ..broadcasting import demanded_dims, emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..table import converter
 
@@ -48,7 +49,8 @@ def gemm(bb, a, b, c=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
     else:
         y = _scaled(bb, product(bb, a, b), alpha)
     if c is not None and beta != 0:
-        y = bb.emit(relax.op.add(y, _scaled(bb, cast(bb, c, bb.dtype(y)), beta)))
+        bias = _scaled(bb, cast(bb, c, bb.dtype(y)), beta)
+        y = emit_broadcast(bb, relax.op.add, arithmetic.add, y, bias)
     return cast(bb, y, dtype)
 
 

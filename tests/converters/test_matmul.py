@@ -91,3 +91,10 @@ def test_einsum(equation, shapes):
     inputs = [data(*shape) for shape in shapes]
     expected = np.einsum(equation, *[x.astype("float64") for x in inputs])
     check_node("Einsum", inputs, {"equation": equation}, expected=[expected], atol=1e-5)
+
+
+def test_a_bias_that_may_have_to_be_stretched():
+    """The rows are symbolic, those of the bias are not."""
+    a, b, c = (RNG.normal(size=s).astype("float32") for s in ((7, 3), (7, 5), (3, 1)))
+    check_node("Gemm", [a, b, c], {"transA": 1}, constants=(1, 2), symbolic=True,
+               opt_levels=(0, 3))  # fmt: skip

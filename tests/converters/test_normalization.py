@@ -136,3 +136,13 @@ def test_batch_norm_constants_of_symbolic_channels():
     x, ones = data(2, 5, 3), np.ones(5, "float32")
     check_node("BatchNormalization", [x, ones, ones, ones, ones], constants=(1, 2, 3, 4),
                symbolic=True)  # fmt: skip
+
+
+def test_deprecated_versions_are_served():
+    """Runtimes run what later opsets took back; GroupNormalization of opset 18 is per group."""
+    x, scale, bias = (RNG.normal(size=s).astype("float32") for s in ((2, 6, 5), (3,), (3,)))
+    groups = x.reshape(2, 3, 10).astype("float64")
+    spread = np.sqrt(groups.var(2, keepdims=True) + 1e-5)
+    expected = (groups - groups.mean(2, keepdims=True)) / spread * scale[:, None] + bias[:, None]
+    check_node("GroupNormalization", [x, scale, bias], {"num_groups": 3}, opset=18,
+               expected=[expected.reshape(x.shape)], opt_levels=(0, 3))  # fmt: skip

@@ -503,6 +503,21 @@ def test_values_with_several_readers(npu):
     assert kinds(npu) == [["conv+bias"], ["conv+residual+relu", "add"]]
 
 
+def test_the_profile_names_the_nodes_of_a_region(npu):
+    """Also of one with several results."""
+    model = network(
+        """c = Conv <pads = [1, 1, 1, 1]> (x, w) r = Relu(c) p = MaxPool <kernel_shape = [2, 2]> (r)
+           q = Conv <pads = [1, 1, 1, 1]> (p, w) y = Exp(q) z = Exp(p)""",
+        "float[1, 4, 9, 9] x",
+        "float[n, c, h, w] y, float[n, c, h, w] z",
+        w=floats(4, 4, 3, 3, seed=1) / 6,
+    )
+    built = agrees(model, floats(1, 4, 9, 9))
+    (region,) = (k for k in built.profile(repeat=1).kernels if k.kernel == "npu_region_0")
+    assert [node.split()[0] for node in region.nodes] == ["Conv", "Relu", "MaxPool", "Conv"]
+    assert region.compounds[0].startswith("npu.region(commands=")
+
+
 def test_the_host_in_the_middle(npu):
     """One branch crosses the host: what waits for it is a region of its own."""
     model = network(
