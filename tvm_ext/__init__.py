@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import backend, compare, debug, errors, extend, relay
+    from . import backend, compare, debug, errors, export, extend, relay
     from .build import convert_and_build
     from .model import CompiledModel, load
     from .session import InferenceSession
@@ -20,6 +20,7 @@ __all__ = [
     "convert_and_build",
     "debug",
     "errors",
+    "export",
     "extend",
     "load",
     "relay",
@@ -31,7 +32,7 @@ _HOMES = {
     "convert_and_build": "build",
     "load": "model",
 }
-_MODULES = ("backend", "compare", "debug", "errors", "extend", "relay")
+_MODULES = ("backend", "compare", "debug", "errors", "export", "extend", "relay")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
 """From an ONNX model to a compiled one."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -9,6 +10,7 @@ from tvm import IRModule
 from tvm.ir.transform import PassContext
 
 from . import pipeline, targets
+from .cache import Cache, key_of
 from .errors import BuildError, OptionError, TargetError, TvmExtError
 from .executors.choice import build_executor
 from .frontend import Conversion, Limits, convert, load, specialise
@@ -35,6 +37,7 @@ def convert_and_build(
     without: Sequence[str] = (),
     verify: str | None = None,
     feeds: Mapping[str, object] | None = None,
+    cache: str | os.PathLike | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model for ``target``.
 
@@ -52,6 +55,8 @@ def convert_and_build(
         verify: "each-pass" runs the program after every step, on the CPU, and ends the build at
             the first that moves the answer by more than its bound. Slow: a compilation per step.
         feeds: the inputs to verify on, by name; seeded random ones by default.
+        cache: a folder that keeps what was built. What is there, for the same model, target,
+            options, plugins and versions, is loaded instead of built.
 
     Raises:
         ModelError: the model cannot be read or contradicts itself.
@@ -62,15 +67,32 @@ def convert_and_build(
             that ``without`` names is not there.
     """
     _check_options(opt_level, shapes, limits)
+    if steps is not None and cache is not None:
+        raise OptionError("steps of one's own are code, which a cache cannot tell apart")
     steps = leave_out(steps or pipeline.default(targets.resolve(target), opt_level), without)
     if verify == "each-pass":
         steps = steps.watched(EachPass(steps, load(model, limits), shapes, feeds))
     elif verify is not None:
         raise OptionError(f"verify is None or 'each-pass', not {verify!r}")
-    resolved = steps.target
     if precision not in (None, "fp32"):
-        kind = resolved.kind.name
+        kind = steps.target.kind.name
         raise TargetError(f"target {kind} has no precision {precision!r}: use None or 'fp32'")
+    if cache is None or verify is not None:
+        return _build(model, steps, shapes, limits)
+    source = load(model, limits)
+    key = key_of(source, steps, shapes=shapes)
+    if key is None:
+        return _build(source, steps, shapes, limits)
+    return Cache(cache).fetch(key, lambda: _build(source, steps, shapes, limits))
+
+
+def _build(
+    model: object,
+    steps: pipeline.Pipeline,
+    shapes: Mapping[str, int | Sequence[int | None]] | None,
+    limits: Limits | None,
+) -> CompiledModel:
+    resolved = steps.target
     with progress(len(steps.steps) + 1) as advance:
         conversion = import_model(model, steps, shapes, limits, advance)
         module, provenance = conversion.module, Provenance(conversion.origin)

@@ -25,6 +25,9 @@ _EXAMPLES = {
   tvm-ext build model.onnx -o model.tvmx
   tvm-ext build model.onnx -o model.tvmx --shape batch=8 --opt-level 2
   tvm-ext build model.onnx -o model.tvmx --target '{"kind": "llvm", "mcpu": "x86-64-v3"}'""",
+    "export": """\
+  tvm-ext export model.onnx -o resnet50 --shape batch=1
+  tvm-ext export model.onnx -o resnet50 --format c++ --weights file""",
     "run": """\
   tvm-ext run model.onnx
   tvm-ext run model.tvmx --input image=image.npy --output-dir results""",
@@ -36,6 +39,7 @@ _EXAMPLES = {
   tvm-ext inspect model.onnx --format json
   tvm-ext inspect model.onnx --passes
   tvm-ext inspect model.onnx --dump-after FuseTIR""",
+    "cache": "  tvm-ext cache\n  tvm-ext cache --clear",
     "ops": "  tvm-ext ops\n  tvm-ext ops --format markdown > operators.md",
     "new-op": "  tvm-ext new-op ScaledTanh --domain com.acme",
     "check-op": "  tvm-ext check-op my_op.py\n  tvm-ext check-op my_op.py --format json",
@@ -127,16 +131,22 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     build = command("build", "Compile a model and save the result.")
+    export = command("export", "Write a model as a C or C++ package that needs nothing of ours.")
     run = command("run", "Run a model once and describe its outputs.")
     compare = command("compare", "Compare with onnxruntime: accuracy, latency, memory.")
     profile = command("profile", "Time every kernel of a model.")
     inspect = command("inspect", "Describe a model and name every unsupported node.")
+    cache = command("cache", "Show the folder of compiled models, or clear it.")
     ops = command("ops", "Print which operators are supported, by version.")
     new_op = command("new-op", "Write a plugin for a new operator, and its test.")
     check_op = command("check-op", "Check a plugin's operators; exit code 1 where one fails.")
 
-    for sub in (build, run, compare, profile, inspect):
-        takes = "an ONNX file" if sub in (build, compare, inspect) else "an ONNX or a built file"
+    for sub in (build, export, run, compare, profile, inspect):
+        takes = (
+            "an ONNX file"
+            if sub in (build, export, compare, inspect)
+            else "an ONNX or a built file"
+        )
         sub.add_argument("model", type=Path, metavar="MODEL", help=takes)
         sub.add_argument(
             "--opt-level",
@@ -154,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
             help="size of a symbolic dim (batch=8) or shape of an input "
             "(x=1,3,224,224; ? keeps a dim; x=8, has rank 1)",
         )
-    for sub in (build, run, compare, profile, inspect, ops):
+    for sub in (build, export, run, compare, profile, inspect, ops):
         sub.add_argument(
             "--plugin",
             action="append",
@@ -162,20 +172,26 @@ def _parser() -> argparse.ArgumentParser:
             metavar="FILE",
             help="a Python file or module that declares operators or passes; it is run",
         )
-    for sub in (build, run, compare, profile, inspect):
+    for sub in (build, export, run, compare, profile, inspect):
         sub.add_argument(
             "--target",
             type=_target,
             default="auto",
             help="auto, llvm, cuda, a TVM tag, or a TVM target in JSON",
         )
-    for sub in (build, run, profile, inspect):
+    for sub in (build, export, run, profile, inspect):
         sub.add_argument(
             "--without",
             action="append",
             default=[],
             metavar="NAME",
             help="leave out a compound operator or another pass",
+        )
+    for sub in (build, run, profile):
+        sub.add_argument(
+            "--no-cache",
+            action="store_true",
+            help="compile even if the cache has this model, and leave the cache alone",
         )
     for sub in (run, profile):
         sub.add_argument(
@@ -206,10 +222,20 @@ def _parser() -> argparse.ArgumentParser:
         "--dump-after", metavar="PASS", help="print the model or module as PASS leaves it"
     )
     inspect.add_argument("--time-passes", action="store_true", help="print the time of each pass")
+    cache.add_argument("--clear", action="store_true", help="remove all compiled models from it")
     new_op.add_argument("name", metavar="NAME", help="the operator's name, as in ScaledTanh")
     new_op.add_argument("--domain", required=True, help="of the operator, as in com.acme")
     new_op.add_argument("--output-dir", type=Path, default=Path("."), help="where to write")
     check_op.add_argument("plugin_file", metavar="FILE", help="a Python file or module; it is run")
+    export.add_argument("-o", "--output", type=Path, required=True, help="a new folder")
+    export.add_argument("--format", choices=("c", "c++"), default="c")
+    export.add_argument(
+        "--weights",
+        choices=("embedded", "file"),
+        default="embedded",
+        help="in the libraries (default), or in a file beside them",
+    )
+    export.add_argument("--name", help="of the model in C (default: that of its file)")
     build.add_argument("-o", "--output", type=Path, required=True, help="where to save")
     run.add_argument("--output-dir", type=Path, help="write each output there as NAME.npy")
     compare.add_argument("--threads", type=int, help="threads of both sides (default: all cores)")

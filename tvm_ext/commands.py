@@ -13,17 +13,21 @@ import tvm_ext
 
 from . import extend, pipeline, targets, trace
 from .build import leave_out
+from .cache import Cache, default_folder
 from .compare import compare as compare_engines
 from .errors import InputError, OutputPathError
 from .executors.artifact import is_artifact
+from .export import export as write_package
 from .inputs import dims_of, random_inputs, read_array
 from .inspect import OperatorSupport, inspect_model, support_table
 from .model import CompiledModel
 
 __all__ = [
     "build",
+    "cache",
     "check_op",
     "compare",
+    "export",
     "inspect",
     "load_plugins",
     "new_op",
@@ -44,6 +48,22 @@ def build(args: Namespace) -> None:
     _check_output(args.output, args.model)
     _compile(args, verify=args.verify).save(args.output)
     print(f"wrote {args.output} ({args.output.stat().st_size / 1e6:.1f} MB)")
+
+
+def export(args: Namespace) -> None:
+    """Write MODEL as a package."""
+    folder = write_package(
+        args.model,
+        args.output,
+        args.format,
+        name=args.name,
+        weights=args.weights,
+        target="llvm" if args.target == "auto" else args.target,
+        opt_level=args.opt_level,
+        shapes=dict(args.shape),
+        without=args.without,
+    )
+    print(f"wrote {folder}: " + ", ".join(sorted(path.name for path in folder.iterdir())))
 
 
 def run(args: Namespace) -> None:
@@ -106,6 +126,15 @@ def inspect(args: Namespace) -> None:
         print(report.to_json() if args.format == "json" else report)
 
 
+def cache(args: Namespace) -> None:
+    """Describe the cache, or clear it."""
+    kept = Cache(default_folder())
+    if args.clear:
+        kept.clear()
+    count = len(kept.entries())
+    print(f"{kept.folder}: {count} model{'s' * (count != 1)}, {kept.bytes / 1e6:.1f} MB")
+
+
 def ops(args: Namespace) -> None:
     """Print the support table."""
     table = support_table()
@@ -133,6 +162,7 @@ def _compile(args: Namespace, verify: str | None = None) -> CompiledModel:
         shapes=dict(args.shape),
         without=args.without,
         verify=verify,
+        cache=None if args.no_cache else default_folder(),
     )
 
 

@@ -85,6 +85,15 @@ class CompiledModel:
         """What was planned at compile time; None where memory is allocated at run time."""
         return self._executor.memory
 
+    @property
+    def executor(self) -> StaticExecutor | VMExecutor:
+        """What runs it, for those who build on it."""
+        return self._executor
+
+    def nodes_of(self, variable: str) -> tuple[str, ...]:
+        """The ONNX nodes behind the kernel that defines ``variable`` of the program."""
+        return self._facts[variable].nodes if variable in self._facts else ()
+
     def save(self, path: str | os.PathLike) -> None:
         """Write the model to one file, for :func:`tvm_ext.load`.
 

@@ -14,6 +14,7 @@ from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
 from .lowering import finalize_host, lower
+from .plan import aligned
 
 __all__ = ["build_c_abi", "calls_tvm"]
 
@@ -33,8 +34,10 @@ def calls_tvm(kernel: tirx.PrimFunc) -> bool:
     return found
 
 
-def build_c_abi(kernels: IRModule, target: Target) -> tvm.runtime.Module:
+def build_c_abi(kernels: IRModule, target: Target) -> tuple[tvm.runtime.Module, int]:
     """Compile scheduled PrimFuncs to native code; each is called by its ``global_symbol``.
+
+    Returns too how many bytes of scratch memory a thread may need at a time.
 
     What ``T.parallel`` and large locals need is called through the variables
     ``__TVMBackendParallelLaunch``, ``__TVMBackendAllocWorkspace`` and
@@ -45,7 +48,21 @@ def build_c_abi(kernels: IRModule, target: Target) -> tvm.runtime.Module:
         with _without("tirx.MakePackedAPI", *(narrow.info.name for narrow in _STORAGE)):
             lowered = Sequential([tirx.transform.BindTarget(hosted), lower])(kernels)
         lowered = Sequential([_addresses_alone, *_STORAGE, finalize_host()])(lowered)
-    return tvm.get_global_func(f"target.build.{target.kind.name}")(lowered, target)
+    scratch = max(map(_scratch_bytes, lowered.functions.values()), default=0)
+    return tvm.get_global_func(f"target.build.{target.kind.name}")(lowered, target), scratch
+
+
+def _scratch_bytes(kernel: tirx.PrimFunc) -> int:
+    """All that ``kernel`` allocates: more than what is alive at one time, if anything."""
+    total = 0
+
+    def visit(call: Call) -> None:
+        nonlocal total
+        if getattr(call.op, "name", None) == "tirx.TVMBackendAllocWorkspace":
+            total += aligned(int(call.args[2]))
+
+    tvm_ffi.structural_walk(kernel.body, (Call, visit))
+    return total
 
 
 # They want pointers for parameters, so they run behind the pass that makes them.

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from .plan import Plan, Slot
 
-__all__ = ["ENTRY", "entry_source", "kernel_symbol"]
+__all__ = ["ENTRY", "ENTRY_PARAMETERS", "entry_source", "kernel_symbol"]
 
 ENTRY = "tvmx_execute"
 
-_PARAMETERS = (
+ENTRY_PARAMETERS = (
     "const unsigned char *weights, unsigned char *arena, "
     "void *const *inputs, void *const *outputs, void (*observe)(int, double)"
 )
@@ -37,7 +37,7 @@ def _head(plan: Plan) -> Iterator[str]:
 
 
 def _body(plan: Plan) -> Iterator[str]:
-    yield f"\nint {ENTRY}({_PARAMETERS}) {{"
+    yield f"\nint {ENTRY}({ENTRY_PARAMETERS}) {{"
     yield "  int code;"
     yield "  double start = observe ? tvmx_seconds() : 0;"
     yield "  (void)weights, (void)arena, (void)inputs, (void)outputs, (void)code, (void)start;"

@@ -31,11 +31,15 @@ _TEXTS = {"llvm": "ll", "asm": "asm"}
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What a library is made of: a plan, compiled kernels, and the C files of the others."""
+    """What a library is made of: a plan, compiled kernels, and the C files of the others.
+
+    ``scratch_bytes`` is what each thread needs at most beside the arena.
+    """
 
     plan: Plan
     needs: CpuNeeds
     kernels: tvm.runtime.Module
+    scratch_bytes: int
     code: Sequence[str]
 
     @property
@@ -101,7 +105,7 @@ def build_static(module: IRModule, target: Target) -> StaticExecutor:
         raise NotStatic("a kernel that calls TVM")
     named = {name: f.with_attr("global_symbol", name) for name, f in compiled.items()}
     program = Program(
-        planned, needs_of(target), build_c_abi(IRModule(named), target), c_sources(kernels)
+        planned, needs_of(target), *build_c_abi(IRModule(named), target), c_sources(kernels)
     )
     if not program.needs.foreign:
         program.linked()

@@ -35,11 +35,41 @@ double tvmx_seconds(void) {
 }
 
 #ifdef TVMX_SINGLE_THREAD
-
 #define THREAD_LOCAL
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
+
+/* Scratch memory that a caller lends its regions: `bytes` for each of `shares`, its own first. */
+typedef struct {
+  unsigned char *memory;
+  size_t bytes;
+  int shares;
+} loan;
+
+static THREAD_LOCAL loan lent;
+static THREAD_LOCAL struct {
+  unsigned char *next, *end;
+} share; /* of this thread, what is left */
+
+static void take_share(const loan *from, int index) {
+  int has = index < from->shares;
+  share.next = has ? from->memory + (size_t)index * from->bytes : NULL;
+  share.end = has ? share.next + from->bytes : NULL;
+}
+
+void tvmx_lend(void *memory, size_t bytes, int shares) {
+  loan none = {NULL, 0, 0}, given = {memory, bytes, shares};
+  lent = memory ? given : none;
+  take_share(&lent, 0);
+}
+
+#ifdef TVMX_SINGLE_THREAD
+
 int tvmx_set_threads(int count) { return count < 0 ? -1 : 0; }
 int tvmx_threads(void) { return 1; }
 void tvmx_set_spin(int looks) { (void)looks; }
+void tvmx_start(void) {}
 static void release_at_thread_exit(void) {}
 
 static int launch(region_body body, void *data, int tasks) {
@@ -53,7 +83,6 @@ static int launch(region_body body, void *data, int tasks) {
 #include <stdatomic.h>
 #include <unistd.h>
 
-#define THREAD_LOCAL _Thread_local
 #define MAX_WORKERS 255
 
 typedef struct {
@@ -78,6 +107,7 @@ static struct {
   region_body body;
   void *data;
   int tasks;
+  loan lent; /* by the caller of the region */
 } pool = {
     .region = PTHREAD_MUTEX_INITIALIZER,
     .door = PTHREAD_MUTEX_INITIALIZER,
@@ -116,6 +146,7 @@ static void *work(void *argument) {
   for (;;) {
     self->seen = await_region(self->seen);
     if (pool.stopping) return NULL;
+    take_share(&pool.lent, self->index);
     int code = run_tasks(pool.body, pool.data, self->index, pool.started + 1, pool.tasks);
     if (code != 0) atomic_store(&pool.failure, code);
     atomic_fetch_sub_explicit(&pool.pending, 1, memory_order_release);
@@ -209,6 +240,7 @@ static int launch(region_body body, void *data, int tasks) {
   pool.body = body;
   pool.data = data;
   pool.tasks = tasks > 0 ? tasks : pool.started + 1;
+  pool.lent = lent;
   atomic_store(&pool.failure, 0);
   atomic_store(&pool.pending, pool.started);
   announce();
@@ -224,9 +256,16 @@ static int launch(region_body body, void *data, int tasks) {
   return result;
 }
 
+static int nothing(int task, void *group, void *data) {
+  (void)task, (void)group, (void)data;
+  return 0;
+}
+
+void tvmx_start(void) { launch(nothing, NULL, 1); }
+
 #endif
 
-/* Scratch memory of kernels: each thread keeps what it asked for once. */
+/* Scratch memory of kernels, where none is lent: each thread keeps what it asked for once. */
 #define BLOCKS 16
 #define ALIGNMENT 64
 
@@ -259,6 +298,11 @@ static void release_at_thread_exit(void) {
 
 static void *acquire(int device_type, int device, uint64_t bytes, int code, int bits) {
   (void)device_type, (void)device, (void)code, (void)bits;
+  size_t size = ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  if (share.next && size <= (size_t)(share.end - share.next)) {
+    share.next += size;
+    return share.next - size;
+  }
   block *best = NULL, *spare = NULL;
   for (block *b = blocks; b < blocks + BLOCKS; b++) {
     if (b->used) continue;
@@ -267,7 +311,6 @@ static void *acquire(int device_type, int device, uint64_t bytes, int code, int 
   }
   if (!best) {
     if (!spare) return NULL;
-    size_t size = ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     free(spare->address);
     spare->address = aligned_alloc(ALIGNMENT, size ? size : ALIGNMENT);
     spare->bytes = spare->address ? size : 0;
@@ -282,7 +325,12 @@ static void *acquire(int device_type, int device, uint64_t bytes, int code, int 
 static int release(int device_type, int device, void *address) {
   (void)device_type, (void)device;
   for (block *b = blocks; b < blocks + BLOCKS; b++)
-    if (b->address == address) b->used = 0;
+    if (b->address == address) {
+      b->used = 0;
+      return 0;
+    }
+  /* Of a share: what a scope took is given back together, in any order. */
+  if ((unsigned char *)address < share.next) share.next = address;
   return 0;
 }
 

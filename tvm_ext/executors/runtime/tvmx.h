@@ -7,6 +7,7 @@
 #ifndef TVMX_H
 #define TVMX_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -22,6 +23,14 @@ int tvmx_threads(void);
 
 /* How often an idle thread looks for work before it sleeps (default 20000, some 0.2 ms). */
 void tvmx_set_spin(int looks);
+
+/* Start the pool now, not with the first parallel loop. */
+void tvmx_start(void);
+
+/* Scratch memory for the kernels that this thread runs: `bytes` for each of `shares` threads of
+ * its parallel loops, itself the first, at a multiple of 64. Kernels allocate what is not lent,
+ * once per thread. NULL ends the loan. */
+void tvmx_lend(void *memory, size_t bytes, int shares);
 
 /* The function that parallel loops of this library are launched by, and another in its place:
  * libraries that each hold a copy of this runtime share one pool so. */

@@ -1,0 +1,223 @@
+/* See tvmx_model.h. */
+#define _GNU_SOURCE
+#include "tvmx_model.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ALIGNMENT 64
+
+#ifdef TVMX_SINGLE_THREAD
+#define THREAD_LOCAL
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
+
+static THREAD_LOCAL char text[512];
+
+__attribute__((format(printf, 2, 3))) static tvmx_status fail(tvmx_status status,
+                                                              const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+const char *tvmx_error(void) { return text; }
+
+const char *tvmx_message(tvmx_status status) {
+  switch (status) {
+    case TVMX_OK: return "no error";
+    case TVMX_NULL_ARGUMENT: return "a pointer is NULL";
+    case TVMX_WRONG_MODEL: return "the handle is of another model";
+    case TVMX_WRONG_COUNT: return "wrong number of inputs or outputs";
+    case TVMX_WRONG_SIZE: return "a buffer of the wrong size";
+    case TVMX_UNALIGNED: return "an unaligned buffer or workspace";
+    case TVMX_WORKSPACE_TOO_SMALL: return "the workspace is too small";
+    case TVMX_WRONG_CPU: return "this CPU lacks instructions";
+    case TVMX_NO_WEIGHTS: return "the weights cannot be read";
+    case TVMX_WRONG_WEIGHTS: return "the weights do not fit, or are damaged";
+    case TVMX_NO_MEMORY: return "out of memory";
+  }
+  return "unknown status";
+}
+
+/* --- weights ------------------------------------------------------------------------------ */
+
+/* What a file of weights begins with; the weights follow at ALIGNMENT. */
+typedef struct {
+  char magic[8];
+  tvmx_checksum checksum;
+} weights_header;
+
+static const char MAGIC[8] = "tvmx w1";
+
+static int same(const tvmx_checksum *a, const tvmx_checksum *b) {
+  return a->bytes == b->bytes && a->sum == b->sum && a->sum_of_sums == b->sum_of_sums;
+}
+
+/* `bytes` is a multiple of ALIGNMENT. */
+static tvmx_checksum checksum_of(const unsigned char *data, size_t bytes) {
+  tvmx_checksum result = {bytes, 0, 0};
+  for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+    uint64_t word;
+    memcpy(&word, data + at, sizeof word);
+    result.sum += word;
+    result.sum_of_sums += result.sum;
+  }
+  return result;
+}
+
+static tvmx_status check_weights(const tvmx_model *model, const char *path) {
+  const char *name = model->program->name;
+  const unsigned char *file = model->file;
+  weights_header header;
+  if (model->file_bytes < ALIGNMENT || memcmp(file, MAGIC, sizeof MAGIC) != 0)
+    return fail(TVMX_WRONG_WEIGHTS, "%s: %s is no file of weights", name, path);
+  memcpy(&header, file, sizeof header);
+  if (!same(&header.checksum, &model->program->checksum))
+    return fail(TVMX_WRONG_WEIGHTS, "%s: %s has the weights of another model", name, path);
+  if (model->file_bytes - ALIGNMENT != header.checksum.bytes)
+    return fail(TVMX_WRONG_WEIGHTS, "%s: %s is truncated", name, path);
+  tvmx_checksum found = checksum_of(file + ALIGNMENT, model->file_bytes - ALIGNMENT);
+  if (!same(&found, &header.checksum))
+    return fail(TVMX_WRONG_WEIGHTS, "%s: %s is damaged", name, path);
+  return TVMX_OK;
+}
+
+static tvmx_status map_weights(tvmx_model *model, const char *path) {
+  const char *name = model->program->name;
+  struct stat status;
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  int known = file >= 0 && fstat(file, &status) == 0;
+  if (known && !S_ISREG(status.st_mode)) errno = EINVAL, known = 0;
+  if (known && status.st_size > 0) {
+    model->file_bytes = (size_t)status.st_size;
+    model->file = mmap(NULL, model->file_bytes, PROT_READ, MAP_SHARED, file, 0);
+    if (model->file == MAP_FAILED) model->file = NULL, known = 0;
+  }
+  int reason = errno;
+  if (file >= 0) close(file);
+  if (!known) return fail(TVMX_NO_WEIGHTS, "%s: cannot read %s: %s", name, path, strerror(reason));
+  tvmx_status result = check_weights(model, path);
+  if (result == TVMX_OK) model->weights = (const unsigned char *)model->file + ALIGNMENT;
+  return result;
+}
+
+/* --- models ------------------------------------------------------------------------------- */
+
+tvmx_status tvmx_create(tvmx_model **model, const tvmx_program *program, const char *weights) {
+  if (!model) return fail(TVMX_NULL_ARGUMENT, "%s: no place for the model", program->name);
+  *model = NULL;
+  const char *missing = program->missing();
+  if (missing)
+    return fail(TVMX_WRONG_CPU, "%s: built for a CPU with %s, which this one lacks", program->name,
+                missing);
+  if (!weights && !program->weights && program->checksum.bytes > 0)
+    return fail(TVMX_NO_WEIGHTS, "%s: needs the path of its file of weights", program->name);
+  tvmx_model *made = calloc(1, sizeof *made);
+  if (!made) return fail(TVMX_NO_MEMORY, "%s: out of memory", program->name);
+  made->program = program;
+  made->weights = program->weights;
+  tvmx_status status = weights ? map_weights(made, weights) : TVMX_OK;
+  if (status != TVMX_OK) {
+    tvmx_destroy(made);
+    return status;
+  }
+  tvmx_start(); /* no run allocates the pool */
+  *model = made;
+  return TVMX_OK;
+}
+
+void tvmx_destroy(tvmx_model *model) {
+  if (!model) return;
+  if (model->file) munmap(model->file, model->file_bytes);
+  free(model);
+}
+
+size_t tvmx_workspace_bytes(const tvmx_program *program) {
+  return program->arena_bytes + program->scratch_bytes * (size_t)tvmx_threads();
+}
+
+static tvmx_status check_buffer(const tvmx_program *program, const char *side,
+                                const tvmx_tensor *tensor, const void *data, size_t bytes) {
+  if (bytes != tensor->bytes)
+    return fail(TVMX_WRONG_SIZE, "%s: %s %s has %zu bytes, needs %zu", program->name, side,
+                tensor->name, bytes, tensor->bytes);
+  if (!data && bytes > 0)
+    return fail(TVMX_NULL_ARGUMENT, "%s: %s %s is NULL", program->name, side, tensor->name);
+  if ((uintptr_t)data % tensor->element != 0)
+    return fail(TVMX_UNALIGNED, "%s: %s %s is not aligned to its elements of %zu bytes",
+                program->name, side, tensor->name, tensor->element);
+  return TVMX_OK;
+}
+
+static tvmx_status check_workspace(const tvmx_program *program, const void *memory, size_t bytes,
+                                   int threads) {
+  size_t needed = program->arena_bytes + program->scratch_bytes * (size_t)threads;
+  if (bytes < needed)
+    return fail(TVMX_WORKSPACE_TOO_SMALL, "%s: the workspace has %zu bytes, needs %zu on %d threads",
+                program->name, bytes, needed, threads);
+  if (!memory && needed > 0)
+    return fail(TVMX_NULL_ARGUMENT, "%s: the workspace is NULL", program->name);
+  if ((uintptr_t)memory % ALIGNMENT != 0)
+    return fail(TVMX_UNALIGNED, "%s: the workspace is not at a multiple of %d", program->name,
+                ALIGNMENT);
+  return TVMX_OK;
+}
+
+tvmx_status tvmx_begin(const tvmx_program *program, const tvmx_model *model,
+                       const tvmx_input *inputs, size_t input_count, void **in,
+                       const tvmx_output *outputs, size_t output_count, void **out,
+                       void *workspace, size_t workspace_bytes) {
+  if (!model)
+    return fail(TVMX_NULL_ARGUMENT, "%s: the model is NULL: create it first", program->name);
+  if (model->program != program)
+    return fail(TVMX_WRONG_MODEL, "%s: the handle is of %s", program->name, model->program->name);
+  if (input_count != program->input_count || output_count != program->output_count)
+    return fail(TVMX_WRONG_COUNT, "%s: %zu inputs and %zu outputs given, the model has %zu and %zu",
+                program->name, input_count, output_count, program->input_count,
+                program->output_count);
+  if ((!inputs && input_count > 0) || (!outputs && output_count > 0))
+    return fail(TVMX_NULL_ARGUMENT, "%s: the inputs or the outputs are NULL", program->name);
+  tvmx_status status = TVMX_OK;
+  for (size_t k = 0; k < input_count && status == TVMX_OK; k++) {
+    status = check_buffer(program, "input", &program->inputs[k], inputs[k].data, inputs[k].bytes);
+    in[k] = (void *)(uintptr_t)inputs[k].data;
+  }
+  for (size_t k = 0; k < output_count && status == TVMX_OK; k++) {
+    status =
+        check_buffer(program, "output", &program->outputs[k], outputs[k].data, outputs[k].bytes);
+    out[k] = outputs[k].data;
+  }
+  int threads = tvmx_threads();
+  if (status == TVMX_OK) status = check_workspace(program, workspace, workspace_bytes, threads);
+  if (status == TVMX_OK && program->scratch_bytes > 0)
+    tvmx_lend((unsigned char *)workspace + program->arena_bytes, program->scratch_bytes, threads);
+  return status;
+}
+
+tvmx_status tvmx_end(const tvmx_program *program, int code) {
+  if (program->scratch_bytes > 0) tvmx_lend(NULL, 0, 0);
+  if (code != 0)
+    return fail(TVMX_NO_MEMORY, "%s: a kernel returned %d: out of memory", program->name, code);
+  return TVMX_OK;
+}
+
+void tvmx_print_tensors(const tvmx_tensor *tensors, size_t count) {
+  for (const tvmx_tensor *tensor = tensors; tensor < tensors + count; tensor++) {
+    printf("%s  %s[", tensor->name, tensor->dtype);
+    for (int axis = 0; axis < tensor->rank; axis++)
+      printf("%s%" PRId64, axis ? ", " : "", tensor->shape[axis]);
+    printf("]\n");
+  }
+}

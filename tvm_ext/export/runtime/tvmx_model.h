@@ -1,0 +1,90 @@
+/* What the headers of exported models share: status codes, buffers, metadata. C11; needs tvmx.h.
+ *
+ * Every function that can fail returns a tvmx_status: TVMX_OK, which is 0, or what went wrong;
+ * tvmx_error() then has the whole sentence. Threads may run one model at the same time, each with
+ * a workspace of its own. tvmx_set_threads() in tvmx.h says how many cores one run may use.
+ */
+#ifndef TVMX_MODEL_H
+#define TVMX_MODEL_H
+
+#include "tvmx.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+  TVMX_OK = 0,
+  TVMX_NULL_ARGUMENT,       /* a pointer that must not be NULL is */
+  TVMX_WRONG_MODEL,         /* the handle is of another model */
+  TVMX_WRONG_COUNT,         /* more or fewer inputs or outputs than the model has */
+  TVMX_WRONG_SIZE,          /* a buffer has other bytes than its tensor */
+  TVMX_UNALIGNED,           /* the workspace is not at a multiple of 64, or a buffer of its element */
+  TVMX_WORKSPACE_TOO_SMALL, /* fewer bytes than the model asks for, with so many threads */
+  TVMX_WRONG_CPU,           /* this CPU lacks instructions that the model was built for */
+  TVMX_NO_WEIGHTS,          /* the file of weights cannot be read */
+  TVMX_WRONG_WEIGHTS,       /* they are of another model, or damaged */
+  TVMX_NO_MEMORY
+} tvmx_status;
+
+/* A short text for `status`, and the sentence for the last failure of the calling thread. */
+const char *tvmx_message(tvmx_status status);
+const char *tvmx_error(void);
+
+/* An input, an output or a constant: rows are dense, the last dim runs fastest. */
+typedef struct {
+  const char *name;
+  const char *dtype; /* as numpy names it: "float32" */
+  int rank;
+  const int64_t *shape; /* `rank` sizes */
+  size_t bytes;
+  size_t element; /* bytes of one element */
+} tvmx_tensor;
+
+typedef struct {
+  const void *data;
+  size_t bytes;
+} tvmx_input;
+
+typedef struct {
+  void *data;
+  size_t bytes;
+} tvmx_output;
+
+/* --- for the generated sources ------------------------------------------------------------ */
+
+typedef struct {
+  uint64_t bytes, sum, sum_of_sums;
+} tvmx_checksum;
+
+typedef struct {
+  const char *name;
+  const tvmx_tensor *inputs, *outputs;
+  size_t input_count, output_count;
+  size_t arena_bytes, scratch_bytes;
+  tvmx_checksum checksum;       /* of the weights */
+  const unsigned char *weights; /* NULL where they are in a file */
+  const char *(*missing)(void); /* the name of an instruction set that this CPU lacks, or NULL */
+} tvmx_program;
+
+typedef struct {
+  const tvmx_program *program;
+  const unsigned char *weights;
+  void *file; /* mapped; NULL where weights are embedded */
+  size_t file_bytes;
+} tvmx_model;
+
+tvmx_status tvmx_create(tvmx_model **model, const tvmx_program *program, const char *weights);
+void tvmx_destroy(tvmx_model *model);
+size_t tvmx_workspace_bytes(const tvmx_program *program);
+tvmx_status tvmx_begin(const tvmx_program *program, const tvmx_model *model,
+                       const tvmx_input *inputs, size_t input_count, void **in,
+                       const tvmx_output *outputs, size_t output_count, void **out,
+                       void *workspace, size_t workspace_bytes);
+tvmx_status tvmx_end(const tvmx_program *program, int code);
+void tvmx_print_tensors(const tvmx_tensor *tensors, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
