@@ -4,7 +4,7 @@ import onnx_ir as ir
 
 from tvm_ext.errors import UnsupportedNode
 
-from .table import lookup
+from .table import REFUSED, lookup
 
 __all__ = ["refusal", "summary", "unsupported"]
 
@@ -29,7 +29,7 @@ def refusal(node: ir.Node, opset: int, since: int, reason: str) -> UnsupportedNo
 def _why_missing(node: ir.Node, opset: int, since: int) -> str:
     if since == 0:
         return f"opset {opset} of domain {node.domain or 'ai.onnx'!r} does not define it"
-    return "no converter for this operator version"
+    return REFUSED.get((node.domain, node.op_type), "no converter for this operator version")
 
 
 def summary(error: Exception) -> str:
