@@ -201,3 +201,32 @@ def test_a_computed_dim_is_arithmetic_on_names():
     """)
     (output,) = convert_and_build(model, "llvm", opt_level=0).outputs
     assert output.shape == ("n * 3",)
+
+
+def test_a_list_of_names_may_be_any_iterable_and_empty_means_all(static):
+    feeds = {"x": sample()}
+    (expected,) = static.run(None, feeds)
+    for names in [], (), ["y"], (name for name in ["y"]), {"y": 0}:
+        (y,) = static.run(names, feeds)
+        np.testing.assert_array_equal(y, expected)
+    for names in "y", 3:
+        with pytest.raises(InputError, match="list of names"):
+            static.run(names, feeds)
+
+
+def test_python_numbers_beyond_the_dtype_are_refused():
+    text = "f (int8[2] k, float16[2] x) => (int8[2] a, float16[2] b) { a = Neg (k)  b = Neg (x) }"
+    model = convert_and_build(
+        parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}')
+    )
+    for feeds in ([1, 300], [0, 0]), ([1, 2], [0.0, 1e6]):
+        with pytest.raises(InputError, match="cannot hold"):
+            model(*feeds)
+    _, b = model([-1, 2], [float("inf"), 1.0])
+    np.testing.assert_array_equal(b, [-np.inf, -1])
+
+
+def test_a_negated_view_of_torch_keeps_its_sign(static):
+    np.testing.assert_array_equal(
+        static(torch._neg_view(torch.from_numpy(-sample()))), static(sample())
+    )
