@@ -12,7 +12,7 @@ from tvm.ir.transform import PassContext
 from . import pipeline, targets
 from .errors import BuildError, OptionError, TargetError, TvmExtError
 from .executors.choice import build_executor
-from .frontend import Conversion, Limits, convert, load, specialise
+from .frontend import Conversion, Limits, convert, load, mark_nodes, specialise
 from .kernel_facts import kernel_facts
 from .model import CompiledModel, TensorInfo
 from .progress import Advance, progress, silent
@@ -59,8 +59,8 @@ def convert_and_build(
         ConversionError: nodes that cannot be converted, all of them.
         TargetError: the target is unknown, or lacks the precision.
         BuildError: the compiler failed.
-        OptionError: ``opt_level``, ``shapes``, ``limits`` or ``steps`` have no such value or type, a
-            step that ``without`` names is not there, or ``feeds`` have nothing to verify.
+        OptionError: ``opt_level``, ``shapes``, ``limits`` or ``steps`` have no such value or type,
+            a step that ``without`` names is not there, or ``feeds`` have nothing to verify.
     """
     _check_options(opt_level, shapes, limits, steps)
     if feeds is not None and verify is None:
@@ -162,6 +162,7 @@ def import_model(
     """The import phase of ``steps``: load, rewrite, convert to Relax. Compiles nothing."""
     source = load(model, limits)
     specialise(source, shapes)
+    mark_nodes(source)
     for step in steps.phase("import"):
         advance(step.name)
         source = _run_step(step, source)
