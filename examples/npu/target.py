@@ -250,6 +250,7 @@ def _driven(kernel: tirx.PrimFunc, program: Program, weights: list[Tensor]) -> t
             "attributes": {"commands": len(program.commands), "cycles": sum(cost.cycles.values())},
             "region": program.region.name,
             "op_pattern": 8,  # nothing is fused with it
+            "tirx.is_scheduled": True,  # it runs only where no C can be linked
             "c_source": region_source(program, weights),
             "c_support": support_source(),
         }

@@ -52,15 +52,17 @@ def test_load_and_store_move_blocks():
     x = floats(4, 7, 9)
     device = Simulator(1000, 200)
     device.write(0, x)
-    device.submit(
-        [
-            copy(Opcode.LOAD, 63 + 2 * 9 + 4, 10, 2, 3, 5, dram_stride=(63, 9)),
-            copy(Opcode.STORE, 500, 10, 2, 3, 5, dram_stride=(40, 6)),
-        ]
-    )
+    commands = [
+        copy(Opcode.LOAD, 63 + 2 * 9 + 4, 10, 2, 3, 5, dram_stride=(63, 9)),
+        copy(Opcode.STORE, 500, 10, 2, 3, 5, dram_stride=(40, 6)),
+    ]
+    cost = device.cost(commands)
+    assert device.statistics.cycles["LOAD"] == 0
+    device.submit(commands)
     got = device.read(500, (2, 40))[:, :18].reshape(2, 3, 6)[..., :5]
     np.testing.assert_array_equal(got, x[1:3, 2:5, 4:9])
-    assert device.statistics.bytes_loaded == device.statistics.bytes_stored == 4 * 30
+    assert cost == device.statistics
+    assert cost.bytes_loaded == cost.bytes_stored == 4 * 30
 
 
 def window(opcode, x, shape, **operands):
