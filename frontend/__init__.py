@@ -3,6 +3,7 @@
 from .graph import Conversion, convert
 from .limits import Limits
 from .load import load
+from .origin import mark_nodes, node_labels
 from .refusal import unsupported
 from .symbolic_dims import specialise
 from .table import TABLE, converter, lookup
@@ -15,6 +16,8 @@ __all__ = [
     "converter",
     "load",
     "lookup",
+    "mark_nodes",
+    "node_labels",
     "specialise",
     "unsupported",
 ]

@@ -4,7 +4,8 @@ import onnx_ir as ir
 
 from tvm_ext.errors import UnsupportedNode
 
-from .table import lookup
+from .origin import node_labels
+from .table import REFUSED, lookup
 
 __all__ = ["refusal", "summary", "unsupported"]
 
@@ -21,15 +22,18 @@ def unsupported(model: ir.Model) -> list[UnsupportedNode]:
 
 
 def refusal(node: ir.Node, opset: int, since: int, reason: str) -> UnsupportedNode:
-    """The report on one node."""
+    """The report on one node; one that a rewrite made is named by the nodes that it replaces."""
     name = node.name or (node.outputs[0].name if node.outputs else "") or ""
+    labels = node_labels(node)
+    if f"{node.op_type} {name}" not in labels:
+        name = ", ".join(labels)
     return UnsupportedNode(node.domain, node.op_type, since, opset, name, reason)
 
 
 def _why_missing(node: ir.Node, opset: int, since: int) -> str:
     if since == 0:
         return f"opset {opset} of domain {node.domain or 'ai.onnx'!r} does not define it"
-    return "no converter for this operator version"
+    return REFUSED.get((node.domain, node.op_type), "no converter for this operator version")
 
 
 def summary(error: Exception) -> str:

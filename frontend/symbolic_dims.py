@@ -26,8 +26,10 @@ def specialise(model: ir.Model, shapes: Mapping[str, int | Sequence[int | None]]
         return
     binding = _Binding(model)
     for key, given in shapes.items():
-        if isinstance(given, Sequence | np.ndarray) and not isinstance(given, str):
-            binding.input(key, list(given))
+        if isinstance(given, np.ndarray):
+            given = given.tolist()
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            binding.input(key, given)
         else:
             binding.dim(key, given)
     binding.apply()

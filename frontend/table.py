@@ -17,12 +17,15 @@ from inspect import unwrap
 
 from onnx import defs
 
-__all__ = ["TABLE", "Converter", "converter", "lookup"]
+__all__ = ["REFUSED", "TABLE", "Converter", "converter", "lookup", "refuse"]
 
 Converter = Callable[..., object]
 Key = tuple[str, str, int]
 
 TABLE: dict[Key, Converter] = {}
+
+#: (domain, operator) -> why there is no converter, and what to do instead.
+REFUSED: dict[tuple[str, str], str] = {}
 
 
 def converter(
@@ -48,6 +51,11 @@ def converter(
         return function
 
     return register
+
+
+def refuse(op_type: str, domain: str, reason: str) -> None:
+    """Say why an operator has no converter; ``inspect`` and conversion give the reason."""
+    REFUSED[domain, op_type] = reason
 
 
 def _place(function: Converter) -> str:

@@ -19,8 +19,8 @@ INVALID = (onnx.checker.ValidationError, ir.serde.SerdeError, ValueError, TypeEr
 
 def first_line(error: BaseException) -> str:
     """What the innermost cause says: onnx_ir wraps it once per level of the file."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while inner := error.__cause__ or error.__context__:
+        error = inner
     lines = str(error).strip().splitlines()
     return lines[0] if lines else repr(error)
 
@@ -52,6 +52,14 @@ def check_opsets(model: ir.Model, source: str) -> None:
         raise ModelError(f"{source} imports no opset of the domain ai.onnx")
 
 
+def _check_length(tensor: ir.ExternalTensor) -> None:
+    if tensor.length != tensor.nbytes:
+        raise ValueError(
+            f"{tensor.length} bytes of {tensor.location}, but {tensor.dtype}{list(tensor.shape)} "
+            f"takes {tensor.nbytes}"
+        )
+
+
 def check_values(model: ir.Model, source: str, limits: Limits) -> None:
     """Every tensor has the bytes that its shape says, every declared value fits the limits."""
     for name, tensor in tensors(model):
@@ -60,6 +68,8 @@ def check_values(model: ir.Model, source: str, limits: Limits) -> None:
             try:
                 if tensor.dtype != ir.DataType.STRING:
                     tensor.numpy()
+                if isinstance(tensor, ir.ExternalTensor) and tensor.length is not None:
+                    _check_length(tensor)
             except (OSError, *INVALID) as error:
                 raise ModelError(f"{source}: tensor {name!r}: {first_line(error)}") from error
     declared = [*model.graph.inputs, *(out for n, _ in nodes(model.graph) for out in n.outputs)]

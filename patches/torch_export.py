@@ -8,58 +8,79 @@ exactly the layers without bias::
     with bias_less_linear_as_gemm():
         torch.onnx.export(model, inputs, "model.onnx")
 
-The TorchScript exporter gets symbolic functions, through torch's public
-``register_custom_op_symbolic``. The dynamo exporter lowers both to MatMul inside decompositions
-that share it with batched products, so what it returns is rewritten instead, by the rules of
-``tvm_ext.frontend.rewrites``, before it is saved. An input of higher rank goes through Reshapes.
+The TorchScript exporter gets symbolic functions. The dynamo exporter lowers all of them to MatMul
+inside decompositions that share it with batched products, so what it returns is rewritten instead,
+by the rules of ``tvm_ext.frontend.rewrites``, before it is saved. An input of another rank goes
+through Reshapes.
 
-Upstream: ``linear`` and ``matmul`` in ``torch/onnx/_internal/torchscript_exporter/
-symbolic_opset9.py`` (``if rank == 2 and not bias.node().mustBeNone()`` takes the way to Gemm).
+Upstream: ``linear``, ``matmul`` and ``mm`` in ``torch/onnx/_internal/torchscript_exporter/
+symbolic_opset9.py`` (``if rank == 2 and not bias.node().mustBeNone()`` takes the way to Gemm), and
+``torch/onnx/_internal/exporter/_core.py``, whose ``export`` makes the model that is saved.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch.onnx import symbolic_opset9
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnxscript.rewriter import MatchContext
+from torch.onnx import symbolic_helper
+from torch.onnx._internal.exporter import _core
+from torch.onnx._internal.torchscript_exporter import (
+    registration,
+    symbolic_opset9,  # noqa: F401  registers what is replaced here, as does the next
+    symbolic_opset11,  # noqa: F401
+)
+from tvm_ext.frontend.rewrites.gemm_transpose import TransposeIntoGemm
 from tvm_ext.frontend.rewrites.matmul_to_gemm import BatchedMatMulToGemm, MatMulToGemm
-from tvm_ext.frontend.rewrites.rule import rewriting
+from tvm_ext.frontend.rewrites.rule import rank, rewriting, static_dim
+
+from .replacement import Replacement, of_attribute
 
 __all__ = ["bias_less_linear_as_gemm"]
-
-_OPSET = 9  # the oldest whose symbolic functions these override, for all later ones too
-_to_gemm = rewriting(MatMulToGemm, BatchedMatMulToGemm, zero_bias=True)
 
 
 @contextmanager
 def bias_less_linear_as_gemm() -> Iterator[None]:
-    """Within the context both exporters write a product with a 2-D weight as Gemm."""
-    original = torch.onnx.export
-    symbolic = {"aten::linear": _linear, "aten::matmul": _matmul}
-    torch.onnx.export = _rewriting_export(original)
-    for name, function in symbolic.items():
-        torch.onnx.register_custom_op_symbolic(name, function, _OPSET)
-    try:
+    """Within the context both exporters write a product with a 2-D weight as Gemm.
+
+    It holds for all threads. Contexts may be nested and left in any order.
+    """
+    with ExitStack() as stack:
+        for replacement in _REPLACEMENTS:
+            stack.enter_context(replacement.open())
         yield
-    finally:
-        torch.onnx.export = original
-        for name in symbolic:
-            torch.onnx.unregister_custom_op_symbolic(name, _OPSET)
 
 
-def _rewriting_export(export):
-    @wraps(export)
-    def rewritten(model, args=(), f=None, *, dynamo=True, external_data=True, **options):
-        if not dynamo:
-            return export(model, args, f, dynamo=False, external_data=external_data, **options)
-        program = export(model, args, dynamo=True, **options)
-        _to_gemm(program.model)
+# --- dynamo -------------------------------------------------------------------------------
+
+
+class _WithAnyMatrix(BatchedMatMulToGemm):
+    """``MatMul(x[..., K], w) -> Reshape(Gemm(Reshape(x), w))``; ``w`` need not be folded."""
+
+    def refusal(self, context: MatchContext, x: ir.Value, w: ir.Value, **_) -> str | None:
+        if rank(x) in (None, 0, 2):
+            return f"x has rank {rank(x)}"
+        if rank(w) != 2 or None in (static_dim(w, 0), static_dim(w, 1)):
+            return "w is no matrix of static shape"
+        if 0 in w.shape or 0 in x.shape:
+            return "a Reshape with -1 of an empty tensor is ambiguous"
+        return self._gemm_refusal(context, x, w)
+
+
+_to_gemm = rewriting(MatMulToGemm, _WithAnyMatrix, zero_bias=True)
+_absorb_transposes = rewriting(TransposeIntoGemm)
+_remove_unused = RemoveUnusedNodesPass()
+
+
+def _rewriting_export(export: Callable) -> Callable:
+    def rewritten(*args, **options):
+        program = export(*args, **options)
+        _absorb_transposes(_to_gemm(program.model))
+        _remove_unused(program.model)
         _add_zero_biases(program.model.graph)
-        if f is not None:
-            program.save(f, external_data=external_data)
         return program
 
     return rewritten
@@ -67,7 +88,7 @@ def _rewriting_export(export):
 
 def _add_zero_biases(graph: ir.Graph) -> None:
     """Give each ``Gemm(x, w)`` the zero bias that the TorchScript form has."""
-    for node in graph:
+    for node in ir.traversal.RecursiveGraphIterator(graph):
         if node.op_type != "Gemm" or (len(node.inputs) > 2 and node.inputs[2] is not None):
             continue
         weight = node.inputs[1]
@@ -79,43 +100,76 @@ def _add_zero_biases(graph: ir.Graph) -> None:
         bias = ir.Value(
             name=zeros.name, shape=zeros.shape, type=ir.TensorType(zeros.dtype), const_value=zeros
         )
-        graph.register_initializer(bias)
+        node.graph.register_initializer(bias)
         node.resize_inputs(3)
         node.replace_input_with(2, bias)
 
 
-def _linear(g, x, weight, bias):
-    if bias.node().mustBeNone():
-        sizes = weight.type().sizes()
-        if sizes is not None and None not in sizes:
-            product = _gemm(g, x, weight, sizes[0], sizes[1], transposed=1)
-            if product is not None:
-                return product
-    return symbolic_opset9.linear(g, x, weight, bias)
+# --- TorchScript --------------------------------------------------------------------------
 
 
-def _matmul(g, x, weight):
-    sizes = weight.type().sizes()
-    product = None
-    if sizes is not None and len(sizes) == 2 and None not in sizes:
-        product = _gemm(g, x, weight, sizes[1], sizes[0], transposed=0)
-    return symbolic_opset9.matmul(g, x, weight) if product is None else product
+def _linear(original: Callable) -> Callable:
+    def linear(g, x, weight, bias):
+        product = None
+        if bias.node().mustBeNone():
+            product = _gemm(g, x, weight, transposed=1)
+        return original(g, x, weight, bias) if product is None else product
+
+    return linear
 
 
-def _gemm(g, x, weight, columns: int, depth: int, transposed: int):
-    """The product as Gemm, between Reshapes above rank 2; None where a shape is not known."""
-    sizes = x.type().varyingSizes()
-    if sizes is None or len(sizes) < 2 or sizes[:-1].count(None) > 1:
+def _product(original: Callable) -> Callable:
+    def product(g, x, weight):
+        result = _gemm(g, x, weight, transposed=0)
+        return original(g, x, weight) if result is None else result
+
+    return product
+
+
+def _gemm(g, x, weight, transposed: int):
+    """The product as Gemm, between Reshapes but for a matrix; None where a shape is not known."""
+    sizes, weights = x.type().varyingSizes(), weight.type().sizes()
+    if not sizes or weights is None or len(weights) != 2 or 0 in (*sizes, *weights):
         return None
-    bias = torch.zeros(columns, dtype=weight.type().dtype())
-    matrix = len(sizes) == 2
-    rows = x if matrix else g.op("Reshape", x, _ints(g, -1, depth))
-    product = g.op("Gemm", rows, weight, g.op("Constant", value_t=bias), transB_i=transposed)
-    if matrix:
-        return product
-    leading = [-1 if size is None else size for size in sizes[:-1]]
-    return g.op("Reshape", product, _ints(g, *leading, columns))
+    depth, columns = reversed(weights) if transposed else weights
+    bias = g.op("Constant", value_t=torch.zeros(columns, dtype=weight.type().dtype()))
+    if len(sizes) == 2:
+        return g.op("Gemm", x, weight, bias, transB_i=transposed)
+    rows = g.op("Reshape", x, _ints(g, -1, depth))
+    product = g.op("Gemm", rows, weight, bias, transB_i=transposed)
+    return g.op("Reshape", product, _shape_of_result(g, x, sizes[:-1], columns))
+
+
+def _shape_of_result(g, x, leading: list[int | None], columns: int):
+    """``leading`` and ``columns``; read at run time where two are unknown."""
+    if leading.count(None) <= 1:
+        return _ints(g, *(-1 if size is None else size for size in leading), columns)
+    count = len(leading)
+    dims = symbolic_helper._slice_helper(g, g.op("Shape", x), axes=[0], starts=[0], ends=[count])
+    return g.op("Concat", dims, _ints(g, columns), axis_i=0)
 
 
 def _ints(g, *values: int):
     return g.op("Constant", value_t=torch.tensor(values, dtype=torch.int64))
+
+
+def _of_symbolic(name: str, version: int, wrap: Callable[[Callable], Callable]) -> Replacement:
+    """The replacement of the symbolic function of an operator from an opset on."""
+    functions = registration.registry.get_function_group(name)._functions
+
+    def put(function: Callable) -> None:
+        if functions._base.get(version) is function:
+            functions.remove_override(version)
+        else:
+            functions.override(version, function)
+
+    return Replacement(lambda: functions[version], put, wrap)
+
+
+_REPLACEMENTS = (
+    of_attribute(_core, "export", _rewriting_export),
+    _of_symbolic("aten::linear", 9, _linear),
+    _of_symbolic("aten::matmul", 9, _product),
+    _of_symbolic("aten::mm", 9, _product),
+    _of_symbolic("aten::mm", 11, _product),
+)

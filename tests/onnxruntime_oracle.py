@@ -55,9 +55,9 @@ def run_onnxruntime(model, feeds):
 
 
 def check_against_onnxruntime(op_type, inputs, attributes=None, *, expected=None, rtol=1e-5,
-                              atol=1e-6, opt_levels=(3,), constants=(), **model_options):  # fmt: skip
+                              atol=1e-6, opt_levels=(3,), constants=(), **options):  # fmt: skip
     """Build a one-node model and compare it with onnxruntime, or with ``expected``."""
-    model = contrib_model(op_type, inputs, attributes, constants=constants, **model_options)
+    model = contrib_model(op_type, inputs, attributes, constants=constants, **options)
     feeds = {
         f"x{k}": array for k, array in enumerate(inputs) if array is not None and k not in constants
     }

@@ -73,6 +73,41 @@ def test_run_computes_what_the_reference_computes(softmax, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("a/b  float32[3, 5]  min ")
 
 
+def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
+    files = {"a/b": "a_b", "a:b": "a_b_2", "A_B": "A_B_3", "a_b_2": "a_b_2_2"}
+    operators = ["Neg", "Abs", "Relu", "Exp"]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x"], [y]) for op, y in zip(operators, files, strict=True)],
+        "graph",
+        [value("x", onnx.TensorProto.FLOAT, [2])],
+        [value(name, onnx.TensorProto.FLOAT, [2]) for name in files],
+    )
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+    onnx.save(model, tmp_path / "m.onnx")
+    x = np.array([-1, 2], "float32")
+    np.save(tmp_path / "x.npy", x)
+    argv = ["run", tmp_path / "m.onnx", "--input", f"x={tmp_path / 'x.npy'}"]
+    assert main([str(arg) for arg in [*argv, "--output-dir", tmp_path / "out"]]) == 0
+    expected = reference(model, {"x": x})
+    for file, want in zip(files.values(), expected, strict=True):
+        np.testing.assert_allclose(np.load(tmp_path / "out" / f"{file}.npy"), want, rtol=1e-5)
+
+
+def test_an_error_is_one_line_whatever_libraries_log(softmax, tmp_path):
+    model = onnx.load(softmax)
+    model.graph.output[0].name = "nowhere"  # onnx_ir warns of it, the checker refuses it
+    onnx.save(model, tmp_path / "dangling.onnx")
+    done = subprocess.run(
+        [sys.executable, "-m", "tvm_ext", "inspect", tmp_path / "dangling.onnx"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "nowhere" in done.stderr
+
+
 def test_random_inputs_are_seeded(softmax, capsys):
     printed = []
     for seed in "0", "0", "1":

@@ -129,7 +129,7 @@ def test_an_absolute_location_is_refused(folder):
 
 @pytest.mark.parametrize("size, entries", [
     (1000, {}), (4, {"offset": 8}), (4, {"offset": 1 << 60}), (4, {"offset": -4}),
-    (4, {"offset": "x"}),
+    (4, {"offset": "x"}), (4, {"length": "x"}), (4, {"length": -1}),
 ])  # fmt: skip
 def test_external_data_shorter_than_declared_is_refused(size, entries, folder):
     (folder / "m.onnx").write_bytes(external("weights", size, **entries).SerializeToString())
@@ -137,9 +137,44 @@ def test_external_data_shorter_than_declared_is_refused(size, entries, folder):
         load(folder / "m.onnx")
 
 
+@pytest.mark.parametrize("length", [0, 12, 20, 1 << 40])
+def test_external_data_of_another_length_than_declared_is_refused(length, folder):
+    (folder / "m.onnx").write_bytes(external("weights", length=length).SerializeToString())
+    with pytest.raises(ModelError, match=rf"'w': {length} bytes of weights.* takes 16"):
+        load(folder / "m.onnx")
+    (folder / "m.onnx").write_bytes(external("weights", length=16).SerializeToString())
+    load(folder / "m.onnx")
+
+
 def test_external_data_needs_a_path(folder):
     with pytest.raises(ModelError, match="give the path"):
         load(external("weights"))
+
+
+def test_two_opsets_of_one_domain(add):
+    add.opset_import.add(domain="ai.onnx", version=13)
+    with pytest.raises(ModelError, match=r"two opsets of the domain ai\.onnx: 17 and 13"):
+        load(add)
+
+
+@pytest.mark.parametrize("shapes, inputs", [
+    ({"N": 1 << 62}, "'x'"), ({"N": 1 << 20}, "'y'"),
+])  # fmt: skip
+def test_sizes_given_later_are_limited_too(add, shapes, inputs):
+    add.graph.node[0].op_type = "Sub"
+    wide = numpy_helper.from_array(np.ones((1024, 1, 4), "float32"), "w")
+    add.graph.initializer[0].CopyFrom(wide)
+    add.graph.output[0].type.tensor_type.ClearField("shape")
+    loaded = load(add)
+    specialise(loaded, shapes)
+    with pytest.raises(ModelLimitError, match=inputs):
+        convert(loaded, Limits(bytes=1 << 30))
+
+
+def test_an_input_without_an_element_type(add):
+    add.graph.input[0].type.tensor_type.elem_type = 0
+    with pytest.raises(ModelError, match="'x' has no element type"):
+        convert(load(add))
 
 
 def test_versions_that_are_not_known(add):

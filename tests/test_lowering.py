@@ -1,7 +1,9 @@
 """The TIR pipeline of our builds."""
 
+import numpy as np
 import pytest
-from tvm import IRModule, te, tirx
+import tvm
+from tvm import IRModule, s_tir, te, tirx
 from tvm.target import Target
 
 from tests.schedules.kernels import WIDE, prim_func, schedule
@@ -17,3 +19,18 @@ def test_vectors_stay_vectors_where_they_do_not_divide_a_loop(index):
     func = schedule((Elementwise(),), prim_func(x, y), WIDE).mod["main"]
     func = func.with_attr("target", WIDE.with_host(Target("llvm")))
     assert "T.Ramp" in lowering.lower(IRModule({"main": func})).script()
+
+
+def test_a_division_of_a_sum_keeps_its_value_where_loops_are_fused():
+    """FlattenBuffer makes ``(b % 14 + 1) // 2`` of fused loops ``(b + 1) % 14 // 2``."""
+    extents = [tirx.const(extent, "int64") for extent in (8, 10, 14)]
+    x = te.placeholder(extents[:1], "float32", "x")
+    kernel = te.create_prim_func([x, te.compute(extents[1:], lambda i, j: x[(j + 1) // 2], "y")])
+    schedule = s_tir.Schedule(kernel.with_attr("global_symbol", "main"))
+    schedule.fuse(*schedule.get_loops(schedule.get_sblock("y")))
+    built = tvm.tirx.build(schedule.mod, target=Target("llvm"), pipeline=lowering.TIR_PIPELINE)
+    row = np.arange(8, dtype="float32")
+    result = tvm.runtime.empty((10, 14), "float32")
+    built["main"](tvm.runtime.tensor(row), result)
+    expected = np.tile(row[(np.arange(14) + 1) // 2], (10, 1))
+    np.testing.assert_array_equal(result.numpy(), expected)

@@ -7,12 +7,13 @@ import sys
 import threading
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import parser
 
 from tvm_ext import convert_and_build
-from tvm_ext.errors import InputError
+from tvm_ext.errors import ConversionError, InputError
 
 
 def network(batch="1"):
@@ -201,3 +202,72 @@ def test_a_computed_dim_is_arithmetic_on_names():
     """)
     (output,) = convert_and_build(model, "llvm", opt_level=0).outputs
     assert output.shape == ("n * 3",)
+
+
+def test_a_list_of_names_may_be_any_iterable_and_empty_means_all(static):
+    feeds = {"x": sample()}
+    (expected,) = static.run(None, feeds)
+    for names in [], (), ["y"], (name for name in ["y"]), {"y": 0}:
+        (y,) = static.run(names, feeds)
+        np.testing.assert_array_equal(y, expected)
+    for names in "y", 3:
+        with pytest.raises(InputError, match="list of names"):
+            static.run(names, feeds)
+
+
+def test_python_numbers_beyond_the_dtype_are_refused():
+    text = "f (int8[2] k, float16[2] x) => (int8[2] a, float16[2] b) { a = Neg (k)  b = Neg (x) }"
+    model = convert_and_build(
+        parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}')
+    )
+    for feeds in ([1, 300], [0, 0]), ([1, 2], [0.0, 1e6]):
+        with pytest.raises(InputError, match="cannot hold"):
+            model(*feeds)
+    _, b = model([-1, 2], [float("inf"), 1.0])
+    np.testing.assert_array_equal(b, [-np.inf, -1])
+
+
+def test_a_negated_view_of_torch_keeps_its_sign(static):
+    np.testing.assert_array_equal(
+        static(torch._neg_view(torch.from_numpy(-sample()))), static(sample())
+    )
+
+
+@pytest.mark.parametrize("level", range(4))
+def test_kernels_name_nodes_of_the_model_at_every_level(level):
+    """The matrix product is a Gemm inside, and the addition is its bias: the user wrote neither."""
+    given = {"Conv conv", "Relu act", "GlobalAveragePool pool", "Flatten flat", "MatMul dense"}
+    report = convert_and_build(network(), "llvm", opt_level=level).profile(repeat=1)
+    found = {node for kernel in report.kernels for node in kernel.nodes}
+    assert found <= given
+    assert "MatMul dense" in found
+
+
+def test_a_refusal_names_the_node_that_was_rewritten():
+    text = "f (float[3, 4] x, float[5, 6] w) => (float[3, 6] y) { [product] y = MatMul (x, w) }"
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}')
+    for level in 0, 3:
+        with pytest.raises(ConversionError, match="product"):
+            convert_and_build(model, "llvm", opt_level=level)
+
+
+def test_winograd_counts_the_operations_that_run():
+    rng = np.random.default_rng(0)
+    weight = onnx.numpy_helper.from_array(
+        rng.standard_normal((64, 64, 3, 3)).astype("float32") / 24, "w"
+    )
+    model = parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]> '
+        "g (float[1, 64, 56, 56] x, float[64, 64, 3, 3] w) => (float[1, 64, 56, 56] y) "
+        "{ y = Conv <pads = [1, 1, 1, 1]> (x, w) }"
+    )
+    del model.graph.input[1]
+    model.graph.initializer.append(weight)
+    direct = 2 * 56 * 56 * 64 * 64 * 9
+    (kernel,) = (
+        kernel
+        for kernel in convert_and_build(model, "llvm").profile(repeat=1).kernels
+        if "winograd" in kernel.kernel
+    )
+    # 36 multiplications for 4 x 4 outputs instead of 144, and the transforms.
+    assert direct / 4 < kernel.flops < direct / 3

@@ -2,6 +2,7 @@
 
 import json
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -249,3 +250,13 @@ def test_build_verifies_on_request(file, tmp_path):
     out = str(tmp_path / "model.tvmx")
     argv = ["build", file, "-o", out, "--target", "llvm", "--opt-level", "1"]
     assert main([*argv, "--verify", "each-pass"]) == 0
+
+
+def test_each_pass_is_verified_on_narrow_inputs():
+    model = onnx.parser.parse_model(
+        '<ir_version: 11, opset_import: ["" : 21]> '
+        "g (int4[3] x) => (int8[3] y) { a = Cast <to = 3> (x)  y = Neg (a) }"
+    )
+    x = np.array([-8, 0, 7], ml_dtypes.int4)
+    built = convert_and_build(model, "llvm", opt_level=1, verify="each-pass", feeds={"x": x})
+    np.testing.assert_array_equal(built(x), [8, 0, -7])

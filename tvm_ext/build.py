@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from numbers import Integral
 from typing import TypeVar
 
 from tvm import IRModule
@@ -13,7 +14,7 @@ from . import pipeline, targets
 from .cache import Cache, key_of
 from .errors import BuildError, OptionError, TargetError, TvmExtError
 from .executors.choice import build_executor
-from .frontend import Conversion, Limits, convert, load, specialise
+from .frontend import Conversion, Limits, convert, load, mark_nodes, specialise
 from .kernel_facts import kernel_facts
 from .model import CompiledModel, TensorInfo
 from .progress import Advance, progress, silent
@@ -63,12 +64,14 @@ def convert_and_build(
         ConversionError: nodes that cannot be converted, all of them.
         TargetError: the target is unknown, or lacks the precision.
         BuildError: the compiler failed.
-        OptionError: ``opt_level``, ``shapes`` or ``limits`` are of no such value or type, or a step
-            that ``without`` names is not there.
+        OptionError: ``opt_level``, ``shapes``, ``limits`` or ``steps`` have no such value or type,
+            a step that ``without`` names is not there, or ``feeds`` have nothing to verify.
     """
-    _check_options(opt_level, shapes, limits)
+    _check_options(opt_level, shapes, limits, steps)
     if steps is not None and cache is not None:
         raise OptionError("steps of one's own are code, which a cache cannot tell apart")
+    if feeds is not None and verify is None:
+        raise OptionError("feeds are for verify='each-pass'")
     steps = leave_out(steps or pipeline.default(targets.resolve(target), opt_level), without)
     if verify == "each-pass":
         steps = steps.watched(EachPass(steps, load(model, limits), shapes, feeds))
@@ -115,13 +118,15 @@ def _build(
     )
 
 
-def _check_options(opt_level: object, shapes: object, limits: object) -> None:
-    if opt_level not in range(4):
+def _check_options(opt_level: object, shapes: object, limits: object, steps: object) -> None:
+    if not isinstance(opt_level, Integral) or opt_level not in range(4):
         raise OptionError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
     if not isinstance(shapes, Mapping | None):
         raise OptionError(f"shapes map names to sizes, not {shapes!r}")
     if not isinstance(limits, Limits | None):
         raise OptionError(f"limits are a frontend.Limits, not {limits!r}")
+    if not isinstance(steps, pipeline.Pipeline | None):
+        raise OptionError(f"steps are a pipeline.Pipeline, not {steps!r}")
 
 
 def leave_out(steps: pipeline.Pipeline, names: Sequence[str]) -> pipeline.Pipeline:
@@ -179,6 +184,7 @@ def import_model(
     """The import phase of ``steps``: load, rewrite, convert to Relax. Compiles nothing."""
     source = load(model, limits)
     specialise(source, shapes)
+    mark_nodes(source)
     for step in steps.phase("import"):
         advance(step.name)
         source = _run_step(step, source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import logging
 import os
 import re
 import sys
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     args = _parser().parse_args(argv)
     _write_any_text()
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # what it warns of is refused, or fine
     try:
         from . import commands  # imports TVM, which --help and a wrong option need not wait for
 
@@ -237,7 +239,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--name", help="of the model in C (default: that of its file)")
     build.add_argument("-o", "--output", type=Path, required=True, help="where to save")
-    run.add_argument("--output-dir", type=Path, help="write each output there as NAME.npy")
+    run.add_argument(
+        "--output-dir",
+        type=Path,
+        help="write each output there as NAME.npy; characters that a file cannot have become _",
+    )
     compare.add_argument("--threads", type=int, help="threads of both sides (default: all cores)")
     compare.add_argument(
         "--against", default="onnxruntime", help="onnxruntime (default), or onnx's reference"

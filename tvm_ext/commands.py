@@ -1,5 +1,6 @@
 """What the commands of the command line do; each takes its parsed arguments."""
 
+import itertools
 import json
 import os
 import re
@@ -77,8 +78,9 @@ def run(args: Namespace) -> None:
         print(f"{info.name}  {array.dtype}{list(array.shape)}  {_statistics(array)}".rstrip())
     if folder:
         folder.mkdir(exist_ok=True)
-        for info, array in zip(model.outputs, results, strict=True):
-            _write(folder / (re.sub(r"[^\w.-]", "_", info.name) + ".npy"), array)
+        files = _file_names([info.name for info in model.outputs])
+        for name, array in zip(files, results, strict=True):
+            _write(folder / name, array)
 
 
 def profile(args: Namespace) -> None:
@@ -186,6 +188,17 @@ def _statistics(array: np.ndarray) -> str:
         return ""
     wide = array.astype("float64")
     return f"min {wide.min():.6g}  mean {wide.mean():.6g}  max {wide.max():.6g}"
+
+
+def _file_names(names: Sequence[str]) -> list[str]:
+    """A file for each output; no two are one, on file systems that ignore case too."""
+    files: dict[str, str] = {}
+    for name in names:
+        stem = re.sub(r"[^\w.-]", "_", name)
+        tries = itertools.chain([stem], (f"{stem}_{count}" for count in itertools.count(2)))
+        free = next(each for each in tries if each.casefold() not in files)
+        files[free.casefold()] = f"{free}.npy"
+    return list(files.values())
 
 
 def _check_output(path: Path, model: Path) -> None:

@@ -58,14 +58,21 @@ def _flops(func: PrimFunc) -> int | None:
     return total
 
 
-def _operations(body: tirx.Stmt) -> int:
+def _operations(body: tirx.Stmt | tirx.Expr) -> int:
+    """Operations on floats; of a choice, those of the longer side: only one side runs."""
     count = 0
 
-    def visit(node: tirx.Expr) -> None:
+    def visit(node: tirx.Expr) -> tvm_ffi.WalkResult | None:
         nonlocal count
-        count += "float" in str(node.ty.dtype)
+        if "float" not in str(node.ty.dtype):
+            return None
+        if not isinstance(node, tirx.Select):
+            count += 1
+            return None
+        count += max(map(_operations, (node.true_value, node.false_value)))
+        return tvm_ffi.WalkResult.SKIP
 
-    tvm_ffi.structural_walk(body, (_ARITHMETIC, visit))
+    tvm_ffi.structural_walk(body, ((*_ARITHMETIC, tirx.Select), visit), order="pre")
     return count
 
 

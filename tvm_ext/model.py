@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -211,7 +211,7 @@ class CompiledModel:
         """Run as ``onnxruntime.InferenceSession.run`` does.
 
         Args:
-            output_names: the outputs wanted, in order; None for all.
+            output_names: the outputs wanted, in order; None or empty for all.
             feeds: one array per input name: numpy or DLPack, or Python numbers, which take the
                 input's dtype. All results are new arrays.
 
@@ -230,10 +230,9 @@ class CompiledModel:
 
     def _output_indices(self, names: Sequence[str] | None) -> list[int]:
         known = [info.name for info in self.outputs]
-        if names is None:
-            return list(range(len(known)))
-        if isinstance(names, str):
-            raise InputError(f"output names are a list of names, not the name {names!r}")
+        if isinstance(names, str) or not isinstance(names, Iterable | None):
+            raise InputError(f"output names are a list of names, not {names!r}")
+        names = list(names or ()) or known
         unknown = [name for name in names if name not in known]
         if unknown:
             raise InputError(f"no outputs {unknown}; the model has {known}")
@@ -324,13 +323,25 @@ def _as_array(info: TensorInfo, value: object) -> np.ndarray:
         # Python's numbers have no dtype: 1.0 is a float of any width, 1 an integer or a float.
         plain = isinstance(value, list | tuple | int | float)
         fits = np.can_cast(array.dtype, info.dtype, "same_kind")
-        return array.astype(info.dtype) if plain and fits else array
+        return _converted(info, array) if plain and fits else array
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(f"input {info.name!r} cannot be read as an array: {reason}") from error
 
 
+def _converted(info: TensorInfo, array: np.ndarray) -> np.ndarray:
+    """``array`` of Python's numbers in the dtype of the input, none of them beyond its range."""
+    with np.errstate(over="ignore"):
+        result = array.astype(info.dtype)
+    wraps = array.dtype.kind in "iu" and result.dtype.kind in "iu" and (result != array).any()
+    if wraps or (np.isfinite(array) & ~np.isfinite(result)).any():
+        raise InputError(f"input {info.name!r} has numbers that {info.dtype} cannot hold")
+    return result
+
+
 def _from_dlpack(value: Any) -> np.ndarray:
+    if hasattr(value, "resolve_neg"):  # torch exports a negated view without its sign
+        value = value.resolve_neg()
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError):

@@ -14,6 +14,8 @@ import onnx_ir as ir
 from tvm import IRModule, relax
 from tvm.ir import GlobalVar, Op
 
+from .frontend import node_labels
+
 __all__ = ["Provenance"]
 
 _CALL_TIR = Op.get("relax.call_tir")
@@ -25,7 +27,7 @@ class Provenance:
     """Follows variables of ``main`` through the passes of a build."""
 
     def __init__(self, origin: Mapping[str, ir.Node]):
-        self._nodes = {name: [_label(node)] for name, node in origin.items()}
+        self._nodes = {name: node_labels(node) for name, node in origin.items()}
         self._compounds: dict[str, str] = {}
         self._unfused: dict[tuple, str] = {}
         self._members: list[list[str]] = []
@@ -145,10 +147,6 @@ def _inside(
             if var in bindings and var.name not in kept and var.name not in found
         ]
     return [var.name for var in bindings if var.name in found]
-
-
-def _label(node: ir.Node) -> str:
-    return f"{node.op_type} {node.name or node.outputs[0].name}"
 
 
 def _stem(name: str) -> str:

@@ -95,7 +95,7 @@ class InferenceSession:
         Raises:
             InputError: a name, dtype, rank or shape does not fit.
         """
-        return self._model.run(output_names or None, input_feed)
+        return self._model.run(output_names, input_feed)
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that ``run`` needs, in the order of the model."""

@@ -67,7 +67,7 @@ def _check_cpu(cpu: Target, given: object) -> None:
     name, triple = str(cpu.attrs.get("mcpu", "generic")), triple_of(cpu)
     if not tvm.get_global_func("target.llvm_is_valid_cpu")(name, triple):
         raise TargetError(f"unknown target {given!r}: LLVM has no CPU {name!r} for {triple!r}")
-    wanted = {str(f).lstrip("+") for f in cpu.attrs.get("mattr", ()) if str(f).startswith("+")}
+    wanted = {str(f).lstrip("+-") for f in cpu.attrs.get("mattr", ())}
     unknown = sorted(wanted - codegen.llvm_get_cpu_features(cpu))
     if unknown:
         raise TargetError(f"unknown target {given!r}: {triple!r} has no features {unknown}")

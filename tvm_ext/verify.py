@@ -15,6 +15,7 @@ from .executors.choice import build_executor
 from .frontend import Conversion, convert, specialise
 from .inputs import random_inputs
 from .interface import TensorInfo
+from .ops.narrow import stored
 
 __all__ = ["EachPass", "coarseness", "distance", "finish"]
 
@@ -94,11 +95,13 @@ class EachPass:
         return self._run(conversion.module)
 
     def _arrays(self, conversion: Conversion) -> list[np.ndarray]:
-        infos = [TensorInfo.of(name, ty) for name, ty in conversion.inputs.items()]
+        infos = [
+            TensorInfo.of(name, ty, conversion.elements) for name, ty in conversion.inputs.items()
+        ]
         feeds = random_inputs(infos) if self._feeds is None else self._feeds
         if feeds.keys() != conversion.inputs.keys():
             raise InputError(f"feeds are {sorted(feeds)}, the model has {list(conversion.inputs)}")
-        return [np.asarray(feeds[info.name]) for info in infos]
+        return [stored(np.asarray(feeds[info.name])) for info in infos]
 
     def _run(self, module: IRModule) -> list[np.ndarray]:
         target = targets.host_target()

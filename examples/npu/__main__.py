@@ -8,7 +8,7 @@ import onnxruntime
 
 from tvm_ext import convert_and_build, extend
 
-from .network import to_onnx
+from .network import small_cnn
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--commands", type=int, default=12, help="how many to list per region")
     options = parser.parse_args()
 
-    model = to_onnx()
+    model = small_cnn()
     plugin = extend.load("examples.npu.target")
     target = importlib.import_module("examples.npu.target")
     compiled = convert_and_build(model, "llvm", opt_level=options.opt_level)
@@ -37,7 +37,7 @@ def main() -> None:
         print(f"\n{program.region.name}: {len(program.commands)} commands")
         for number, command in enumerate(program.commands[: options.commands]):
             print(f"{number:5} {command}")
-        print(f"\n{program.region.name}: {program.measure()}")
+        print(f"\n{program.region.name}: {program.cost()}")
     print(f"\nlargest difference from onnxruntime: {np.abs(logits - expected).max():.2e}")
     print("logits:", np.round(logits[0], 4))
 

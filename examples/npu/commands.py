@@ -6,7 +6,7 @@ Addresses and counts are in floats; ``local`` addresses lie in the scratchpad.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Flag, IntEnum
 from typing import ClassVar
 
@@ -60,9 +60,8 @@ class Command:
         return [flag.name for flag in Does if flag in self.flags]
 
     def _operands(self) -> Iterator[int | tuple[int, ...]]:
-        own = {f.name for f in fields(Command)}
-        return (value for f, value in zip(fields(self), astuple(self), strict=True)
-                if f.name not in own)  # fmt: skip
+        common = "opcode", "flags", "note"
+        return (value for name, value in vars(self).items() if name not in common)
 
     def _says(self) -> str:
         raise NotImplementedError

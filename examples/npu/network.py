@@ -1,50 +1,51 @@
 """A small network with something for the accelerator, and something that it cannot compute."""
 
-import io
+from math import prod
 
+import numpy as np
 import onnx
-import torch
-from torch import nn
+from onnx import numpy_helper, parser
 
-__all__ = ["INPUT", "SmallCnn", "to_onnx"]
+__all__ = ["small_cnn"]
 
-INPUT = (1, 3, 64, 64)
+_TEXT = """
+<ir_version: 9, opset_import: ["" : 17]>
+small_cnn (float[1, 3, 64, 64] image) => (float[1, 10] logits) {
+    stem_conv = Conv <pads = [1, 1, 1, 1]> (image, stem_w, stem_b)
+    stem = Relu (stem_conv)
+    pooled = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (stem)
+    first_conv = Conv <pads = [1, 1, 1, 1]> (pooled, first_w, first_b)
+    first = Relu (first_conv)
+    second_conv = Conv <pads = [1, 1, 1, 1]> (first, second_w, second_b)
+    sum = Add (second_conv, pooled)
+    block = Relu (sum)
+    wide = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (block, wide_w, wide_b)
+    gated = HardSwish (wide)
+    narrow_conv = Conv (gated, narrow_w, narrow_b)
+    narrow = Relu (narrow_conv)
+    mean = GlobalAveragePool (narrow)
+    flat = Flatten (mean)
+    logits = Gemm <transB = 1> (flat, classifier_w, classifier_b)
+}
+"""
+_WEIGHTS = {
+    "stem": (24, 3, 3, 3),
+    "first": (24, 24, 3, 3),
+    "second": (24, 24, 3, 3),
+    "wide": (96, 24, 3, 3),
+    "narrow": (40, 96, 1, 1),
+    "classifier": (10, 40),
+}
 
 
-class SmallCnn(nn.Module):
-    """Convolutions, pooling, a residual block; a gate and a classifier that stay on the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-        self.block = nn.Sequential(
-            nn.Conv2d(24, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 24, 3, padding=1)
-        )
-        self.wide = nn.Conv2d(24, 96, 3, stride=2, padding=1)
-        self.narrow = nn.Conv2d(96, 40, 1)
-        self.classifier = nn.Linear(40, 10)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        x = self.stem(image)
-        x = torch.relu(self.block(x) + x)
-        x = nn.functional.hardswish(self.wide(x))
-        x = torch.relu(self.narrow(x))
-        return self.classifier(x.mean((2, 3)))
-
-
-def to_onnx(seed: int = 0) -> onnx.ModelProto:
+def small_cnn(seed: int = 0) -> onnx.ModelProto:
     """The network with seeded random weights: ``image[1, 3, 64, 64]`` -> ``logits[1, 10]``."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = SmallCnn().eval()
-    buffer = io.BytesIO()
-    torch.onnx.export(
-        module,
-        (torch.zeros(INPUT),),
-        buffer,
-        dynamo=False,
-        opset_version=17,
-        input_names=["image"],
-        output_names=["logits"],
-    )
-    return onnx.load_from_string(buffer.getvalue())
+    random = np.random.default_rng(seed)
+    model = parser.parse_model(_TEXT)
+    for name, shape in _WEIGHTS.items():
+        weight = random.standard_normal(shape) * np.sqrt(2 / prod(shape[1:]))
+        bias = random.standard_normal(shape[0]) / 10
+        for suffix, array in (("w", weight), ("b", bias)):
+            initializer = numpy_helper.from_array(array.astype("float32"), f"{name}_{suffix}")
+            model.graph.initializer.append(initializer)
+    return model

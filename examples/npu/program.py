@@ -58,8 +58,16 @@ class Program:
             for tensor, at in rows
         )
 
-    def simulate(self, *inputs: np.ndarray) -> tuple[list[np.ndarray], Statistics]:
-        """Run the region on a simulator of its own: its outputs, and what the run cost."""
+    def cost(self) -> Statistics:
+        """What one run costs; weights, which are written before the first, are not counted.
+
+        Raises:
+            DeviceError: a command is illegal.
+        """
+        return Simulator(self.device.dram, self.device.scratchpad).cost(self.commands)
+
+    def simulate(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        """The outputs of a run on a simulator of its own."""
         simulator = Simulator(self.device.dram, self.device.scratchpad)
         for tensor, at in self.places.items():
             if tensor.value is not None:
@@ -67,18 +75,7 @@ class Program:
         for tensor, array in zip(self.region.inputs, inputs, strict=True):
             simulator.write(self.places[tensor], array)
         simulator.submit(self.commands)
-        outputs = [simulator.read(self.places[t], t.shape) for t in self.region.outputs]
-        return outputs, simulator.statistics
-
-    def measure(self) -> Statistics:
-        """What one run costs, weights not counted: nothing in it depends on the data.
-
-        Raises:
-            DeviceError: a command is illegal.
-        """
-        simulator = Simulator(self.device.dram, self.device.scratchpad)
-        simulator.submit(self.commands)
-        return simulator.statistics
+        return [simulator.read(self.places[t], t.shape) for t in self.region.outputs]
 
 
 def compile_regions(regions: Sequence[Region], device: Device) -> list[Program]:

@@ -28,7 +28,7 @@ class DeviceError(RuntimeError):
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the device did since it was opened: per opcode, and bytes over its DRAM's bus."""
+    """What commands did, or would do: per opcode, and bytes over the bus to the DRAM."""
 
     commands: dict[str, int]
     cycles: dict[str, int]
@@ -54,6 +54,16 @@ class _Counters(ctypes.Structure):
         ("stored", ctypes.c_uint64),
         ("multiply_adds", ctypes.c_uint64),
     ]
+
+    def as_statistics(self) -> Statistics:
+        names = [opcode.name for opcode in Opcode]
+        return Statistics(
+            dict(zip(names, self.commands, strict=True)),
+            dict(zip(names, self.cycles, strict=True)),
+            4 * self.loaded,
+            4 * self.stored,
+            self.multiply_adds,
+        )
 
 
 class Simulator:
@@ -94,24 +104,32 @@ class Simulator:
         Raises:
             DeviceError: one is illegal; none has run. It says which, and why.
         """
-        table = np.array([command.words() for command in commands], "uint32")
-        self._checked(self._library.npu_submit(self._device, table.ctypes.data, len(commands)))
+        table = _table(commands)
+        self._checked(self._library.npu_submit(self._device, table.ctypes.data, len(table)))
+
+    def cost(self, commands: Sequence[Command]) -> Statistics:
+        """What ``commands`` would cost: nothing in it depends on the data, and nothing runs.
+
+        Raises:
+            DeviceError: one is illegal. It says which, and why.
+        """
+        table, found = _table(commands), _Counters()
+        place = ctypes.byref(found)
+        self._checked(self._library.npu_check(self._device, table.ctypes.data, len(table), place))
+        return found.as_statistics()
 
     @property
     def statistics(self) -> Statistics:
-        found = self._library.npu_get_statistics(self._device).contents
-        names = [opcode.name for opcode in Opcode]
-        return Statistics(
-            dict(zip(names, found.commands, strict=True)),
-            dict(zip(names, found.cycles, strict=True)),
-            4 * found.loaded,
-            4 * found.stored,
-            found.multiply_adds,
-        )
+        """What the device did since it was opened."""
+        return self._library.npu_get_statistics(self._device).contents.as_statistics()
 
     def _checked(self, code: int) -> None:
         if code:
             raise DeviceError(self._library.npu_error(self._device).decode())
+
+
+def _table(commands: Sequence[Command]) -> np.ndarray:
+    return np.array([command.words() for command in commands], "uint32")
 
 
 @cache
@@ -126,6 +144,7 @@ def _library() -> ctypes.CDLL:
     library.npu_close.argtypes = [pointer]
     library.npu_write.argtypes = library.npu_read.argtypes = [pointer, size, pointer, size]
     library.npu_submit.argtypes = [pointer, pointer, size]
+    library.npu_check.argtypes = [pointer, pointer, size, pointer]
     library.npu_error.restype, library.npu_error.argtypes = ctypes.c_char_p, [pointer]
     library.npu_get_statistics.restype = ctypes.POINTER(_Counters)
     library.npu_get_statistics.argtypes = [pointer]

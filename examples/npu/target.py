@@ -92,7 +92,7 @@ def noted(check):
     """A check whose reasons are kept for the report."""
 
     def noting(match: Match) -> bool | str:
-        reason = _unusable(match) or check(match)
+        reason = _unusable(match) or check(match) or _constant(match)
         if reason is None:
             _refused.pop(match.root.name, None)
             return True
@@ -108,12 +108,13 @@ def _unusable(match: Match) -> str | None:
         return "a tensor is empty"
     if match.dtype() != "float32":
         return f"the device computes in float32, not {match.dtype()}"
-    if any(isinstance(match[name], GenericConst) for name in _ACTIVATIONS if name in match):
-        return "an activation is a constant"
     return None
 
 
-_ACTIVATIONS = "x", "residual", "a", "b"
+def _constant(match: Match) -> str | None:
+    activations = (match[name] for name in ("x", "residual", "a", "b") if name in match)
+    constants = any(isinstance(part, GenericConst) for part in activations)
+    return "an activation is a constant" if constants else None
 
 
 @conv.check
@@ -242,13 +243,14 @@ def _kernel(binding: relax.Binding) -> object:
 
 
 def _driven(kernel: tirx.PrimFunc, program: Program, weights: list[Tensor]) -> tirx.PrimFunc:
-    cost = program.measure()  # the device refuses illegal commands now, not in the user's hands
+    cost = program.cost()  # the device refuses illegal commands now, not in the user's hands
     return kernel.with_attrs(
         {
             "Composite": "npu.region",
             "attributes": {"commands": len(program.commands), "cycles": sum(cost.cycles.values())},
             "region": program.region.name,
             "op_pattern": 8,  # nothing is fused with it
+            "tirx.is_scheduled": True,  # it runs only where no C can be linked
             "c_source": region_source(program, weights),
             "c_support": support_source(),
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from math import ceil, prod
 
@@ -67,6 +68,7 @@ class Tile:
         return self.filters * self.channels * over.taps
 
 
+@cache
 def conv_tile(over: Geometry, capacity: int) -> Tile | None:
     """The cheapest tile of a convolution whose input, weights, bias and output fit together."""
 

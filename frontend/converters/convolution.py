@@ -5,11 +5,13 @@ and fusion passes recognise. The transposed convolution is a kernel of ours: Rel
 its input with zeros and multiplies them.
 """
 
-from tvm import relax
+from tvm import relax, tirx
 
+from tvm_ext.ops import arithmetic
 from tvm_ext.ops.convolution import conv_transpose, deform_conv
 
 from .. import window as windows
+from ..broadcasting import emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..table import converter
 
@@ -72,7 +74,7 @@ def add_bias(bb, y, b):
         b = bb.const(array.reshape(shape).astype(bb.dtype(y)))
     else:
         b = cast(bb, bb.emit(relax.op.reshape(b, shape)), bb.dtype(y))
-    return bb.emit(relax.op.add(y, b))
+    return emit_broadcast(bb, relax.op.add, arithmetic.add, y, b)
 
 
 @converter("ConvTranspose", 1, 11, 22)
@@ -94,7 +96,11 @@ def conv_transpose_(bb, x, w, b=None, *, auto_pad="NOTSET", dilations=None, grou
     if output_shape is not None:
         outputs = list(output_shape)[-rank:]
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        outputs = [size * stride for size, stride in zip(spatial, window.strides, strict=True)]
+        # No more than there is: windows that leave gaps between them reach less far.
+        outputs = [
+            _smaller(size * stride, whole)
+            for size, stride, whole in zip(spatial, window.strides, full, strict=True)
+        ]
     else:
         outputs = [f - p - q for f, p, q in zip(full, window.before, window.after, strict=True)]
     before = window.before
@@ -103,6 +109,10 @@ def conv_transpose_(bb, x, w, b=None, *, auto_pad="NOTSET", dilations=None, grou
         before = [_first_pad(total, auto_pad) for total in totals]
     y = bb.emit_te(conv_transpose, x, w, outputs, before, window.strides, window.dilations, group)
     return cast(bb, add_bias(bb, y, b), bb.dtype(x))
+
+
+def _smaller(a, b):
+    return min(a, b) if isinstance(a, int) else tirx.min(a, b)
 
 
 def _first_pad(total, auto_pad):

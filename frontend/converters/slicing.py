@@ -53,15 +53,20 @@ def _bounds(bb, start, end, step, dim):
     if all(isinstance(v, int) for v in (start, end, dim)):
         taken = slice_range(start, end, step, dim)
         return (taken.start, len(taken)) if taken else (0, 0)
-    # Far-away ends mean "to the end"; as they are, they would overflow.
-    far = 1 << 40
-    start, end = (
-        tirx.const(min(max(v, -far), far), "int64") if isinstance(v, int) else v
-        for v in (start, end)
-    )
     dim, step = (tirx.const(v, "int64") if isinstance(v, int) else v for v in (dim, step))
+    start, end = (_position(v, dim) if isinstance(v, int) else v for v in (start, end))
     begin = ops.clamped_begin(start, step > 0, dim)
     return bb.simplify(begin), bb.simplify(ops.slice_length(start, end, step, dim))
+
+
+def _position(bound, dim):
+    """A constant bound; one that no dim reaches, from the largest int32 on, as the end it means.
+
+    As it is, memory would be planned for a slice that goes so far.
+    """
+    if abs(bound) >= (1 << 31) - 1:
+        return dim if bound > 0 else -dim - 1
+    return tirx.const(bound, "int64")
 
 
 def take_slice(bb, x, begins, steps, lengths):

@@ -104,3 +104,12 @@ def test_deform_conv_samples_between_and_beyond_pixels():
     offset = (2 * data(1, 8, 3, 4)).astype("float32")
     mask = RNG.random((1, 4, 3, 4)).astype("float32")
     check_node("DeformConv", [x, w, offset, b, mask], {"kernel_shape": [2, 2]}, atol=1e-5)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_conv_transpose_same_with_gaps_between_the_windows(symbolic):
+    """As onnxruntime and ONNX's shape inference: the result ends with the last window."""
+    x, w = data(1, 1, 3), data(1, 1, 2)
+    expected = torch.conv_transpose1d(torch.from_numpy(x), torch.from_numpy(w), stride=3).numpy()
+    check_node("ConvTranspose", [x, w], {"auto_pad": "SAME_UPPER", "strides": [3]},
+               constants=(1,), symbolic=symbolic, expected=[expected])  # fmt: skip

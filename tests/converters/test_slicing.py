@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from onnx import helper
 
-from tests.oracle import check_node
+from tests.oracle import check_model, check_node, node_model
 
 X = np.arange(2 * 7 * 5, dtype="float32").reshape(2, 7, 5)
 END = np.iinfo("int64").max
@@ -68,3 +69,13 @@ def test_backwards_from_before_the_first(constants, symbolic):
     x, operands = np.arange(5, dtype="float32"), [np.array([v]) for v in (-9, -9, 0, -2)]
     check_node("Slice", [x, *operands], constants=constants, symbolic=symbolic and 1 in constants,
                expected=[x[:1]])  # fmt: skip
+
+
+@pytest.mark.parametrize("start, end, step", [(1, 2**31 - 1, 1), (-1, -(2**31), -1)])
+def test_to_the_end_of_a_symbolic_dim(start, end, step):
+    """What comes behind the slice has the size of it."""
+    operands = [np.array([v]) for v in (start, end, 0, step)]
+    model = node_model("Slice", [X, *operands], constants=(1, 2, 3, 4), symbolic=True)
+    model.graph.node.append(helper.make_node("Neg", ["y0"], ["z"]))
+    model.graph.output[0].name = "z"
+    check_model(model, {"x0": X}, expected=[-X[start:None:step]], opt_levels=(0, 3))

@@ -81,6 +81,18 @@ def convolution(groups=1, channels=12, stride=1, dilation=1):
     return te.create_prim_func([x, w, topi.nn.relu(y)])
 
 
+def distances():
+    """A sum over pairs that does not vanish where both elements are zero."""
+    a, b = wide(17, 5), wide(19, 5)
+    depth = te.reduce_axis((0, tirx.const(5, "int64")), "depth")
+
+    def element(i, j):
+        return te.sum(te.exp(a[i, depth] - b[j, depth]), depth)
+
+    extents = [tirx.const(extent, "int64") for extent in (17, 19)]
+    return te.create_prim_func([a, b, te.compute(extents, element, "distances")])
+
+
 def scatter(rows):
     data, index, update = wide(7, 5), wide(rows, 5, dtype="int64"), wide(rows, 5)
     result = gather_scatter.scatter_elements(data, index, update, 0)
@@ -112,6 +124,7 @@ KERNELS = {
     "symbolic_product": lambda: product(tirx.Var("m", "int64"), 33, 70),
     "grouped": lambda: convolution(groups=4),
     "dilated": lambda: convolution(stride=2, dilation=2),
+    "distances": distances,
     "scatter": lambda: scatter(3),
     "recurrence": lambda: recurrence(2),
     "matmul_relu": matmul_relu,
@@ -268,7 +281,9 @@ def test_tiled_matmul_keeps_operands_in_shared_memory(kernel):
     assert text.count('scope="local"') == 1
 
 
-@pytest.mark.parametrize("kernel", ["softmax", "pool", "scan", "first_axis", "scatter"])
+@pytest.mark.parametrize(
+    "kernel", ["softmax", "pool", "scan", "first_axis", "scatter", "distances"]
+)
 def test_tiled_matmul_declines_what_is_no_product(kernel):
     assert TiledMatmul().apply(KERNELS[kernel](), CUDA_TARGET, False) is None
 

@@ -3,6 +3,7 @@
 Inside ``with emulated(folder):`` a build for cuda gives its kernels to g++ in place of the GPU
 driver (see cuda_on_cpu.h) and registers each under its name, where the host code looks for
 kernels that no imported module has. Buffers live in CPU memory. What ran before is restored.
+A launch of no block and an access outside of a tensor are errors here, too.
 """
 
 import contextlib
@@ -11,16 +12,20 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
+from tvm.sym import Analyzer
 from tvm.target import Target
+from tvm.tirx.analysis import undefined_vars
 
 from ..build import convert_and_build
 from ..errors import BuildError
@@ -32,6 +37,7 @@ NO_COMPILER = None if shutil.which("g++") else "needs g++"
 
 _TAGS = ["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z"]
 _CPU = 1  # DLDeviceType
+UNKNOWN = 1 << 62
 _C_TYPES = {
     "int": ctypes.c_int,
     "int64_t": ctypes.c_int64,
@@ -127,6 +133,12 @@ def _workspace_on_cpu(module: IRModule) -> IRModule:
     )
 
 
+class _Outside(ctypes.Structure):
+    """The first access outside of a tensor, in elements."""
+
+    _fields_ = [("found", ctypes.c_bool), ("index", ctypes.c_int64), ("size", ctypes.c_int64)]
+
+
 class _Library:
     """The kernels of one device module, compiled by g++ when the first of them is called."""
 
@@ -140,13 +152,19 @@ class _Library:
         name = str(kernel.attrs["global_symbol"])
         tags = [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
         count = len(kernel.params)
+        sizes = _sizes(kernel)
 
         def call(*arguments):
             dims = dict(zip(tags, arguments[count:], strict=True))
             grid = (ctypes.c_int * len(_TAGS))(*(int(dims.get(tag, 1)) for tag in _TAGS))
             if min(grid) < 1:
                 raise ValueError(f"{name}: the launch {list(grid)} is empty, an error on a GPU")
-            getattr(self.compiled, f"launch_{name}")(grid, *arguments[:count])
+            given = (ctypes.c_int64 * count)(*sizes(arguments[:count]))
+            outside = getattr(self.compiled, f"launch_{name}")(grid, given, *arguments[:count])
+            if outside.found:
+                raise IndexError(
+                    f"{name} accesses element {outside.index} of a tensor of {outside.size}"
+                )
 
         return call
 
@@ -157,7 +175,8 @@ class _Library:
         source, binary = stem.with_suffix(".cpp"), stem.with_suffix(".so")
         header = Path(__file__).with_name("cuda_on_cpu.h")
         launches = [self.launch(name) for name in self.names]
-        source.write_text("\n".join([f'#include "{header}"', self.kernels, *launches]))
+        kernels = re.sub(r"((?:un)?signed )?(\w+)\* __restrict__", r"Tensor<\1\2>", self.kernels)
+        source.write_text("\n".join([f'#include "{header}"', kernels, *launches]))
         flags = ["-O1", "-w", "-fPIC", "-shared", "-ftrivial-auto-var-init=pattern"]
         done = subprocess.run(
             ["g++", *flags, "-o", binary, source], capture_output=True, text=True, check=False
@@ -170,7 +189,9 @@ class _Library:
                 ctypes.c_void_p if kind.endswith("*") else _C_TYPES[kind]
                 for kind in self.parameters(name)
             ]
-            getattr(library, f"launch_{name}").argtypes = [ctypes.POINTER(ctypes.c_int), *kinds]
+            function = getattr(library, f"launch_{name}")
+            grid, sizes = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int64)
+            function.argtypes, function.restype = [grid, sizes, *kinds], _Outside
         return library
 
     def launch(self, name: str) -> str:
@@ -179,10 +200,14 @@ class _Library:
         waits = "true" if re.search(r"__sync|__shfl", body) else "false"
         kinds = self.parameters(name)
         parameters = "".join(f", {kind} a{k}" for k, kind in enumerate(kinds))
-        arguments = ", ".join(f"a{k}" for k in range(len(kinds)))
+        arguments = ", ".join(
+            f"{{a{k}, sizes[{k}], 0}}" if kind.endswith("*") else f"a{k}"
+            for k, kind in enumerate(kinds)
+        )
         return (
-            f'extern "C" void launch_{name}(const int* launch{parameters}) {{\n'
-            f"  run_grid([=] {{ {name}({arguments}); }}, launch, {waits});\n"
+            f'extern "C" Outside launch_{name}'
+            f"(const int* launch, const int64_t* sizes{parameters}) {{\n"
+            f"  return run_grid([=] {{ {name}({arguments}); }}, launch, {waits});\n"
             "}"
         )
 
@@ -190,3 +215,32 @@ class _Library:
         """The C types of the parameters of a kernel."""
         declared = re.findall(rf"\b{name}\((.*?)\)", self.kernels)[0].replace("__restrict__", "")
         return [parameter.strip().rsplit(" ", 1)[0].strip() for parameter in declared.split(",")]
+
+
+def _sizes(kernel: tirx.PrimFunc) -> Callable[[Sequence[Any]], list[int]]:
+    """The function from the arguments of ``kernel`` to the elements of each.
+
+    Of a scalar, and of a tensor whose extents the kernel is not given, it is ``UNKNOWN``.
+    """
+    elements: dict[tirx.Var, tirx.Expr] = {}
+
+    def note(declared: tirx.DeclBuffer) -> None:
+        size = prod(declared.buffer.ty.shape)
+        if set(undefined_vars(size)) <= set(kernel.params):
+            elements[declared.data] = size
+
+    tvm_ffi.structural_walk(kernel.body, (tirx.DeclBuffer, note), order="pre")
+
+    def sizes(arguments: Sequence[Any]) -> list[int]:
+        given = dict(zip(kernel.params, arguments, strict=True))
+
+        def value(var: tirx.Var) -> tirx.Expr:
+            return tirx.const(given[var], var.ty.dtype)
+
+        exact = [elements.get(parameter, UNKNOWN) for parameter in kernel.params]
+        return [
+            int(Analyzer().simplify(tvm_ffi.structural_map(size, (tirx.Var, value))))
+            for size in exact
+        ]
+
+    return sizes

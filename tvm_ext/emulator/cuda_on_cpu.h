@@ -4,6 +4,7 @@
 // lanes that wait at a warp exchange go on; when there are none of those, the block barrier
 // opens. So lanes that diverge meet only those that reach the same kind of point, as on a GPU.
 // Shared memory is filled with NaN bytes before each block: what is read must have been written.
+// Tensors know their size: what lies outside of one is noted, and not accessed.
 #include <math.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -26,6 +27,30 @@
 
 struct Dim3 { int x, y, z; };
 static Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// ---- tensors ------------------------------------------------------------------------------
+struct Outside { bool found; int64_t index, size; };
+static Outside outside;  // the first access outside of a tensor
+
+// A parameter of a kernel, from element ``start`` on; several elements at once are a ``U``.
+template <class T> struct Tensor {
+  T* data;
+  int64_t size, start;
+  bool holds(int64_t first, int64_t count) const {
+    bool inside = first >= 0 && first + count <= size;
+    if (!inside && !outside.found) outside = {true, first, size};
+    return inside;
+  }
+  T& operator[](int64_t i) const {
+    static T nowhere;
+    return holds(start + i, 1) ? data[start + i] : nowhere;
+  }
+  Tensor operator+(int64_t i) const { return {data, size, start + i}; }
+  template <class U> explicit operator U*() const {
+    static U nowhere;
+    return holds(start, (sizeof(U) + sizeof(T) - 1) / sizeof(T)) ? (U*)(data + start) : &nowhere;
+  }
+};
 
 // ---- fibers -------------------------------------------------------------------------------
 enum State { READY, AT_WARP, AT_BARRIER, DONE };
@@ -89,7 +114,9 @@ extern char __start_cuda_shared[] __attribute__((weak));
 extern char __stop_cuda_shared[] __attribute__((weak));
 
 // launch = gridDim.xyz, blockDim.xyz; a kernel that never waits needs no fibers.
-template <class Body> static void run_grid(const Body& body, const int* launch, bool waits) {
+// Returns the first access outside of a tensor, if any was found.
+template <class Body> static Outside run_grid(const Body& body, const int* launch, bool waits) {
+  outside = {};
   gridDim = {launch[0], launch[1], launch[2]};
   blockDim = {launch[3], launch[4], launch[5]};
   threads = launch[3] * launch[4] * launch[5];
@@ -107,6 +134,7 @@ template <class Body> static void run_grid(const Body& body, const int* launch, 
           for (int i = 0; i < threads; ++i) select_thread(i), body();
         }
       }
+  return outside;
 }
 
 // ---- barriers and warp exchanges ----------------------------------------------------------
@@ -140,6 +168,22 @@ template <class T> static T atomicAdd(T* p, T v) { T old = *p; *p = old + v; ret
 // ---- types --------------------------------------------------------------------------------
 typedef _Float16 half;
 typedef half __half;
+struct nv_bfloat16 {  // the upper half of a float, rounded to nearest even
+  uint16_t bits;
+  nv_bfloat16() = default;
+  nv_bfloat16(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    bits = x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+  }
+  operator float() const {
+    uint32_t u = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+  }
+};
+typedef nv_bfloat16 __nv_bfloat16;
 #define CUDA_VECTOR(T, name)                                                              \
   struct name##2 { T x, y; };                                                             \
   struct name##3 { T x, y, z; };                                                          \

@@ -50,6 +50,7 @@ from functools import partial
 from inspect import Parameter, currentframe, signature
 from typing import Any, TypeVar
 
+import onnx
 from tvm import relax
 from tvm.relax.dpl import DFPattern
 from tvm.target import Target
@@ -61,6 +62,7 @@ from ..passes.compound import CCode, Kernel, Match, Pattern
 from ..passes.facts import dtype_of, known_dims
 from ..passes.graph import Graph
 from .kernels import LEVEL, OperatorRule, insert_rule
+from .models import text_model
 from .plugin import INTERACTIVE, PLUGINS, current, place
 from .steps import insert_everywhere
 
@@ -87,6 +89,7 @@ class Compound:
     """A declared compound operator.
 
     Attributes:
+        models: the samples.
         name: of its step in the pipeline, and in the attribute ``Composite`` of its kernels.
         targets: the target kinds that have it; empty: all.
         rules: target kind -> the schedule rule tried before the built-in ones.
@@ -112,7 +115,7 @@ class Compound:
         self.declined: list[str] = []
         self._functions: dict[str, Callable[..., Any]] = {}
         self._parameters: list[str] | None = None
-        self.models: list[Callable[..., Any]] = []
+        self.models: list[onnx.ModelProto] = []
 
     def __str__(self) -> str:
         return self.name
@@ -166,11 +169,20 @@ class Compound:
 
         return attach
 
-    def samples(self, function: Function) -> Function:
-        """Decorate a generator of ``(onnx.ModelProto, feeds)`` that hold the pattern, given a
-        seeded numpy generator: what ``check-op`` tries."""
-        self.models.append(function)
-        return function
+    def sample(self, graph: str, constants: Sequence[str] = ()) -> None:
+        """Declare a model that holds the pattern, in ONNX's text: what ``check-op`` tries.
+
+        ``"(float[1,3,8,8] x, float[4,3,1,1] w) => (float[n,c,h,v] y) { y = Conv(x, w) }"``. Inputs
+        are seeded random numbers, those among ``constants`` are initializers.
+
+        Raises:
+            PluginError: it is no graph.
+        """
+        try:
+            self.models.append(text_model(graph, constants))
+        except (ValueError, onnx.parser.ParseError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise PluginError(f"sample of {self}: {reason}") from error
 
     def _attach(self, what: str, function: Function) -> Function:
         if what in self._functions:

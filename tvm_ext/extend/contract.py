@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,9 @@ from onnx import defs, helper
 from .. import pipeline, targets
 from ..build import convert_and_build
 from ..emulator import NO_COMPILER, emulated, run
-from ..errors import ConversionError, TvmExtError
-from ..verify import distance
+from ..errors import TvmExtError
+from .checking import Breach, Guard, checked_distance, reason_of
+from .compound_contract import compound_findings
 from .models import expected, feeds_of, fused_model, node_model
 from .operator import Operator
 from .plugin import Plugin
@@ -29,22 +29,25 @@ from .samples import Sample
 
 __all__ = ["check"]
 
-# |got - want| <= bound * (1 + |want|): what a few thousand roundings of the type may add up to.
-_BOUND = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}
 _SEED = 0
 
 
 def check(plugin: Plugin) -> Report:
-    """Check every operator that ``plugin`` declares.
+    """Check every operator and compound that ``plugin`` declares.
 
-    The signature against the schema; the numpy reference against llvm at all opt levels, on all
-    samples, static and symbolic, and against cuda with its kernels run on the CPU; the plugin's
-    schedules against the built-in ones; the operator fused with a producer and a consumer.
+    Of an operator: the signature against the schema; the numpy reference against llvm at all opt
+    levels, on all samples, static and symbolic, and against cuda with its kernels run on the CPU;
+    the plugin's schedules against the built-in ones; the operator fused with a producer and a
+    consumer. Of a compound: see :mod:`.compound_contract`.
     """
     findings = [
-        replace(finding, operator=str(operator))
-        for operator in plugin.operators
-        for finding in _findings(operator)
+        replace(finding, operator=str(declared))
+        for found, all_declared in (
+            (_findings, plugin.operators),
+            (compound_findings, plugin.compounds),
+        )
+        for declared in all_declared
+        for finding in found(declared)
     ]
     return Report(plugin.name, tuple(findings))
 
@@ -55,7 +58,7 @@ def _findings(operator: Operator) -> Iterator[Finding]:
     if not all(finding.passed for finding in declaration):
         return
     samples: list[Sample] = []
-    with _Guard("samples", operator.place) as guard:
+    with Guard("samples", operator.place) as guard:
         samples = _samples(operator)
     if not samples:
         guard.note(passed=False, detail=guard.finding.detail or "the generators yield no sample")
@@ -78,53 +81,23 @@ def _samples(operator: Operator) -> list[Sample]:
     return samples + [s for generator in operator.generators for s in generator(random)]
 
 
-class _Breach(Exception):
-    """Something that the contract asks for does not hold."""
-
-
-def _reason(error: Exception) -> str:
-    """The first line of what went wrong; TVM's go on for pages."""
-    text = error.nodes[0].reason if isinstance(error, ConversionError) else str(error)
-    named = text if isinstance(error, TvmExtError | _Breach) else f"{type(error).__name__}: {text}"
-    return shorten(named.strip().split("\n")[0], 200)
-
-
-class _Guard:
-    """Turns what fails inside into a finding; where nothing does, into a passed one."""
-
-    def __init__(self, check: str, case: object):
-        self.finding = Finding(check, str(case), True)
-
-    def __enter__(self) -> _Guard:
-        return self
-
-    def note(self, **facts: Any) -> None:
-        """Set fields of the finding."""
-        self.finding = replace(self.finding, **facts)
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if isinstance(error, Exception):
-            self.note(passed=False, detail=_reason(error))
-        return error is None or isinstance(error, Exception)
-
-
 # --- the checks ----------------------------------------------------------------------------
 
 
 def _declaration(operator: Operator) -> Iterator[Finding]:
     """The converter's signature is the schema; the reference's is the converter's."""
-    with _Guard("signature", "converter against schema") as guard:
+    with Guard("signature", "converter against schema") as guard:
         _agree_with_schema(operator)
     yield guard.finding
     if operator.numpy is None or not (operator.families or operator.generators):
         missing = "@reference" if operator.numpy is None else "samples: shapes(...) or @samples"
         yield Finding("signature", "parts", False, f"{operator.place} declares no {missing}")
         return
-    with _Guard("signature", "reference against converter") as guard:
+    with Guard("signature", "reference against converter") as guard:
         ours = list(signature(operator.function).parameters.values())[1:]
         theirs = list(signature(operator.numpy).parameters.values())
         if [(p.name, p.default) for p in ours] != [(p.name, p.default) for p in theirs]:
-            raise _Breach(f"the reference takes {theirs}, the converter {ours}")
+            raise Breach(f"the reference takes {theirs}, the converter {ours}")
     yield guard.finding
 
 
@@ -134,17 +107,17 @@ def _agree_with_schema(operator: Operator) -> None:
     schema = operator.schema
     differing = sorted(keywords.keys() ^ schema.attributes.keys())
     if differing:
-        raise _Breach(f"only one of converter and schema has the attributes {differing}")
+        raise Breach(f"only one of converter and schema has the attributes {differing}")
     for name, attribute in schema.attributes.items():
         declared = _default(attribute)
         if not _same(keywords[name], declared):
-            raise _Breach(f"{name} defaults to {keywords[name]}, in the schema to {declared}")
+            raise Breach(f"{name} defaults to {keywords[name]}, in the schema to {declared}")
     inputs = [p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
     if len(inputs) < len(schema.inputs):
-        raise _Breach(f"{len(inputs)} inputs, the schema has {len(schema.inputs)}")
+        raise Breach(f"{len(inputs)} inputs, the schema has {len(schema.inputs)}")
     required = [p for p in inputs if p.kind is not Parameter.VAR_POSITIONAL and _required(p)]
     if len(required) > schema.min_input:
-        raise _Breach(f"{len(required)} inputs are required, by the schema {schema.min_input}")
+        raise Breach(f"{len(required)} inputs are required, by the schema {schema.min_input}")
 
 
 def _required(parameter: Parameter) -> bool:
@@ -169,7 +142,7 @@ def _same(declared: Any, default: object) -> bool:
 def _values(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
     """Every sample at every opt level."""
     for sample in samples:
-        with _Guard("llvm, all levels", sample) as guard:
+        with Guard("llvm, all levels", sample) as guard:
             errors = [
                 _build_and_run(operator, node_model(operator, sample), sample, level)
                 for level in range(4)
@@ -184,26 +157,26 @@ def _build_and_run(
     """The error of an llvm build; what goes wrong only with the plugin's schedule is blamed on it.
 
     Raises:
-        _Breach: the answer is wrong, or the build fails; with the opt level.
+        Breach: the answer is wrong, or the build fails; with the opt level.
     """
     feeds, wanted = feeds_of(sample), expected(operator, sample, fused=fused)
     steps = pipeline.default(targets.resolve("llvm"), level)
     try:
-        return _distance(convert_and_build(model, steps=steps).run(None, feeds), wanted)
-    except (TvmExtError, _Breach) as error:
+        return checked_distance(convert_and_build(model, steps=steps).run(None, feeds), wanted)
+    except (TvmExtError, Breach) as error:
         rule = operator.rules.get("llvm")
         blamed = ""
         if rule is not None and any(step.name == rule.name for step in steps.steps):
             generic = convert_and_build(model, steps=steps.without(rule.name))
-            _distance(generic.run(None, feeds), wanted)
+            checked_distance(generic.run(None, feeds), wanted)
             blamed = f"schedule {rule.place}: "
-        raise _Breach(f"{blamed}opt level {level}: {_reason(error)}") from error
+        raise Breach(f"{blamed}opt level {level}: {reason_of(error)}") from error
 
 
 def _dynamic(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
     """The same with symbolic dims."""
     for sample in samples:
-        with _Guard("symbolic dims", sample) as guard:
+        with Guard("symbolic dims", sample) as guard:
             model = node_model(operator, sample, symbolic=True)
             guard.note(error=_build_and_run(operator, model, sample, 3))
         yield guard.finding
@@ -217,7 +190,7 @@ def _fusion(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
             continue
         for rule in operator.rules.values():
             rule.declined.clear()
-        with _Guard("fused", f"Abs(op(Neg)) {sample}") as guard:
+        with Guard("fused", f"Abs(op(Neg)) {sample}") as guard:
             guard.note(error=_build_and_run(operator, model, sample, 3, fused=True))
             declined = [reason for rule in operator.rules.values() for reason in rule.declined]
             if declined:
@@ -232,11 +205,11 @@ def _cuda(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
         return
     with tempfile.TemporaryDirectory(prefix="tvm_ext_check_") as folder:
         for sample in samples:
-            with _Guard("cuda on the CPU", sample) as guard:
+            with Guard("cuda on the CPU", sample) as guard:
                 model, feeds = node_model(operator, sample), feeds_of(sample)
                 wanted = expected(operator, sample)
                 answers = [run(model, feeds, folder, opt_level=level) for level in (0, 3)]
-                guard.note(error=max(_distance(answer, wanted) for answer in answers))
+                guard.note(error=max(checked_distance(answer, wanted) for answer in answers))
             yield guard.finding
 
 
@@ -245,7 +218,7 @@ def _schedules(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
     largest = max(samples, key=lambda s: sum(a.size for a in s.inputs if a is not None))
     model, feeds = node_model(operator, largest), feeds_of(largest)
     for kind, rule in operator.rules.items():
-        with _Guard(f"{kind} schedule", f"{rule.place} {largest}") as guard:
+        with Guard(f"{kind} schedule", f"{rule.place} {largest}") as guard:
             rule.declined.clear()
             with_rule = pipeline.default(targets.resolve(kind))
             if kind == "cuda":
@@ -257,25 +230,5 @@ def _schedules(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
                 other = convert_and_build(model, steps=generic).benchmark(feeds).median
                 guard.note(seconds=own, generic=other)
             if rule.declined:
-                raise _Breach(f"declines its own kernel: {rule.declined[0]}")
+                raise Breach(f"declines its own kernel: {rule.declined[0]}")
         yield guard.finding
-
-
-def _distance(answer: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """The largest error, as a part of ``1 + |want|``.
-
-    Raises:
-        _Breach: a shape or kind of type differs, or the error is over the type's bound.
-    """
-    worst = 0.0
-    for k, (got, want) in enumerate(zip(answer, wanted, strict=True)):
-        if got.shape != want.shape:
-            raise _Breach(f"output {k} has shape {got.shape}, by the reference {want.shape}")
-        exact = got.dtype.kind in "biu"
-        if exact != (want.dtype.kind in "biu"):
-            raise _Breach(f"output {k} is {got.dtype}, by the reference {want.dtype}")
-        error, bound = distance(got, want), 0.0 if exact else _BOUND.get(got.dtype.name, 0.25)
-        if not error <= bound:
-            raise _Breach(f"output {k} is off by {error:.3g} of 1 + |want|, bound {bound:.3g}")
-        worst = max(worst, error)
-    return worst

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,12 +12,49 @@ from onnx.reference.op_run import OpRun
 
 from ..errors import PluginError
 from .plugin import INTERACTIVE, PLUGINS, place
-from .samples import Sample
+from .samples import Sample, array_of
 
 if TYPE_CHECKING:
     from .operator import Operator
 
-__all__ = ["expected", "feeds_of", "fused_model", "node_model", "reference_operators"]
+__all__ = [
+    "expected",
+    "feeds_of",
+    "fused_model",
+    "node_model",
+    "random_array",
+    "reference_operators",
+    "text_model",
+]
+
+
+def text_model(graph: str, constants: Sequence[str]) -> onnx.ModelProto:
+    """The model of a graph in ONNX's text; inputs among ``constants`` become initializers.
+
+    Raises:
+        ValueError: a constant is no input.
+        onnx.parser.ParseError: the text is no graph.
+    """
+    version = onnx.defs.onnx_opset_version()
+    head = f'<ir_version: 10, opset_import: ["": {version}]> sample '
+    model = onnx.parser.parse_model(head + graph)
+    inputs = {info.name: info for info in model.graph.input}
+    random = np.random.default_rng(0)
+    for name in constants:
+        if name not in inputs:
+            raise ValueError(f"constant {name!r} is no input; there are {list(inputs)}")
+        array = random_array(random, inputs[name])
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        model.graph.input.remove(inputs[name])
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def random_array(random: np.random.Generator, info: onnx.ValueInfoProto) -> np.ndarray:
+    """Normal floats of a static input; integers and bools 0 or 1."""
+    tensor = info.type.tensor_type
+    shape = [dim.dim_value for dim in tensor.shape.dim]
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    return array_of(random, shape, dtype.name)
 
 
 def feeds_of(sample: Sample) -> dict[str, np.ndarray]:

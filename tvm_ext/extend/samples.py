@@ -17,7 +17,7 @@ from ..errors import PluginError
 if TYPE_CHECKING:
     from .operator import Operator
 
-__all__ = ["Family", "Sample"]
+__all__ = ["Family", "Sample", "array_of"]
 
 _INPUT = re.compile(r"\s*(\w+)\s*(?::\s*(\w+)\s*)?\[([^\]]*)\]\s*(?:,|$)")
 
@@ -113,7 +113,7 @@ class Family:
                 names[name] = next(turn)
             # The text is a plugin's own: arithmetic on its names, nothing else is in reach.
             shape = [int(eval(dim, {"__builtins__": {}}, names)) for dim in dims]
-            arrays.append(_array(random, shape, own or dtype))
+            arrays.append(array_of(random, shape, own or dtype))
             symbolic.append(tuple(int(d) if d.isdigit() else d for d in dims))
         return Sample(tuple(arrays), attributes, tuple(symbolic))
 
@@ -122,7 +122,7 @@ def _dims(text: str) -> tuple[str, ...]:
     return tuple(dim.strip() for dim in text.split(",") if dim.strip())
 
 
-def _array(random: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
+def array_of(random: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
     """Floats standard normal; integers and bools 0 or 1, so that they may be indices."""
     if np.dtype(dtype).kind in "biu":
         return random.integers(0, 2, shape).astype(dtype)

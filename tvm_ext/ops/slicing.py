@@ -55,9 +55,12 @@ def slice_bounds(starts, ends, axes, steps, *dims, entries):
 
 
 def clamped_begin(start, forward, dim):
-    """Where a slice begins in an axis of ``dim`` elements; negative starts count from the end."""
+    """Where a slice begins in an axis of ``dim`` elements; negative starts count from the end.
+
+    Backwards from nothing it begins at -1.
+    """
     last = tirx.Select(forward, dim, dim - 1)
-    return tirx.max(tirx.min(_wrapped(start, dim), last), 0)
+    return tirx.min(tirx.max(_wrapped(start, dim), 0), last)
 
 
 def slice_length(start, end, step, dim):
@@ -67,8 +70,7 @@ def slice_length(start, end, step, dim):
     stop = _wrapped(end, dim)
     ahead = tirx.floordiv(tirx.max(tirx.min(stop, dim), 0) - begin + step - 1, tirx.max(step, 1))
     back = tirx.floordiv(begin - tirx.max(tirx.min(stop, dim), -1) - step - 1, tirx.max(-step, 1))
-    some = tirx.Select(forward, ahead, back)
-    return tirx.max(tirx.Select(dim > 0, some, tirx.const(0, "int64")), 0)
+    return tirx.max(tirx.Select(forward, ahead, back), 0)
 
 
 def _wrapped(position, dim):

@@ -264,10 +264,9 @@ static void run(npu_device *device, const npu_command *command) {
     case NPU_POOL: window(device, command); break;
     case NPU_ADD: add(device, command); break;
   }
-  account(&device->statistics, command);
 }
 
-int npu_submit(npu_device *device, const npu_command *commands, size_t count) {
+int npu_check(npu_device *device, const npu_command *commands, size_t count, npu_statistics *cost) {
   for (size_t k = 0; k < count; k++) {
     int code = check(device, &commands[k]);
     if (code != NPU_OK) {
@@ -278,6 +277,13 @@ int npu_submit(npu_device *device, const npu_command *commands, size_t count) {
       return code;
     }
   }
+  for (size_t k = 0; k < count; k++) account(cost, &commands[k]);
+  return NPU_OK;
+}
+
+int npu_submit(npu_device *device, const npu_command *commands, size_t count) {
+  int code = npu_check(device, commands, count, &device->statistics);
+  if (code != NPU_OK) return code;
   for (size_t k = 0; k < count; k++) run(device, &commands[k]);
   return NPU_OK;
 }

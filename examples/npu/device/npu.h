@@ -64,6 +64,9 @@ void npu_close(npu_device *device);
 int npu_write(npu_device *device, size_t address, const float *from, size_t count);
 int npu_read(npu_device *device, size_t address, float *to, size_t count);
 
+/* Judge commands, and add what they cost to `cost`, without running them. Returns an npu_code. */
+int npu_check(npu_device *device, const npu_command *commands, size_t count, npu_statistics *cost);
+
 /* Run commands in order; none runs where one is illegal. Returns an npu_code. */
 int npu_submit(npu_device *device, const npu_command *commands, size_t count);
 

@@ -31,8 +31,6 @@ SAFE = (OwnThreads(), Checked(ElementThreads(inline=False)), SingleThread())
 CUDA = (
     OwnThreads(),
     Checked(TiledMatmul()),
-    Checked(dl.gpu.Matmul()),
-    Checked(dl.gpu.GEMV()),
     Checked(dl.gpu.Transpose()),
     Checked(RowReduction()),
     Checked(ElementThreads(longest=64)),  # before dlight gives a block of threads to a window

@@ -7,7 +7,7 @@ from itertools import product
 
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Range
+from tvm.ir import Call, Range, TensorLoad
 from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
 from tvm.s_tir.dlight.gpu.matmul import (
     auto_inline_consumer_chain,
@@ -27,6 +27,8 @@ __all__ = ["Tile", "TiledMatmul"]
 # A multiprocessor of any GPU since sm_70 keeps a few such blocks; an A100 has 108 of them.
 MULTIPROCESSORS = 108
 UNKNOWN_EXTENT = 1024
+
+_CONSTANT = tirx.IntImm | tirx.FloatImm
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class TiledMatmul(GPUScheduleRule):
     """Takes ``C[s, i, j] += A[s, i, k] * B[s, j, k]`` where each letter stands for any axes.
 
     So matrix products (batched, transposed, symbolic) and, as implicit matrix products,
-    convolutions (strided, dilated, grouped); what stands before is computed where a tile is
-    loaded, what stands behind where it is stored. Tiles that reach beyond a matrix are guarded.
+    convolutions (strided, dilated, grouped, transposed); what stands before is computed where a
+    tile is loaded, what stands behind where it is stored. Tiles that reach beyond a matrix are
+    guarded, and hold zeros there: other terms than products need not vanish on them.
     """
 
     def __init__(self, *, sizes: tuple[int, ...] = (8, 16, 32, 64, 128), depth: int = 16):
@@ -70,11 +73,17 @@ class TiledMatmul(GPUScheduleRule):
         if not found:
             return None
         (main,) = found
+        condition = _condition(sch.get(main))
+        if condition is None:
+            return None
         sch, main = _split_groups(sch, main)
         if get_index_map(sch.get(main)) is None:
             return None
         order = _Order.of(sch.get(main))
-        _normalise(sch, main)
+        operands = _normalise(sch, main)
+        if condition:
+            for operand in operands:
+                _guard(sch, operand)
         batch, rows, columns = (
             extent(sch, loop) or UNKNOWN_EXTENT for loop in sch.get_loops(main)[:3]
         )
@@ -149,8 +158,30 @@ class _Order:
         return cls(depth, bool(innermost(block.writes[0].region) & rows))
 
 
-def _normalise(sch: s_tir.Schedule, main: SBlockRV) -> None:
-    """Bring ``main`` into the form ``C[s, i, j] += A[s, i, k] * B[s, j, k]``."""
+def _condition(block: s_tir.SBlock) -> bool | None:
+    """Does the product that ``block`` adds up depend on a condition? None: it is no product."""
+    update = block.body.value if isinstance(block.body, tirx.BufferStore) else None
+    if not isinstance(update, tirx.Add) or not isinstance(update.a, TensorLoad):
+        return None
+    term = _uncast(update.b)
+    conditional = isinstance(term, Call) and term.op.name == "prim.if_then_else"
+    if conditional:
+        _, term, otherwise = term.args
+        if not isinstance(otherwise, _CONSTANT) or otherwise.value:
+            return None
+    factors = [_uncast(factor) for factor in (term.a, term.b)] if isinstance(term, tirx.Mul) else []
+    return conditional if factors and all(isinstance(f, TensorLoad) for f in factors) else None
+
+
+def _uncast(value: tirx.Expr) -> tirx.Expr:
+    return value.value if isinstance(value, tirx.Cast) else value
+
+
+def _normalise(sch: s_tir.Schedule, main: SBlockRV) -> list[SBlockRV]:
+    """Bring ``main`` into the form ``C[s, i, j] += A[s, i, k] * B[s, j, k]``.
+
+    Returns the blocks that bring its operands into theirs.
+    """
     read = [sch.reindex(main, ("read", k)) for k in (0, 1)]
     write = sch.reindex(main, ("write", 0))
     whole, *operands, result = get_index_map(sch.get(main))
@@ -158,6 +189,24 @@ def _normalise(sch: s_tir.Schedule, main: SBlockRV) -> None:
         sch.transform_layout(block, ("write", 0), index_map)
     sch.transform_layout(write, ("read", 0), result)
     sch.transform_block_layout(main, whole)
+    return read
+
+
+def _guard(sch: s_tir.Schedule, copy: SBlockRV) -> None:
+    """Let the block ``copy`` read zeros beyond its tensor.
+
+    ``main`` would not use them: its condition says so, but that stays behind in ``main``.
+    """
+    block = sch.get(copy)
+    load = block.body.value
+    inside = [
+        tirx.all(index >= 0, index < extent)
+        for index, extent in zip(load.indices, load.source.ty.shape, strict=True)
+    ]
+    value = tirx.if_then_else(tirx.all(*inside), load, tirx.const(0, load.ty.dtype))
+    store = tirx.BufferStore(block.body.buffer, value, block.body.indices)
+    guarded = s_tir.SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, store)
+    sch.state.replace(sch.get_sref(copy), guarded, {block: guarded})
 
 
 def _split_groups(sch: s_tir.Schedule, main: SBlockRV) -> tuple[s_tir.Schedule, SBlockRV]:

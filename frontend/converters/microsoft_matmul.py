@@ -1,0 +1,106 @@
+"""Converters for the matrix products of com.microsoft, and its convolutions with an epilogue."""
+
+import numpy as np
+from tvm import relax
+
+from tvm_ext.ops import arithmetic
+from tvm_ext.ops import quantized_weights as ops
+
+from ..broadcasting import emit_broadcast
+from ..microsoft import activated, microsoft
+from ..precision import cast
+from .convolution import conv
+from .matmul import gemm, matmul
+from .quantization import dynamic_quantize_linear, matmul_integer
+
+
+@microsoft("FusedMatMul")
+def fused_matmul(bb, a, b, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
+    a, b = _turned(bb, a, transA, transBatchA), _turned(bb, b, transB, transBatchB)
+    return _scaled(bb, matmul(bb, a, b), alpha)
+
+
+@microsoft("TransposeMatMul")
+def transpose_matmul(bb, a, b, *, alpha=1.0, transA=0, transB=0):
+    return fused_matmul(bb, a, b, alpha=alpha, transA=transA, transB=transB)
+
+
+@microsoft("FusedGemm")
+def fused_gemm(bb, a, b, c=None, *, activation="", activation_alpha=None, activation_beta=None,
+               activation_gamma=None, alpha=1.0, beta=1.0, transA=0, transB=0):  # fmt: skip
+    y = gemm(bb, a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    return activated(bb, y, activation, (activation_alpha, activation_beta, activation_gamma))
+
+
+@microsoft("FusedConv")
+def fused_conv(bb, x, w, b=None, z=None, *, activation="", activation_params=(), auto_pad="NOTSET",
+               dilations=None, group=1, kernel_shape=None, pads=None, strides=None):  # fmt: skip
+    y = conv(bb, x, w, b, auto_pad=auto_pad, dilations=dilations, group=group,
+             kernel_shape=kernel_shape, pads=pads, strides=strides)  # fmt: skip
+    y = y if z is None else _plus(bb, y, z)
+    return activated(bb, y, activation, tuple(activation_params))
+
+
+@microsoft("NhwcConv")
+def nhwc_conv(bb, x, w, b=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None,
+              pads=None, strides=None):  # fmt: skip
+    """Channels are the last axis of ``x``, of ``w`` and of the result."""
+    last = bb.rank(x) - 1
+    x, w = (bb.emit(relax.op.permute_dims(v, [0, last, *range(1, last)])) for v in (x, w))
+    y = conv(bb, x, w, b, auto_pad=auto_pad, dilations=dilations, group=group,
+             kernel_shape=kernel_shape, pads=pads, strides=strides)  # fmt: skip
+    return bb.emit(relax.op.permute_dims(y, [0, *range(2, last + 1), 1]))
+
+
+@microsoft("MatMulNBits")
+def matmul_nbits(bb, a, b, scales, zero_points=None, g_idx=None, bias=None, *, K, N,
+                 accuracy_level=0, bits=4, block_size, weight_prepacked=0):  # fmt: skip
+    """Weights ``[N, K]`` in blocks of ``block_size`` along K, several to a byte, low bits first."""
+    if weight_prepacked or bits not in (2, 4, 8):
+        raise NotImplementedError(f"bits {bits}, weight_prepacked {weight_prepacked}")
+    blocks = -(-K // block_size)
+    b = bb.emit(relax.op.reshape(b, [N, blocks * block_size * bits // 8]))
+    scales = bb.emit(relax.op.reshape(scales, [N, blocks]))
+    if zero_points is not None:
+        packed = bb.dtype(zero_points) == "uint8"
+        width = -(-blocks * bits // 8) if packed else blocks
+        zero_points = bb.emit(relax.op.reshape(zero_points, [N, width]))
+    weights = bb.emit_te(ops.unpacked_weights, b, scales, zero_points, g_idx, K, bits, block_size)
+    y = matmul(bb, a, cast(bb, weights, bb.dtype(a)))
+    return y if bias is None else _plus(bb, y, bias)
+
+
+@microsoft("DynamicQuantizeMatMul")
+def dynamic_quantize_matmul(bb, a, b, b_scale, b_zero_point=None, bias=None):
+    codes, a_scale, a_zero = dynamic_quantize_linear(bb, a)
+    return matmul_integer_to_float(bb, codes, b, a_scale, b_scale, a_zero, b_zero_point, bias)
+
+
+@microsoft("MatMulIntegerToFloat")
+def matmul_integer_to_float(bb, a, b, a_scale, b_scale, a_zero_point=None, b_zero_point=None,
+                            bias=None):  # fmt: skip
+    total = cast(bb, matmul_integer(bb, a, b, a_zero_point, b_zero_point), bb.dtype(b_scale))
+    scale = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, a_scale, b_scale)
+    y = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, total, scale)
+    return y if bias is None else _plus(bb, y, bias)
+
+
+def _turned(bb, x, last_two, batch):
+    """``x`` with its first axis behind the batch axes, then the last two exchanged."""
+    rank = bb.rank(x)
+    if rank < 2 or not (last_two or batch):
+        return x
+    axes = [*range(1, rank - 1), 0, rank - 1] if batch else list(range(rank))
+    if last_two:
+        axes[-2:] = axes[:-3:-1]
+    return bb.emit(relax.op.permute_dims(x, axes))
+
+
+def _scaled(bb, x, factor):
+    if factor == 1:
+        return x
+    return bb.emit(relax.op.multiply(x, bb.const(np.asarray(factor), bb.dtype(x))))
+
+
+def _plus(bb, a, b):
+    return emit_broadcast(bb, relax.op.add, arithmetic.add, a, b)

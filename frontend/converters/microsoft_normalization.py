@@ -1,0 +1,140 @@
+"""Converters for the normalisations of com.microsoft: of a sum, and of embeddings."""
+
+from onnx import defs, helper
+from tvm import relax
+
+from tvm_ext.ops import arithmetic
+from tvm_ext.ops import normalization as ops
+from tvm_ext.ops.activation import silu
+from tvm_ext.ops.gather_scatter import gather
+
+from ..broadcasting import emit_broadcast
+from ..microsoft import microsoft
+from ..precision import cast
+from ..table import converter
+from .normalization import aligned, group_normalization
+
+
+@microsoft("SkipLayerNormalization")
+def skip_layer_normalization(bb, x, skip, gamma, beta=None, bias=None, *, epsilon=1e-12):
+    return _of_sum(bb, [x, skip, bias], gamma, beta, epsilon, centred=True)
+
+
+@microsoft("SkipSimplifiedLayerNormalization")
+def skip_simplified_layer_normalization(bb, x, skip, gamma, bias=None, *, epsilon=1e-12):
+    return _of_sum(bb, [x, skip, bias], gamma, None, epsilon, centred=False)
+
+
+def simplified_layer_normalization(bb, x, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
+    _asked_for(bb, range(1, 2))
+    return _normalized(bb, x, scale, None, epsilon, axis, centred=False)
+
+
+@microsoft("EmbedLayerNormalization")
+def embed_layer_normalization(bb, input_ids, segment_ids, word_embedding, position_embedding,
+                              segment_embedding=None, gamma=None, beta=None, mask=None,
+                              position_ids=None, *, epsilon=1e-12, mask_index_type=0):  # fmt: skip
+    """The sum of the embeddings of word, position and segment, normalised; the mask's row sums."""
+    batch, length = bb.shape(input_ids)
+    words = bb.emit_te(gather, word_embedding, input_ids, 0)
+    if position_ids is None:
+        places = bb.emit(relax.op.arange(0, length, 1, "int64"))
+        position_ids = bb.emit(relax.op.expand_dims(places, 0))
+    parts = [words, bb.emit_te(gather, position_embedding, position_ids, 0)]
+    if segment_ids is not None:
+        parts.append(bb.emit_te(gather, segment_embedding, segment_ids, 0))
+    total = _sum(bb, parts)
+    y = _normalized(bb, total, gamma, beta, epsilon, -1, centred=True)
+    if mask is None:
+        counts = bb.emit(relax.op.zeros([batch], "int32"))
+    else:
+        counts = bb.emit(relax.op.sum(cast(bb, mask, "int32"), 1))
+    return y, counts, total
+
+
+@microsoft("GroupNorm")
+def group_norm(bb, x, gamma, beta, *, activation, channels_last=1, epsilon=1e-5, groups):
+    """``activation`` 1 is x sigmoid(x)."""
+    if activation not in (0, 1):
+        raise NotImplementedError(f"activation {activation}")
+    last = bb.rank(x) - 1
+    if channels_last:
+        x = bb.emit(relax.op.permute_dims(x, [0, last, *range(1, last)]))
+    y = group_normalization(bb, x, gamma, beta, epsilon=epsilon, num_groups=groups)
+    if channels_last:
+        y = bb.emit(relax.op.permute_dims(y, [0, *range(2, last + 1), 1]))
+    return bb.emit_te(silu, y) if activation else y
+
+
+@microsoft("SkipGroupNorm")
+def skip_group_norm(bb, x, gamma, beta, skip, bias=None, *, activation, channels_last=1,
+                    epsilon=1e-5, groups):  # fmt: skip
+    """``skip`` may be ``[N, C]``, the same for all places."""
+    if bb.rank(skip) == 2:
+        batch, channels = bb.shape(skip)
+        skip = bb.emit(relax.op.reshape(skip, [batch, 1, 1, channels]))
+    total = _sum(bb, [x, skip, bias])
+    y = group_norm(bb, total, gamma, beta, activation=activation, channels_last=channels_last,
+                   epsilon=epsilon, groups=groups)  # fmt: skip
+    return y, total
+
+
+def _of_sum(bb, parts, gamma, beta, epsilon, centred):
+    _asked_for(bb, range(1, 3))
+    total = _sum(bb, parts)
+    y = _normalized(bb, total, gamma, beta, epsilon, -1, centred)
+    return y, total, total, total  # the second and third have no name
+
+
+def _asked_for(bb, results):
+    """Refuse the statistics of training, which inference has no use for."""
+    for output in bb.node.outputs[results.start : results.stop]:
+        if output.name:
+            raise NotImplementedError(f"the statistics {output.name!r} as a result")
+
+
+def _normalized(bb, x, scale, bias, epsilon, axis, centred):
+    rank = bb.rank(x)
+    bias = None if bias is None else aligned(bb, bias, rank)
+    axes = list(range(axis % rank, rank))
+    name = "layer_norm" if centred else "rms_norm"
+    return bb.emit_te(ops.normalize, x, aligned(bb, scale, rank), bias, axes, epsilon,
+                      centred=centred, primfunc_name_hint=name)  # fmt: skip
+
+
+def _sum(bb, parts):
+    first, *others = (part for part in parts if part is not None)
+    for part in others:
+        first = emit_broadcast(bb, relax.op.add, arithmetic.add, first, part)
+    return first
+
+
+def _declare(op_type, function, attributes):
+    """Let onnx's checker know an operator that onnxruntime keeps in ONNX's own domain."""
+    parameter, floats = defs.OpSchema.FormalParameter, ("float16", "float", "double", "bfloat16")
+    optional = defs.OpSchema.FormalParameterOption.Optional
+    schema = defs.OpSchema(
+        op_type,
+        "",
+        1,
+        inputs=[parameter("X", "T"), parameter("scale", "T")],
+        outputs=[parameter("Y", "T"), parameter("inv_std_var", "U", param_option=optional)],
+        type_constraints=[(name, [f"tensor({kind})" for kind in floats], "") for name in "TU"],
+        attributes=[
+            defs.OpSchema.Attribute(name, helper.make_attribute(name, default))
+            for name, default in attributes.items()
+        ],
+    )
+    schema.set_type_and_shape_inference_function(
+        lambda context: context.set_output_type(0, context.get_input_type(0))
+    )
+    if not defs.has(op_type):
+        defs.register_schema(schema)
+    converter(op_type, 1)(function)
+
+
+_declare(
+    "SimplifiedLayerNormalization",
+    simplified_layer_normalization,
+    {"axis": -1, "epsilon": 1e-5, "stash_type": 1},
+)

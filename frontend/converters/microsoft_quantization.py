@@ -1,0 +1,126 @@
+"""Converters for the quantised operators of com.microsoft.
+
+All but the matrix product compute in float32 between a dequantisation and a quantisation, which
+fuse with it into one kernel.
+"""
+
+import numpy as np
+from tvm import relax
+
+from tvm_ext.ops import activation, arithmetic
+
+from ..broadcasting import emit_broadcast
+from ..microsoft import microsoft
+from ..precision import cast
+from .matmul import transposed
+from .pooling import average_pool, global_average_pool
+from .quantization import dequantize_linear, matmul_integer, quantize_linear
+
+
+@microsoft("QuantizeLinear")
+def quantize_linear_ms(bb, x, y_scale, y_zero_point=None, *, axis=1):
+    return quantize_linear(bb, x, y_scale, y_zero_point, axis=axis)
+
+
+@microsoft("DequantizeLinear")
+def dequantize_linear_ms(bb, x, x_scale, x_zero_point=None, *, axis=1):
+    return dequantize_linear(bb, x, x_scale, x_zero_point, axis=axis)
+
+
+@microsoft("QLinearAdd")
+def qlinear_add(bb, a, a_scale, a_zero_point, b, b_scale, b_zero_point, c_scale,
+                c_zero_point=None):  # fmt: skip
+    pair = ((a, a_scale, a_zero_point), (b, b_scale, b_zero_point))
+    a, b = (dequantize_linear(bb, *quantized) for quantized in pair)
+    y = emit_broadcast(bb, relax.op.add, arithmetic.add, a, b)
+    return _quantized(bb, y, c_scale, c_zero_point, pair[0][0])
+
+
+@microsoft("QLinearMul")
+def qlinear_mul(bb, a, a_scale, a_zero_point, b, b_scale, b_zero_point, c_scale,
+                c_zero_point=None):  # fmt: skip
+    pair = ((a, a_scale, a_zero_point), (b, b_scale, b_zero_point))
+    a, b = (dequantize_linear(bb, *quantized) for quantized in pair)
+    y = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, a, b)
+    return _quantized(bb, y, c_scale, c_zero_point, pair[0][0])
+
+
+@microsoft("QLinearSigmoid")
+def qlinear_sigmoid(bb, x, x_scale, x_zero_point, y_scale, y_zero_point=None):
+    y = bb.emit_te(activation.sigmoid, dequantize_linear(bb, x, x_scale, x_zero_point))
+    return _quantized(bb, y, y_scale, y_zero_point, x)
+
+
+@microsoft("QLinearLeakyRelu")
+def qlinear_leaky_relu(bb, x, x_scale, x_zero_point, y_scale, y_zero_point=None, *, alpha=0.01):
+    y = dequantize_linear(bb, x, x_scale, x_zero_point)
+    y = bb.emit_te(activation.leaky_relu, y, alpha=alpha)
+    return _quantized(bb, y, y_scale, y_zero_point, x)
+
+
+@microsoft("QLinearAveragePool")
+def qlinear_average_pool(bb, x, x_scale, x_zero_point, y_scale, y_zero_point=None, *,
+                         auto_pad="NOTSET", ceil_mode=0, channels_last=0, count_include_pad=0,
+                         kernel_shape, pads=None, strides=None):  # fmt: skip
+    y = _channels_second(bb, dequantize_linear(bb, x, x_scale, x_zero_point), channels_last)
+    y = average_pool(bb, y, auto_pad=auto_pad, ceil_mode=ceil_mode, kernel_shape=kernel_shape,
+                     count_include_pad=count_include_pad, pads=pads, strides=strides)  # fmt: skip
+    return _quantized(bb, _channels_last(bb, y, channels_last), y_scale, y_zero_point, x)
+
+
+@microsoft("QLinearGlobalAveragePool")
+def qlinear_global_average_pool(bb, x, x_scale, x_zero_point, y_scale, y_zero_point, *,
+                                channels_last=0):  # fmt: skip
+    y = _channels_second(bb, dequantize_linear(bb, x, x_scale, x_zero_point), channels_last)
+    y = _channels_last(bb, global_average_pool(bb, y), channels_last)
+    return _quantized(bb, y, y_scale, y_zero_point, x)
+
+
+@microsoft("QLinearConcat")
+def qlinear_concat(bb, y_scale, y_zero_point, *inputs, axis):
+    """``inputs`` are data, scale and zero point of one tensor after the other."""
+    triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
+    parts = [dequantize_linear(bb, *quantized) for quantized in triples]
+    return _quantized(bb, bb.emit(relax.op.concat(parts, axis)), y_scale, y_zero_point, inputs[0])
+
+
+@microsoft("QLinearSoftmax")
+def qlinear_softmax(bb, x, x_scale, x_zero_point, y_scale, y_zero_point, *, axis=-1, opset):
+    """Before opset 13 the axes from ``axis`` on form one row."""
+    y = dequantize_linear(bb, x, x_scale, x_zero_point)
+    rank = bb.rank(x)
+    if opset < 13 and axis % rank != rank - 1:
+        raise NotImplementedError(f"opset {opset} with axis {axis}, which joins several axes")
+    return _quantized(bb, bb.emit(relax.op.nn.softmax(y, axis)), y_scale, y_zero_point, x)
+
+
+@microsoft("QGemm")
+def qgemm(bb, a, a_scale, a_zero_point, b, b_scale, b_zero_point, c=None, y_scale=None,
+          y_zero_point=None, *, alpha=1.0, transA=0, transB=0):  # fmt: skip
+    """``c`` is an int32 of scale ``alpha * a_scale * b_scale``; without ``y_scale``, y is float."""
+    a = transposed(bb, a) if transA else a
+    b = transposed(bb, b) if transB else b
+    total = matmul_integer(bb, a, b, a_zero_point, b_zero_point)
+    if c is not None:
+        total = emit_broadcast(bb, relax.op.add, arithmetic.add, total, c)
+    scale = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, a_scale, b_scale)
+    scale = bb.emit(relax.op.multiply(scale, bb.const(alpha, "float32")))
+    wide = cast(bb, total, "float32")
+    y = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, wide, scale)
+    return y if y_scale is None else _quantized(bb, y, y_scale, y_zero_point, a)
+
+
+def _quantized(bb, y, scale, zero, like):
+    """``y`` quantised; without a zero point as the type of ``like``."""
+    zero = bb.const(np.zeros((), bb.dtype(like))) if zero is None else zero
+    return quantize_linear(bb, y, scale, zero)
+
+
+def _channels_second(bb, x, channels_last):
+    last = bb.rank(x) - 1
+    return bb.emit(relax.op.permute_dims(x, [0, last, *range(1, last)])) if channels_last else x
+
+
+def _channels_last(bb, x, channels_last):
+    last = bb.rank(x) - 1
+    return bb.emit(relax.op.permute_dims(x, [0, *range(2, last + 1), 1])) if channels_last else x

@@ -1,0 +1,255 @@
+"""The operators of com.microsoft; oracle: onnxruntime, numpy where it has no kernel for the CPU."""
+
+from inspect import Parameter, signature
+from math import erf
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, helper
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+from tvm_ext.frontend import TABLE
+
+from tests.onnxruntime_oracle import check_against_onnxruntime as check
+
+SCHEMAS = {s.name: s for s in state.get_all_operator_schema() if s.domain == "com.microsoft"}
+OURS = sorted(op_type for domain, op_type, _ in TABLE if domain == "com.microsoft")
+RNG = np.random.default_rng(0)
+
+
+def data(*shape):
+    return np.asarray(RNG.normal(size=shape), "float32")
+
+
+def codes(*shape, dtype="uint8"):
+    info = np.iinfo(dtype)
+    return RNG.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+
+
+def number(value, dtype="float32"):
+    return np.array(value, dtype)
+
+
+def default(attribute):
+    """The default of an attribute; () where there is none: then any falsy one will do."""
+    if attribute.required:
+        return Parameter.empty
+    proto = AttributeProto()
+    proto.ParseFromString(attribute._default_value)
+    value = helper.get_attribute_value(proto) if proto.type else ()
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@pytest.mark.parametrize("op_type", [name for name in OURS if name in SCHEMAS])
+def test_the_signature_is_that_of_onnxruntime(op_type):
+    schema = SCHEMAS[op_type]
+    parameters = list(signature(TABLE["com.microsoft", op_type, 1]).parameters.values())[1:]
+    ours = {p.name: p.default for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
+    assert ours.keys() == schema.attributes.keys()
+    for name, attribute in schema.attributes.items():
+        theirs = default(attribute)
+        if theirs != ():
+            assert ours[name] == (pytest.approx(theirs) if isinstance(theirs, float) else theirs)
+    positional = [p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
+    assert len(positional) == len(schema.inputs)
+
+
+@pytest.mark.parametrize("op_type", ["Gelu", "FastGelu", "QuickGelu"])
+def test_activations(op_type):
+    check(op_type, [3 * data(2, 3, 7)], symbolic=True)
+
+
+@pytest.mark.parametrize("op_type", ["BiasGelu", "FastGelu"])
+def test_activations_of_a_sum(op_type):
+    check(op_type, [3 * data(2, 3, 7), data(7)])
+
+
+def test_bias_split_gelu():
+    x, bias = data(2, 3, 8), data(8)
+    value, gate = np.split((x + bias).astype("float64"), 2, -1)
+    gelu = gate * (1 + np.vectorize(erf)(gate / np.sqrt(2))) / 2
+    check("BiasSplitGelu", [x, bias], expected=[(value * gelu).astype("float32")])
+
+
+def test_bias_add():
+    x, bias, skip = data(2, 3, 8), data(8), data(2, 3, 8)
+    check("BiasAdd", [x, bias, skip], expected=[x + bias + skip])
+
+
+@pytest.mark.parametrize("flags", range(16))
+def test_fused_matmul(flags):
+    names = "transA", "transB", "transBatchA", "transBatchB"
+    attributes = {name: flags >> k & 1 for k, name in enumerate(names)}
+    a = [5, 2, 3, 4] if attributes["transBatchA"] == 0 else [2, 3, 5, 4]
+
+    def operand(rows, columns, trans, batch):
+        last = [columns, rows] if trans else [rows, columns]
+        return data(last[0], 5, 2, last[1]) if batch else data(5, 2, *last)
+
+    a = operand(3, 4, attributes["transA"], attributes["transBatchA"])
+    b = operand(4, 7, attributes["transB"], attributes["transBatchB"])
+    check("FusedMatMul", [a, b], attributes | {"alpha": 0.5})
+
+
+@pytest.mark.parametrize("activation", ["Relu", "LeakyRelu", "Sigmoid", "Tanh"])
+def test_fused_gemm(activation):
+    attributes = {"transB": 1, "alpha": 0.5, "beta": 2.0, "activation": activation,
+                  "activation_alpha": 0.3}  # fmt: skip
+    check("FusedGemm", [data(3, 5), data(7, 5), data(7)], attributes)
+
+
+@pytest.mark.parametrize(
+    "activation, params", [("Relu", []), ("LeakyRelu", [0.2]), ("Clip", [-0.5, 0.25]),
+                           ("HardSigmoid", [0.3, 0.4])]
+)  # fmt: skip
+def test_fused_conv(activation, params):
+    attributes = {"activation": activation, "pads": [1] * 4, "strides": [2, 1]}
+    if params:
+        attributes["activation_params"] = params
+    operands = [data(2, 3, 6, 5), data(4, 3, 3, 3), data(4), data(2, 4, 3, 5)]
+    check("FusedConv", operands, attributes)
+
+
+def test_nhwc_conv():
+    x, w, bias = data(1, 6, 5, 4), data(6, 3, 3, 2), data(6)
+    attributes = {"group": 2, "pads": [1] * 4}
+    model = helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)
+    reference = onnx.reference.ReferenceEvaluator(model)
+    feeds = {"x": x.transpose(0, 3, 1, 2), "w": w.transpose(0, 3, 1, 2), "b": bias}
+    expected = reference.run(None, feeds)[0].transpose(0, 2, 3, 1)
+    check("NhwcConv", [x, w, bias], attributes, expected=[expected])
+
+
+@pytest.mark.parametrize("depth", [32, 40])
+@pytest.mark.parametrize(
+    "bits, zeros", [(2, "none"), (2, "packed"), (4, "none"), (4, "packed"), (4, "float"),
+                    (8, "none"), (8, "packed")]
+)  # fmt: skip
+def test_matmul_nbits(bits, zeros, depth):
+    block, columns = 16, 5
+    blocks = -(-depth // block)
+    weights, scales = codes(columns, blocks, block * bits // 8), abs(data(columns * blocks))
+    points = {
+        "none": None,
+        "packed": codes(columns * -(-blocks * bits // 8)),
+        "float": RNG.integers(0, 1 << bits, columns * blocks).astype("float32"),
+    }[zeros]
+    attributes = {"K": depth, "N": columns, "bits": bits, "block_size": block}
+    check("MatMulNBits", [data(2, 3, depth), weights, scales, points], attributes,
+          constants=(1, 2, 3), rtol=1e-4, atol=1e-3)  # fmt: skip
+
+
+@pytest.mark.parametrize("scales", [(), (7,)])
+def test_integer_products_to_float(scales):
+    b, b_scale = codes(5, 7, dtype="int8"), abs(data(*scales))
+    zero, bias = codes(*scales, dtype="int8"), data(7)
+    check("MatMulIntegerToFloat",
+          [codes(2, 3, 5), b, number(0.1), b_scale, number(7, "uint8"), zero, bias],
+          types=["float32"], rtol=1e-4, atol=1e-3)  # fmt: skip
+    check("DynamicQuantizeMatMul", [data(3, 5), b, b_scale, zero, bias], rtol=1e-4, atol=1e-3)
+    check("DynamicQuantizeMatMul", [data(3, 5), b, b_scale], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("op_type", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_normalisation_of_a_sum(op_type, bias):
+    simplified = "Simplified" in op_type
+    inputs = [data(2, 3, 8) + 9, data(2, 3, 8), data(8), *([] if simplified else [data(8)])]
+    inputs += [data(8)] if bias else []
+    check(op_type, inputs, {"epsilon": 1e-5}, outputs=4, types=["float32", None, None],
+          rtol=1e-4, atol=1e-5)  # fmt: skip
+
+
+def test_simplified_layer_normalization():
+    check("SimplifiedLayerNormalization", [data(2, 3, 8), data(8)], {"axis": -1}, domain="",
+          symbolic=True)  # fmt: skip
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_embed_layer_normalization(full):
+    words, places, segments = data(11, 8), data(6, 8), data(2, 8)
+    ids = RNG.integers(0, 11, (3, 5)).astype("int32")
+    inputs = [ids, None, words, places, None, data(8), data(8)]
+    if full:
+        inputs[1], inputs[4] = (ids % 2).astype("int32"), segments
+        inputs += [(ids % 3 > 0).astype("int32"), RNG.integers(0, 6, (3, 5)).astype("int32")]
+    check("EmbedLayerNormalization", inputs, {"epsilon": 1e-5}, outputs=3,
+          types=["float32", "int32", "float32"])  # fmt: skip
+
+
+def group_normalised(x, gamma, beta, groups):
+    """Channels last, in float64, with x sigmoid(x)."""
+    split = x.reshape(*x.shape[:3], groups, -1).astype("float64")
+    mean, variance = (f(split, axis=(1, 2, 4), keepdims=True) for f in (np.mean, np.var))
+    y = ((split - mean) / np.sqrt(variance + 1e-5)).reshape(x.shape) * gamma + beta
+    return (y / (1 + np.exp(-y))).astype("float32")
+
+
+def test_group_norm():
+    x, gamma, beta, skip, bias = data(2, 3, 5, 6), data(6), data(6), data(2, 6), data(6)
+    attributes = {"groups": 3, "activation": 1}
+    check("GroupNorm", [x, gamma, beta], attributes,
+          expected=[group_normalised(x, gamma, beta, 3)])  # fmt: skip
+    total = x + skip[:, None, None] + bias
+    check("SkipGroupNorm", [x, gamma, beta, skip, bias], attributes, outputs=2,
+          expected=[group_normalised(total, gamma, beta, 3), total])  # fmt: skip
+
+
+SCALES = number(0.05), number(0.07), number(0.1)
+QUANTISED = {"rtol": 0, "atol": 1}  # onnxruntime rounds at another step
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("op_type", ["QLinearAdd", "QLinearMul"])
+def test_quantised_arithmetic(op_type, dtype):
+    a, b = codes(2, 3, 5, dtype=dtype), codes(3, 1, dtype=dtype)
+    zeros = [number(value, dtype) for value in (3, 7, 5)]
+    check(op_type, [a, SCALES[0], zeros[0], b, SCALES[1], zeros[1], SCALES[2], zeros[2]],
+          **QUANTISED)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "op_type, attributes",
+    [
+        ("QLinearSigmoid", {}),
+        ("QLinearLeakyRelu", {"alpha": 0.2}),
+        ("QLinearSoftmax", {"axis": -1, "opset": 13}),
+        ("QLinearGlobalAveragePool", {}),
+        ("QLinearGlobalAveragePool", {"channels_last": 1}),
+        ("QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 1], "pads": [1, 0, 0, 1]}),
+        ("QLinearAveragePool", {"kernel_shape": [2, 2], "channels_last": 1,
+                                "count_include_pad": 1, "pads": [1] * 4}),
+    ],
+)  # fmt: skip
+def test_quantised_functions(op_type, attributes):
+    x, zero = codes(2, 3, 6, 5), number(100, "uint8")
+    scale = number(1 / 256) if op_type in ("QLinearSigmoid", "QLinearSoftmax") else SCALES[0]
+    operands = [x, SCALES[0], zero, scale, number(0 if scale is not SCALES[0] else 90, "uint8")]
+    check(op_type, operands, attributes, **QUANTISED)
+
+
+def test_quantised_concat():
+    parts = [codes(2, 3), number(0.1), number(3, "uint8"), codes(2, 4), number(0.3),
+             number(9, "uint8")]  # fmt: skip
+    check("QLinearConcat", [number(0.2), number(50, "uint8"), *parts], {"axis": 1},
+          types=["uint8"], **QUANTISED)  # fmt: skip
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+def test_quantised_gemm(quantised):
+    scale = RNG.uniform(0.01, 0.1, 7).astype("float32")
+    operands = [codes(5, 3), number(0.1), number(9, "uint8"), codes(7, 5, dtype="int8"), scale,
+                codes(7, dtype="int8"), codes(7, dtype="int16").astype("int32")]  # fmt: skip
+    operands += [number(5.0), number(120, "uint8")] if quantised else []
+    check("QGemm", operands, {"transA": 1, "transB": 1, "alpha": 0.5},
+          types=["uint8" if quantised else "float32"], rtol=0 if quantised else 1e-5,
+          atol=1 if quantised else 1e-4)  # fmt: skip
+
+
+def test_what_onnx_took_over():
+    x = data(2, 4, 5)
+    check("Trilu", [x, number(1, "int64")], {"upper": 0})
+    check("Pad", [x, np.array([0, 1, 2, 1, 0, 3]), number(1.5)])
+    check("GridSample", [data(1, 2, 4, 5), data(1, 3, 3, 2)], {"padding_mode": "border"})
+    check("Unique", [RNG.integers(0, 5, 20).astype("float32")], outputs=3,
+          types=["float32", "int64", "int64"])  # fmt: skip

@@ -1,0 +1,427 @@
+"""Compound operators: where they are found and where not, what they become, and what is wrong."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from tvm import te
+from tvm.relax.dpl import is_const, is_op, wildcard
+
+from tests.oracle import reference
+from tvm_ext import convert_and_build, extend, pipeline, targets
+from tvm_ext.build import import_model, run_phase
+from tvm_ext.cli import main
+from tvm_ext.errors import BuildError, OptionError, PluginError
+from tvm_ext.extend import CCode, compound
+from tvm_ext.extend.models import text_model
+from tvm_ext.extend.plugin import INTERACTIVE
+from tvm_ext.provenance import Provenance
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plugins" / "conv_bias_relu.py"
+
+
+@pytest.fixture(autouse=True)
+def unload():
+    """What a test declares is gone after it."""
+    yield
+    INTERACTIVE.unload()
+
+
+def relu_of_add(name="acme.relu_of_add", **options):
+    """relu(a + b), as one kernel made of its parts."""
+    a, b = wildcard(), wildcard()
+    pattern = is_op("relax.nn.relu")(is_op("relax.add")(a, b))
+    return compound(name, pattern, parts={"a": a, "b": b}, **options)
+
+
+def graph(body, inputs="float[3,5] x, float[3,5] z", outputs="float[n,m] y"):
+    return text_model(f"({inputs}) => ({outputs}) {{ {body} }}", ())
+
+
+RELU_OF_ADD = graph("s = Add(x, z) y = Relu(s)")
+
+
+def selected(model, target="llvm", level=3, without=()):
+    """How many compounds ``model`` holds after the phase select, by name."""
+    steps = pipeline.default(targets.resolve(target), level)
+    for name in without:
+        steps = steps.without(name)
+    conversion = import_model(model, steps)
+    with steps.target:
+        module = run_phase(steps, "select", conversion.module, Provenance(conversion.origin))
+    return re.findall(r'"Composite": "(acme[^"]*)"', module.script())
+
+
+def check_answer(model, **options):
+    random = np.random.default_rng(3)
+    feeds = {
+        info.name: random.standard_normal(
+            [d.dim_value or 7 for d in info.type.tensor_type.shape.dim]
+        ).astype("float32")
+        for info in model.graph.input
+    }
+    built = convert_and_build(model, "llvm", **options)
+    wanted = reference(model, feeds)
+    for got, want in zip(built.run(None, feeds), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    return built
+
+
+# --- what is found ---------------------------------------------------------------------------
+
+
+def test_operators_become_one_kernel_with_attributes():
+    declared = relu_of_add()
+    declared.attributes(lambda m: {"size": m.dims("a"), "kind": "sum"})
+    built = check_answer(RELU_OF_ADD)
+    (kernel,) = built.profile().kernels
+    assert kernel.nodes == ("Add s", "Relu y")
+    assert kernel.compounds == ("acme.relu_of_add(size=(3, 5), kind=sum)",)
+    assert '"attributes": {"kind": "sum", "size": [3, 5]}' in built.sources()["select"]
+
+
+def test_a_saved_model_still_knows_its_compounds(tmp_path):
+    relu_of_add()
+    built = convert_and_build(RELU_OF_ADD, "llvm")
+    built.save(tmp_path / "model.tvmx")
+    import tvm_ext
+
+    (kernel,) = tvm_ext.load(tmp_path / "model.tvmx").profile().kernels
+    assert kernel.compounds == ("acme.relu_of_add()",)
+
+
+@pytest.mark.parametrize(
+    "body, outputs",
+    [
+        ("s = Add(x, z) r = Relu(s) y = Mul(r, s)", "float[n,m] y"),  # read outside, too
+        ("s = Add(x, z) y = Relu(s)", "float[n,m] y, float[a,b] s"),  # a result of the model
+        ("s = Sub(x, z) y = Relu(s)", "float[n,m] y"),  # another operator
+        ("s = Add(x, z) n = Neg(s) y = Relu(n)", "float[n,m] y"),  # one between
+    ],
+)
+def test_what_is_no_match_stays(body, outputs):
+    relu_of_add()
+    model = graph(body, outputs=outputs)
+    assert not selected(model)
+    check_answer(model)
+
+
+def test_inner_values_may_be_shared_on_request():
+    relu_of_add(shared=True)
+    model = graph("s = Add(x, z) r = Relu(s) y = Mul(r, s)")
+    assert selected(model) == ["acme.relu_of_add"]
+    check_answer(model)
+
+
+def test_a_value_read_twice_inside_is_not_shared():
+    x, z = wildcard(), wildcard()
+    total = is_op("relax.add")(x, z)
+    compound("acme.twice", is_op("relax.multiply")(total, is_op("relax.tanh")(total)))
+    model = graph("s = Add(x, z) t = Tanh(s) y = Mul(s, t)")
+    assert selected(model) == ["acme.twice"]
+    check_answer(model)
+
+
+@pytest.mark.parametrize("verdict", [False, "not today"])
+def test_a_constraint_keeps_operators_apart(verdict):
+    declared = relu_of_add()
+    declared.check(lambda m: verdict)
+    assert not selected(RELU_OF_ADD)
+    assert declared.declined == [verdict or "check says no"]
+
+
+def test_a_compound_is_for_its_targets_and_levels():
+    relu_of_add(targets=["cuda"], opt_level=1)
+    assert not selected(RELU_OF_ADD, "llvm")
+    assert selected(RELU_OF_ADD, "cuda", 1) == ["acme.relu_of_add"]
+    assert not selected(RELU_OF_ADD, "cuda", 0)
+
+
+def test_a_compound_is_switched_off_by_name(tmp_path, capsys):
+    relu_of_add()
+    assert "acme" not in check_answer(RELU_OF_ADD, without=["acme.relu_of_add"]).sources()["select"]
+    with pytest.raises(OptionError, match=r"no step 'acme\.other'"):
+        convert_and_build(RELU_OF_ADD, "llvm", without=["acme.other"])
+    onnx.save(RELU_OF_ADD, tmp_path / "m.onnx")
+    argv = ["inspect", str(tmp_path / "m.onnx"), "--passes"]
+    assert main(argv) == 0
+    assert "select    acme.relu_of_add (compound)" in capsys.readouterr().out
+    assert main([*argv, "--without", "acme.relu_of_add"]) == 0
+    assert "acme" not in capsys.readouterr().out
+
+
+def test_the_largest_of_nested_matches_wins():
+    a, b, c = (wildcard() for _ in range(3))
+    inner = is_op("relax.add")(a, b)
+    compound("acme.sum", is_op("relax.multiply")(inner, c) | inner, parts={"a": a, "b": b})
+    assert selected(graph("s = Add(x, z) y = Mul(s, x)")) == ["acme.sum"]
+    check_answer(graph("s = Add(x, z) t = Mul(s, x) u = Add(t, z) y = Neg(u)"))
+
+
+@pytest.mark.parametrize("names", [("acme.first", "acme.second"), ("acme.second", "acme.first")])
+def test_of_two_compounds_the_earlier_takes_the_operators(names):
+    relu_of_add("acme.first")
+    relu_of_add("acme.second", **({} if names[0] == "acme.first" else {"before": "acme.first"}))
+    assert selected(RELU_OF_ADD) == [names[0]]
+    assert selected(RELU_OF_ADD, without=[names[0]]) == [names[1]]
+
+
+def test_symbolic_dims():
+    relu_of_add()
+    model = graph("s = Add(x, z) y = Relu(s)", "float[n,5] x, float[n,5] z")
+    assert selected(model) == ["acme.relu_of_add"]
+    check_answer(model)
+
+
+@pytest.mark.parametrize("epilogue", [False, True])
+def test_consumers_are_fused_where_it_allows(epilogue):
+    relu_of_add(epilogue=epilogue)
+    model = graph("s = Add(x, z) r = Relu(s) y = Neg(r)")
+    kernels = check_answer(model).profile().kernels
+    assert len(kernels) == 2 - epilogue
+    assert kernels[0].compounds == ("acme.relu_of_add()",)
+    assert kernels[0].nodes == ("Add s", "Relu r", *["Neg y"] * epilogue)
+
+
+def test_a_pattern_may_be_a_function():
+    def find(graph, var):
+        add = graph.call(var, "relax.add")
+        return None if add is None else extend.Match(graph, var, (var,), {"a": add.args[0]})
+
+    compound("acme.found", find, parts=["a"])
+    assert selected(RELU_OF_ADD) == ["acme.found"]
+    check_answer(RELU_OF_ADD)
+
+
+# --- compute, layout, C ----------------------------------------------------------------------
+
+
+def conv_model(filters=8, channels=16):
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((filters, channels, 1, 1)).astype("float32") / 4
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Conv", ["c", "v"], ["y"], pads=[1] * 4),
+    ]
+    other = random.standard_normal((16, filters, 3, 3)).astype("float32") / 8
+    value = helper.make_tensor_value_info
+    return helper.make_model(
+        helper.make_graph(
+            nodes,
+            "g",
+            [value("x", onnx.TensorProto.FLOAT, [2, channels, 5, 7])],
+            [value("y", onnx.TensorProto.FLOAT, [2, 16, 5, 7])],
+            [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(other, "v")],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+
+
+def pointwise(filters):
+    x, w = wildcard(), is_const()
+    conv = is_op("relax.nn.conv2d")(x, w)
+    declared = compound("acme.pointwise", conv, parts={"x": x, "w": w, "conv": conv})
+    declared.check(lambda m: m.dims("w")[2:] == [1, 1])
+    declared.layouts(lambda m: {"x": "NCHW8c", "result": "NCHW8c"})
+
+    @declared.compute
+    def _(x, w):
+        n, _, h, wide, lanes = x.shape
+        c = te.reduce_axis((0, w.shape[1]), "c")
+        return te.compute(
+            (n, -(-filters // 8), h, wide, 8),
+            lambda n, o, i, j, f: te.sum(
+                x[n, c // lanes, i, j, c % lanes] * w[te.min(o * 8 + f, filters - 1), c, 0, 0], c
+            ),
+            "pointwise",
+        )
+
+    return declared
+
+
+@pytest.mark.parametrize("filters", [8, 5])
+def test_a_compound_has_layouts_of_its_own(filters):
+    pointwise(filters)
+    model = conv_model(filters)
+    assert selected(model) == ["acme.pointwise"]
+    built = check_answer(model)
+    names = [kernel.kernel for kernel in built.profile().kernels]
+    assert names.count("pointwise") == 1
+    # A neighbour of the same layout reads the result as it is; padded channels must be cut off.
+    assert sum("unblock" in name for name in names) == (1 if filters == 8 else 2)
+
+
+def test_a_layout_must_divide_the_channels():
+    pointwise(8)
+    with pytest.raises(BuildError, match=r"layouts of compound 'acme.pointwise', .*test_compound"):
+        convert_and_build(conv_model(8, channels=12), "llvm")
+
+
+C_TEXT = """
+#include <stdint.h>
+int acme_device(void);
+int32_t TVMX_KERNEL(const float *a, const float *b, float *y) {
+  for (int i = 0; i < 15; i++) y[i] = a[i] + b[i] > 0 ? a[i] + b[i] : 0;
+  return acme_device();
+}
+"""
+
+
+def in_c(text, support="int acme_device(void) { return 0; }"):
+    declared = relu_of_add()
+    declared.emit(lambda a, b: CCode(text, support))
+
+
+def test_a_kernel_may_be_c(tmp_path):
+    in_c(C_TEXT)
+    model = graph("s = Add(x, z) r = Relu(s) t = Add(r, x) y = Relu(t)")  # two such kernels
+    built = check_answer(model)
+    assert built.sources()["c"].count("int acme_device(void) {") == 1
+    built.save(tmp_path / "model.tvmx")
+    import tvm_ext
+
+    x = np.ones((3, 5), "float32")
+    np.testing.assert_array_equal(tvm_ext.load(tmp_path / "model.tvmx")(x, x), 3 * x)
+
+
+def test_where_no_c_can_be_linked_the_operators_serve():
+    in_c(C_TEXT)
+    symbolic = graph(
+        "s = Add(x, z) r = Relu(s) y = Mul(r, k)",
+        "float[3,5] x, float[3,5] z, float[n,3,5] k",
+        "float[n,a,b] y",
+    )
+    assert selected(symbolic) == ["acme.relu_of_add"]
+    check_answer(symbolic)
+
+
+def test_c_that_fails_ends_the_run_or_the_build():
+    in_c(C_TEXT, "int acme_device(void) { return 7; }")
+    with pytest.raises(Exception, match="7"):
+        check_answer(RELU_OF_ADD)
+    INTERACTIVE.unload()
+    in_c(C_TEXT.replace("15", "fifteen"))
+    with pytest.raises(BuildError, match=r"C code of compound acme.relu_of_add:5:.*fifteen"):
+        convert_and_build(RELU_OF_ADD, "llvm")
+
+
+# --- what is wrong ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "what, function, message",
+    [
+        ("check", lambda m: None, r"check of .*test_compound.py:\d+: gives None, not True"),
+        ("check", lambda m: m["c"], r"check of .*test_compound.py:\d+: KeyError"),
+        ("attributes", lambda m: 3, r"attributes of .*test_compound.py:\d+: gives 3, not a dict"),
+        ("emit", lambda a, b: "int x;", r"emit of .*test_compound.py:\d+: gives 'int x;'"),
+        ("compute", lambda a, b: 1 // 0, r"compute of .*test_compound.py:\d+: ZeroDivisionError"),
+        (
+            "compute",
+            lambda a, b: te.compute((3, 4), lambda *i: a(*i)),
+            r"test_compound.py:\d+: gives float32\[3, 4\], what it replaces gives float32\[3, 5\]",
+        ),
+        (
+            "compute",
+            lambda a, b: te.compute((3, 5), lambda *i: a(*i).astype("float16")),
+            r"gives float16\[3, 5\]",
+        ),
+    ],
+)
+def test_a_function_that_is_wrong_is_named(what, function, message):
+    getattr(relu_of_add(), what)(function)
+    with pytest.raises(BuildError, match=message):
+        convert_and_build(RELU_OF_ADD, "llvm")
+    check_answer(RELU_OF_ADD, without=["acme.relu_of_add"])
+
+
+def test_a_declaration_that_is_wrong_is_refused():
+    declared = relu_of_add()
+    with pytest.raises(PluginError, match=r"declared already, at .*test_compound.py:\d+"):
+        relu_of_add()
+    with pytest.raises(PluginError, match=r"takes \['q'\]; its parts are \('a', 'b'\)"):
+        declared.compute(lambda a, q: a)
+    with pytest.raises(PluginError, match="is no pattern"):
+        compound("acme.other", "relax.add")
+    with pytest.raises(PluginError, match="no step 'Nowhere'"):
+        relu_of_add("acme.other", after="Nowhere")
+    with pytest.raises(PluginError, match="sample of acme"):
+        declared.sample("(float[1] x) => (float[1] y) { y = }")
+    assert "acme.other" not in str(pipeline.default(targets.resolve("llvm")))
+    assert selected(RELU_OF_ADD) == ["acme.relu_of_add"]
+
+
+def test_schedules_that_raise_or_bind_no_threads_are_named():
+    declared = relu_of_add()
+    declared.schedule("llvm")(lambda sch, target: 1 // 0)
+    declared.schedule("cuda")(lambda sch, target: None)
+    for kind in ("llvm", "cuda"):
+        with pytest.raises(BuildError, match=rf"the {kind} schedule of acme.*test_compound.py:\d+"):
+            convert_and_build(RELU_OF_ADD, kind)
+    check_answer(RELU_OF_ADD, without=["acme.relu_of_add"])
+
+
+# --- check-op --------------------------------------------------------------------------------
+
+PLUGIN = """\
+from tvm import te, tirx
+from tvm.relax.dpl import is_op, wildcard
+from tvm_ext.extend import compound
+
+a, b = wildcard(), wildcard()
+own = compound(
+    "acme.own", is_op("relax.nn.relu")(is_op("relax.add")(a, b)), parts={"a": a, "b": b}
+)
+
+@own.compute
+def _(a, b):
+    return te.compute(a.shape, lambda *i: te.max(a(*i) + b(*i), tirx.const(0, a.dtype)), "own")
+
+@own.schedule("llvm")
+def _(sch, target):
+    sch.unroll(sch.get_loops(sch.get_sblock("own"))[-1])
+
+own.sample("(float[3,5] x, float[3,5] z) => (float[n,m] y) { s = Add(x, z) y = Relu(s) }")
+"""
+
+
+def test_the_contract_of_a_right_compound_holds(plugin):
+    report = extend.check(plugin(PLUGIN, "own.py"))
+    assert report.passed, report
+    assert {finding.check for finding in report.findings} == {
+        "found, llvm",
+        "found, cuda",
+        "llvm, all levels",
+        "llvm, speed",
+        "cuda on the CPU",
+    }
+
+
+@pytest.mark.parametrize(
+    "right, wrong, message",
+    [
+        ("a(*i) + b(*i)", "a(*i) - b(*i)", r"own.py:6: opt level 2: output 0 is off by"),
+        ("relax.nn.relu", "relax.sigmoid", r"own.py:6: the pattern is not found"),
+        ('own.sample("', '("', "own.py:6 declares no sample"),
+        ('get_sblock("own")', 'get_sblock("none")', r"schedule .*own.py:\d+: declines its own"),
+    ],
+)
+def test_a_wrong_compound_is_found(plugin, monkeypatch, right, wrong, message):
+    monkeypatch.setattr("tvm_ext.extend.compound_contract.NO_COMPILER", "left out here")
+    assert right in PLUGIN
+    report = extend.check(plugin(PLUGIN.replace(right, wrong), "own.py"))
+    assert any(re.search(message, finding.detail) for finding in report.failures), report
+
+
+def test_the_example_is_one_short_file_that_passes():
+    assert len(EXAMPLE.read_text().splitlines()) <= 60
+    loaded = extend.load(EXAMPLE)
+    try:
+        report = extend.check(loaded)
+    finally:
+        loaded.unload()
+    assert report.passed, report

@@ -1,0 +1,91 @@
+"""Flattening of buffers that keeps the values of indices.
+
+FlattenBuffer simplifies indices as affine maps of the loops (IterMapSimplify), and there divides
+sums with an offset wrongly: in ``y[i, j] = x[(j + 1) // 2]``, with both loops fused to ``b``, the
+index ``(b % 14 + 1) // 2`` becomes ``(b + 1) % 14 // 2``, 0 instead of 7 where ``b % 14`` is 13.
+"""
+
+import tvm
+import tvm_ffi
+from tvm import IRModule, tirx
+from tvm.ir import TensorLoad
+from tvm.tirx.analysis import undefined_vars
+
+__all__ = ["flatten_buffers"]
+
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
+
+Names = dict[tirx.Var, tirx.Expr]
+
+
+@tvm.transform.module_pass(opt_level=0, name="FlattenBuffers")
+def flatten_buffers(module: IRModule, _context: object) -> IRModule:
+    """The module pass: FlattenBuffer, with a name for each division that it would change."""
+    functions = {
+        symbol: _flattened(function) if isinstance(function, tirx.PrimFunc) else function
+        for symbol, function in module.functions_items()
+    }
+    return IRModule(functions, attrs=module.attrs)
+
+
+def _flattened(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    names: Names = {}
+    named = IRModule({"kernel": kernel.with_body(_named(kernel.body, names))})
+    flat = tirx.transform.FlattenBuffer()(named)["kernel"]
+    return flat.with_body(_replaced(flat.body, names)) if names else flat
+
+
+def _named(body: tirx.Stmt, names: Names) -> tirx.Stmt:
+    """``body`` with a new variable for each division of a sum with an offset in an index."""
+    loops: set[tirx.Var] = set()
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tirx.For, lambda loop: loops.add(loop.loop_var)),
+            (tirx.AttrStmt, lambda node: _note_thread(node, loops)),
+        ],
+        order="pre",
+    )
+
+    def name(division: tirx.Expr) -> tirx.Expr:
+        offset = any(loops.isdisjoint(undefined_vars(term)) for term in _terms(division.a))
+        if not offset or _loads(division):  # what loads is no map of loops: it is left alone
+            return division
+        var = tirx.Var("index", division.ty)
+        names[var] = division
+        return var
+
+    def renamed(indices: list[tirx.Expr]) -> list[tirx.Expr]:
+        return [tvm_ffi.structural_map(index, (_DIVISIONS, name)) for index in indices]
+
+    def load(node: TensorLoad) -> TensorLoad:
+        return tirx.BufferLoad(node.source, renamed(node.indices))
+
+    def store(node: tirx.BufferStore) -> tirx.BufferStore:
+        return tirx.BufferStore(node.buffer, node.value, renamed(node.indices))
+
+    return tvm_ffi.structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])
+
+
+def _loads(value: tirx.Expr) -> bool:
+    found: list[TensorLoad] = []
+    tvm_ffi.structural_walk(value, (TensorLoad, found.append), order="pre")
+    return bool(found)
+
+
+def _note_thread(node: tirx.AttrStmt, loops: set[tirx.Var]) -> None:
+    if node.attr_key == "thread_extent":
+        loops.add(node.node.var)
+
+
+def _terms(total: tirx.Expr) -> list[tirx.Expr]:
+    if isinstance(total, tirx.Add | tirx.Sub):
+        return [*_terms(total.a), *_terms(total.b)]
+    return [total]
+
+
+def _replaced(body: tirx.Stmt, names: Names) -> tirx.Stmt:
+    def value(var: tirx.Var) -> tirx.Expr:
+        return _replaced(names[var], names) if var in names else var
+
+    return tvm_ffi.structural_map(body, (tirx.Var, value))
