@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -41,6 +42,7 @@ class Program:
     kernels: tvm.runtime.Module
     scratch_bytes: int
     code: Sequence[str]
+    _compiler: threading.Lock = field(default_factory=threading.Lock)  # LLVM: one thread at a time
 
     @property
     def triple(self) -> str | None:
@@ -53,7 +55,8 @@ class Program:
         Raises:
             BuildError: there is no C compiler for this target, or it fails.
         """
-        return self._linked
+        with self._compiler:
+            return self._linked
 
     @cached_property
     def _linked(self) -> np.ndarray:
@@ -83,7 +86,8 @@ class Program:
         """The C function that calls the kernels, and those in C; the others as LLVM IR and as
         assembly."""
         text = {"c": "\n".join([entry_source(self.plan), *self.code])}
-        return text | {name: self.kernels.inspect_source(kind) for name, kind in _TEXTS.items()}
+        with self._compiler:
+            return text | {name: self.kernels.inspect_source(kind) for name, kind in _TEXTS.items()}
 
 
 def build_static(module: IRModule, target: Target) -> StaticExecutor:
