@@ -13,9 +13,10 @@ OPSET = 18
 
 
 def contrib_model(op_type, inputs, attributes=None, *, domain=MICROSOFT, version=1, outputs=1,
-                  constants=(), symbolic=False, types=()):  # fmt: skip
+                  constants=(), symbolic=(), types=()):  # fmt: skip
     """A model of one node; ``inputs`` are arrays (None: absent), ``constants`` their initializers.
 
+    Dims of the sizes in ``symbolic`` (True: all) are symbolic, one name per size.
     Outputs are declared without a shape, of the types ``types`` (default: that of the first
     input); an output of type None is left out.
     """
@@ -30,7 +31,8 @@ def contrib_model(op_type, inputs, attributes=None, *, domain=MICROSOFT, version
         if k in constants:
             initializers.append(numpy_helper.from_array(array, name))
             continue
-        shape = [f"d{size}" for size in array.shape] if symbolic else array.shape
+        unknown = set(array.shape) if symbolic is True else set(symbolic)
+        shape = [f"d{size}" if size in unknown else size for size in array.shape]
         dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
         declared.append(helper.make_tensor_value_info(name, dtype, shape))
     produced = [

@@ -146,8 +146,23 @@ GIVEN = {"x": np.ones((3, 4, 6, 5)), "scale": np.ones(4), "bias": np.ones(4)}
         (NORM, None, 2.5, InputError, "batch is a size"),
         (NORM, GIVEN, 2, InputError, "batch is 2, but no input"),
         (NORM, [np.ones(3)], None, InputError, "not list"),
+        (NORM, GIVEN, 3, InputError, ".* needs dtype float32, got float64"),
+        (NORM, GIVEN | {"x": np.ones((3, 5, 6, 5))}, 3, InputError, "'x' is .*, got shape"),
+        (NORM, GIVEN | {"x": np.ones((3, 4, 6))}, 3, InputError, "'x' is .*, got shape"),
     ],
-    ids=["names", "static batch", "symbolic", "empty", "negative", "float", "other batch", "list"],
+    ids=[
+        "names",
+        "static batch",
+        "symbolic",
+        "empty",
+        "negative",
+        "float",
+        "other batch",
+        "list",
+        "dtype",
+        "shape",
+        "rank",
+    ],
 )
 def test_inputs_that_do_not_fit_are_refused(text, given, batch, error, reason):
     with pytest.raises(error, match=reason):
@@ -190,6 +205,9 @@ def test_compare_renders_as_table_json_and_plot(report, tmp_path):
         ({"threads": 0}, "at least 1"),
         ({"threads": "2"}, "at least 1"),
         ({"rounds": 0}, "at"),
+        ({"seconds": 0}, "above 0"),
+        ({"seconds": float("nan")}, "above 0"),
+        ({"seconds": "1"}, "above 0"),
     ],
     ids=str,
 )

@@ -138,6 +138,45 @@ def test_nan_and_infinity_are_told_where_they_are_born():
     assert (wrong.first.name, wrong.first.error) == ("l", np.inf)
 
 
+def test_what_was_not_finite_before_is_not_born():
+    """NaN of an input, infinity of an initializer."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[3] x) => (float[3] z) <float[3] limits = {0.0, 0.0, 1.0}> {
+        a = Neg (x)
+        b = Add (a, limits)
+        z = Sqrt (b)
+      }""")
+    limits = np.array([0, np.inf, 1], "float32")
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(limits, "limits"))
+    nan = debug.bisect(model, {"x": np.array([np.nan, 1, -4], "float32")}, opt_level=0)
+    assert [value.non_finite for value in nan.values] == [1, 2, 2]
+    assert not nan.births
+    born = debug.bisect(model, {"x": np.array([4, 1, -4], "float32")}, opt_level=0)
+    assert [value.non_finite for value in born.values] == [0, 1, 2]
+    assert not born.births, "the infinity came with the weights"
+
+
+def test_errors_that_add_up_are_shown_by_a_longer_part(tmp_path):
+    """Each layer alone keeps its bound; the part goes up as far as the sum needs."""
+    layers = "".join(f"v{k + 1} = Neg (v{k}) " for k in range(6))
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 21]> g (float[5] v0) => (float[5] v6) {{ {layers} }}'
+    )
+
+    @operator("Neg", 13, domain="", override=True)
+    def coarse(bb, x):
+        return bb.emit(relax.op.multiply(x, relax.const(-1.0006, "float32")))
+
+    try:
+        feeds = {"v0": np.full(5, 1e3, "float32")}
+        report = debug.bisect(model, feeds, opt_level=0, save=tmp_path / "part.onnx")
+    finally:
+        coarse.undo.close()
+        plugin.INTERACTIVE.operators.remove(coarse)
+    assert report.first.name == "v2"
+    assert [node.op_type for node in onnx.load(report.submodel).graph.node] == ["Neg", "Neg"]
+
+
 def test_symbolic_dims_have_the_sizes_of_the_inputs():
     report = debug.bisect(MODEL, {**FEEDS, "x": np.ones((11, 5), "float32")}, opt_level=0)
     assert report.values[0].type == "float32[11, 7]"

@@ -108,6 +108,47 @@ def test_a_node_that_is_not_valid(op_type):
         backend.run_node(node, [np.ones(2, "float32")])
 
 
+def test_a_node_runs_with_what_its_caller_says_of_it():
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    add = helper.make_node("Add", ["a", "b"], ["c"], "add")
+    assert backend.run_node(add, [x, x], outputs_info=[("float32", (2, 3))]).c.shape == (2, 3)
+    legacy = helper.make_node("Add", ["a", "b"], ["c"], broadcast=1)
+    np.testing.assert_array_equal(backend.run_node(legacy, [x, x[0]], opset_version=6).c, x + x[0])
+    scaled = helper.make_node("Normalizer", ["a"], ["c"], domain="ai.onnx.ml")
+    with pytest.raises(errors.InputError, match=r"type of 'c'.* give outputs_info"):
+        backend.run_node(scaled, [x])
+
+
+@pytest.mark.parametrize(
+    "given, options, error",
+    [
+        ({"a": 0}, {}, errors.InputError),
+        ({"a": 0, "b": 0, "z": 0}, {}, errors.InputError),
+        ([0, 0], {"outputs_info": []}, errors.InputError),
+        ([0, 0], {"outputs_info": [5]}, errors.InputError),
+        ([0, 0], {"outputs_info": [("float32", (2, 4))]}, errors.ModelError),
+        ([0, 0], {"opset_version": "13"}, errors.OptionError),
+        ([0, 0], {"opset_version": 99}, errors.ModelError),
+    ],
+    ids=str,
+)
+def test_a_node_that_does_not_fit_its_caller(given, options, error):
+    x = np.ones((2, 3), "float32")
+    given = dict.fromkeys(given, x) if isinstance(given, dict) else [x for _ in given]
+    with pytest.raises(error):
+        backend.run_node(helper.make_node("Add", ["a", "b"], ["c"], "add"), given, **options)
+
+
+def test_compatible_is_what_can_be_converted_for_a_device_that_is_here():
+    assert backend.is_compatible(MODEL)
+    assert not backend.is_compatible(MODEL, "TPU")
+    unknown = onnx.ModelProto()
+    unknown.CopyFrom(MODEL)
+    unknown.graph.node[0].domain = "com.acme"
+    unknown.opset_import.add(domain="com.acme", version=1)
+    assert not backend.is_compatible(unknown)
+
+
 @pytest.mark.parametrize("device", ["TPU", "cpu", "", "CPU:1", "CPU:x", None, 5])
 def test_devices_that_are_not_known(device):
     assert not backend.supports_device(device)

@@ -15,8 +15,9 @@ import tvm
 from onnx import helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
-from .build import convert_and_build
-from .errors import InputError, ModelError, TargetError
+from . import pipeline, targets
+from .build import convert_and_build, import_model
+from .errors import InputError, ModelError, OptionError, TargetError, TvmExtError
 from .model import CompiledModel
 
 __all__ = [
@@ -96,28 +97,45 @@ class TvmBackend(Backend):
     ) -> tuple:
         """Run a single node; ``opset_version`` defaults to the newest opset of its domain.
 
+        Args:
+            outputs_info: dtype and shape of each output, checked against what the node gives.
+
         Raises:
-            ModelError: the node is not valid ONNX.
-            InputError: the inputs do not fit.
+            ModelError: the node is not valid ONNX, or gives something else than ``outputs_info``.
+            InputError: the inputs or ``outputs_info`` do not fit the node.
+            OptionError: ``opset_version`` is no number.
             TvmExtError: as ``prepare``.
         """
         opset = kwargs.pop("opset_version", None)
-        version = {} if opset is None else {"opset_version": opset}
-        try:
-            super().run_node(node, inputs, device, outputs_info, **version)
-        except onnx.checker.ValidationError as error:
-            raise ModelError(
-                f"{node.op_type} {node.name!r} is not a valid node: {error}"
-            ) from error
+        if not isinstance(opset, int | None):
+            raise OptionError(f"opset_version is a number, not {opset!r}")
+        imports = {"": onnx.defs.onnx_opset_version()}
+        imports[node.domain] = opset or _newest_opset(node.domain)
+        _check_node(node, imports)
         names = [name for name in node.input if name]
         if not isinstance(inputs, Mapping):
             arrays = inputs if isinstance(inputs, list | tuple) else [inputs]
             if len(arrays) != len(names):
                 raise InputError(f"{len(arrays)} inputs given, the node has {len(names)}: {names}")
             inputs = dict(zip(names, arrays, strict=True))
+        if inputs.keys() != set(names):
+            raise InputError(f"inputs given: {sorted(inputs)}, the node has {names}")
         inputs = {name: np.asarray(array) for name, array in inputs.items()}
-        model = _model_of(node, inputs, outputs_info, opset)
+        model = _model_of(node, inputs, outputs_info, imports)
         return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        """Whether ``device`` is here and every node of ``model`` can be converted for it.
+
+        Compiles nothing; of ``kwargs``, which are those of ``prepare``, it reads ``shapes``.
+        """
+        try:
+            steps = pipeline.default(targets.resolve(_target(device)))
+            import_model(model, steps, kwargs.get("shapes"))
+        except TvmExtError:
+            return False
+        return True
 
 
 def _target(device: str) -> str:
@@ -133,11 +151,21 @@ def _target(device: str) -> str:
     return target
 
 
+def _check_node(node: onnx.NodeProto, imports: Mapping[str, int]) -> None:
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = onnx.IR_VERSION
+    context.opset_imports = dict(imports)
+    try:
+        onnx.checker.check_node(node, context)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{node.op_type} {node.name!r} is not a valid node: {error}") from error
+
+
 def _model_of(
     node: onnx.NodeProto,
     inputs: Mapping[str, np.ndarray],
     outputs_info: Sequence | None,
-    opset: int | None,
+    imports: Mapping[str, int],
 ) -> onnx.ModelProto:
     """The model of one node whose graph inputs have the types of the arrays."""
     given = [
@@ -147,22 +175,35 @@ def _model_of(
         for name, array in inputs.items()
     ]
     names = [name for name in node.output if name]
-    if outputs_info is None:
-        results = [helper.make_empty_tensor_value_info(name) for name in names]
-    else:
-        results = [
-            helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
-            )
-            for name, (dtype, shape) in zip(names, outputs_info, strict=True)
-        ]
+    results = [helper.make_empty_tensor_value_info(name) for name in names]
+    if outputs_info is not None:
+        try:
+            results = [
+                helper.make_tensor_value_info(
+                    name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
+                )
+                for name, (dtype, shape) in zip(names, outputs_info, strict=True)
+            ]
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"outputs_info are the dtype and shape of {names}, not {outputs_info!r}"
+            ) from error
     graph = helper.make_graph([node], "node", given, results)
-    newest = onnx.defs.onnx_opset_version()
-    imports = {"": newest, node.domain: opset or (newest if not node.domain else 1)}
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid(*item) for item in imports.items()]
     )
-    return onnx.shape_inference.infer_shapes(model)
+    model = onnx.shape_inference.infer_shapes(model)
+    for output in model.graph.output:
+        if output.type.WhichOneof("value") is None:
+            raise InputError(f"onnx does not infer the type of {output.name!r}: give outputs_info")
+    return model
+
+
+def _newest_opset(domain: str) -> int:
+    if not domain:
+        return onnx.defs.onnx_opset_version()
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return max((s.since_version for s in schemas if s.domain == domain), default=1)
 
 
 is_compatible = TvmBackend.is_compatible

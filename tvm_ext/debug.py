@@ -20,7 +20,7 @@ from . import pipeline, targets
 from .build import import_model, run_phase
 from .compare.optional import require
 from .display import Shown, table
-from .errors import ComparisonError, InputError, OutputPathError
+from .errors import ComparisonError, InputError, OutputPathError, TvmExtError
 from .executors.planning import NotStatic
 from .executors.static_build import build_static
 from .frontend import load, specialise
@@ -110,7 +110,7 @@ class Bisection(Shown):
 
     def __rich__(self):
         verdict = f"first to differ: {self.first}" if self.first else "all values agree"
-        hidden = f"{len(self.hidden)} values stay inside of kernels" if self.hidden else None
+        hidden = f"inside of kernels: {', '.join(self.hidden)}" if self.hidden else None
         columns = "value", "node", "type", "error", "bound", "NaN, inf", ""
         title = f"against {self.against}: {verdict}"
         return table(columns, map(_row, self.values), title=title, caption=hidden)
@@ -156,13 +156,15 @@ def bisect(
     specialise(source, shapes)
     feeds = _feeds(source, inputs)
     specialise(source, {name: array.shape for name, array in feeds.items()})
-    ours = _compiled(source, steps or pipeline.default(targets.resolve(target), opt_level), feeds)
+    steps = steps or pipeline.default(targets.resolve(target), opt_level)
+    ours = _compiled(source, steps, feeds)
     theirs = _other_side(source, against, feeds)
-    values, hidden = _compare(source, ours, theirs, bound)
-    found = Bisection(str(against), tuple(values), tuple(hidden))
+    values, hidden = _compare(source, ours, theirs, feeds, bound)
+    side = f"opt level {against}" if isinstance(against, int) else against
+    found = Bisection(side, tuple(values), tuple(hidden))
     if save is None or found.first is None:
         return found
-    path = _save(source, found, feeds | theirs, Path(save))
+    path = _save(*_smallest(source, found, feeds | theirs, steps), Path(save))
     return Bisection(found.against, found.values, found.hidden, str(path))
 
 
@@ -263,12 +265,15 @@ def _line(error: Exception) -> str:
 
 
 def _compare(
-    source: ir.Model, ours: Arrays, theirs: Arrays, bound: float
+    source: ir.Model, ours: Arrays, theirs: Arrays, feeds: Arrays, bound: float
 ) -> tuple[list[Value], list[str]]:
     """The values that both sides have, and the names of the others."""
     values: list[Value] = []
     hidden: list[str] = []
-    finite: dict[str, bool] = {}
+    finite = {name: not _non_finite(array) for name, array in feeds.items()}
+    for initializer in source.graph.initializers.values():
+        if initializer.const_value is not None:
+            finite[str(initializer.name)] = not _non_finite(initializer.const_value.numpy())
     for node in source.graph:
         for value in (v for v in node.outputs if v.name):
             name = str(value.name)
@@ -279,7 +284,7 @@ def _compare(
                 hidden.append(name)
                 finite[name] = before
                 continue
-            bad = int((~np.isfinite(got.astype("float64"))).sum())
+            bad = _non_finite(got)
             finite[name] = bad == 0
             label = f"{node.op_type} {node.name or ''}".strip()
             kind = f"{got.dtype}{list(got.shape)}"
@@ -288,6 +293,13 @@ def _compare(
                 Value(name, label, kind, distance(got, want), limit, bad, bad > 0 and before)
             )
     return values, hidden
+
+
+def _non_finite(array: np.ndarray) -> int:
+    """How many elements are NaN or infinite."""
+    if array.dtype.kind in "biuSUO":
+        return 0
+    return int((~np.isfinite(array.astype("float64"))).sum())
 
 
 def _as_declared(got: np.ndarray, want: np.ndarray) -> np.ndarray | None:
@@ -304,20 +316,59 @@ def _as_declared(got: np.ndarray, want: np.ndarray) -> np.ndarray | None:
     return got.reshape(want.shape) if got.size == want.size else None
 
 
-def _save(source: ir.Model, found: Bisection, arrays: Arrays, path: Path) -> Path:
-    """The part of the model between the last values that agree and the first that does not."""
-    assert found.first is not None
-    agreeing = {value.name for value in found.values if value.agrees}
+def _smallest(
+    source: ir.Model, found: Bisection, arrays: Arrays, steps: pipeline.Pipeline
+) -> tuple[onnx.ModelProto, Arrays]:
+    """The smallest part that still shows the first difference, and its inputs.
+
+    It begins at values that agree: at the last of them, unless the difference needs kernels from
+    further up, as where errors add up or fusion is at fault.
+    """
+    first = found.first
+    assert first is not None
+    agreeing = [v.name for v in found.values[: found.values.index(first)] if v.agrees]
+    part = _part(source, first.name, agreeing, arrays)
+    if _shows(*part, first, arrays, steps):
+        return part
+    part = _part(source, first.name, [], arrays)
+    shown, hidden = 0, len(agreeing)
+    while hidden - shown > 1:
+        middle = (shown + hidden) // 2
+        smaller = _part(source, first.name, agreeing[:middle], arrays)
+        if _shows(*smaller, first, arrays, steps):
+            part, shown = smaller, middle
+        else:
+            hidden = middle
+    return part
+
+
+def _shows(
+    part: onnx.ModelProto, feeds: Arrays, first: Value, arrays: Arrays, steps: pipeline.Pipeline
+) -> bool:
+    """Whether ``part`` alone gets its result wrong."""
+    try:
+        result = _compiled(load(part), steps, feeds)[first.name]
+    except TvmExtError:
+        return False
+    return not distance(result, arrays[first.name]) <= first.bound
+
+
+def _part(
+    source: ir.Model, name: str, agreeing: Sequence[str], arrays: Arrays
+) -> tuple[onnx.ModelProto, Arrays]:
+    """The model that computes ``name`` from values that agree, and what these are."""
     proto = ir.to_proto(source)
-    starts = list(_starts(source, found.first.name, agreeing))
-    declared = [*starts, found.first.name]
+    starts = list(_starts(source, name, set(agreeing)))
     del proto.graph.value_info[:]
-    proto.graph.value_info.extend(_info(name, arrays[name]) for name in declared)
-    part = onnx.utils.Extractor(proto).extract_model(starts, [found.first.name])
+    proto.graph.value_info.extend(_info(value, arrays[value]) for value in [*starts, name])
+    part = onnx.utils.Extractor(proto).extract_model(starts, [name])
+    return part, {value: arrays[value] for value in starts}
+
+
+def _save(part: onnx.ModelProto, feeds: Mapping[str, Any], path: Path) -> Path:
     temporary = path.with_name(f"{path.name}.part")
     try:
         onnx.save(part, temporary)
-        feeds: dict[str, Any] = {name: arrays[name] for name in starts}
         np.savez(path.with_suffix(".npz"), **feeds)
         temporary.replace(path)
     except OSError as error:

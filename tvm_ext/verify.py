@@ -134,7 +134,7 @@ def distance(got: np.ndarray, want: np.ndarray) -> float:
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
         errors = np.where(same, 0.0, np.abs(a - b) / (1 + np.abs(b)))
-    return float(np.nan_to_num(errors, nan=np.inf).max()) if errors.size else 0.0
+    return float(np.nan_to_num(errors, nan=np.inf, posinf=np.inf).max()) if errors.size else 0.0
 
 
 def coarseness(dtype: np.dtype) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvm import IRModule, relax, tirx
-from tvm.ir import Op
+from tvm.ir import BaseFunc, Op
 from tvm.ir.expr import GenericConst
 from tvm.relax.dpl import is_const, is_op, wildcard
 
@@ -232,9 +232,10 @@ def offload(module: IRModule) -> IRModule:
     return outline(module, blocks, driven)
 
 
-def _is_ours(function: object) -> bool:
+def _is_ours(function: BaseFunc) -> bool:
     names = {declared.name for declared in (conv, pool, add)}
-    return isinstance(function, tirx.PrimFunc) and function.attrs.get("Composite", "") in names
+    attrs = function.attrs or {}
+    return isinstance(function, tirx.PrimFunc) and attrs.get("Composite", "") in names
 
 
 def _kernel(binding: relax.Binding) -> object:

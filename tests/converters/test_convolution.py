@@ -113,3 +113,15 @@ def test_conv_transpose_same_with_gaps_between_the_windows(symbolic):
     expected = torch.conv_transpose1d(torch.from_numpy(x), torch.from_numpy(w), stride=3).numpy()
     check_node("ConvTranspose", [x, w], {"auto_pad": "SAME_UPPER", "strides": [3]},
                constants=(1,), symbolic=symbolic, expected=[expected])  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype, rtol", [("float16", 1e-3), ("bfloat16", 8e-3)])
+@pytest.mark.parametrize("group", [1, 16])
+def test_narrow_floats_are_summed_in_float32_at_every_level(dtype, rtol, group):
+    x, b = data(1, 16, 20, 20).astype(dtype), data(16).astype(dtype)
+    w = (data(16, 16 // group, 3, 3) / 12).astype(dtype)
+    wide = [torch.from_numpy(array.astype("float64")) for array in (x, w, b)]
+    expected = torch.conv2d(*wide, padding=1, groups=group).numpy()
+    attributes = {"pads": [1, 1, 1, 1], "group": group}
+    check_node("Conv", [x, w, b], attributes, constants=(1, 2), expected=[expected],
+               rtol=rtol, atol=1e-4, opt_levels=(0, 2, 3))  # fmt: skip

@@ -144,3 +144,14 @@ def test_max_pool_keeps_nan_and_minus_infinity(dtype, pads, strides):
     assert np.isnan(want).any() and np.isneginf(want).any()
     attributes = {"kernel_shape": [size] * 2, "pads": pads, "strides": strides}
     check_node("MaxPool", [x], attributes, expected=[want], opt_levels=(0, 3))
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
+def test_no_level_counts_a_window_that_starts_in_the_end_pad(op_type):
+    """Before opset 22 onnx's own shape inference does."""
+    x = np.arange(6, dtype="float32").reshape(1, 1, 6)
+    model = node_model(op_type, [x], {"kernel_shape": [1], "strides": [2], "ceil_mode": 1},
+                       opset=18)  # fmt: skip
+    for dim in model.graph.output[0].type.tensor_type.shape.dim:
+        dim.Clear()
+    check_model(model, {"x0": x}, expected=[x[:, :, ::2]], opt_levels=(0, 1, 3))

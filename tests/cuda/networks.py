@@ -55,11 +55,13 @@ GRAPHS = {
         g (float[1, 130] v, float[130, 37] w, float[3, 17, 23] a, float[3, 23, 9] b,
            float[65, 40] m, float[40, 70] n, float[70] c, float[2, 6, 9, 11] x,
            float[10, 6, 3, 3] k, float[10] o, float[6, 1, 3, 3] d, float[4, 3, 3, 3] q,
-           float[6, 4, 2, 2] r, float[6, 4, 3, 3] t, float[4] e, float[5, 31] f, float[31] u)
+           float[6, 4, 2, 2] r, float[6, 4, 3, 3] t, float[4] e, float[5, 31] f, float[31] u,
+           float[6, 3, 3, 3] h)
           => (float[1, 37] gemv, float[5] vector, float[3, 17, 9] batched,
               float[65, 70] gemm_relu, float[2, 4, 18, 22] transposed_odd,
               float[2, 10, 9, 11] conv_bias_relu_add, float[2, 6, 5, 6] depthwise,
-              float[2, 4, 9, 11] grouped, float[2, 4, 18, 22] transposed) {
+              float[2, 4, 9, 11] grouped, float[2, 6, 5, 6] grouped_relu,
+              float[2, 4, 18, 22] transposed) {
           gemv = MatMul (v, w)
           batched = MatMul (a, b)
           product = Gemm (m, n, c)
@@ -69,6 +71,8 @@ GRAPHS = {
           conv_bias_relu_add = Add (rectified, conv)
           depthwise = Conv <group = 6, strides = [2, 2], pads = [1, 1, 1, 1]> (x, d)
           grouped = Conv <group = 2, pads = [1, 1, 1, 1]> (x, q)
+          threes = Conv <group = 2, strides = [2, 2], pads = [1, 1, 1, 1]> (x, h)
+          grouped_relu = Relu (threes)
           transposed = ConvTranspose <strides = [2, 2]> (x, r)
           spread = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1],
                                   output_padding = [1, 1]> (x, t, e)

@@ -35,7 +35,8 @@ def feeds_for(
         seed: of the random arrays.
 
     Raises:
-        InputError: names do not fit, a size is not known, or no input can have the batch.
+        InputError: names, dtypes or shapes do not fit, a size is not known, or no input can have
+            the batch.
         ComparisonError: an input has no elements.
     """
     values = declared(model)
@@ -55,6 +56,8 @@ def feeds_for(
             raise InputError(f"inputs given: {sorted(feeds)}, the model has {sorted(values)}")
         if batch is not None and all(array.shape[:1] != (batch,) for array in feeds.values()):
             raise InputError(f"batch is {batch}, but no input given has it as its first size")
+        for name, array in feeds.items():
+            _check_fit(values[name], array)
     empty = [name for name, array in feeds.items() if array.size == 0]
     if empty:
         raise ComparisonError(f"inputs {empty} have no elements: nothing to compare")
@@ -76,6 +79,18 @@ def _read(given: Mapping[str, np.ndarray] | str | os.PathLike) -> dict[str, np.n
             return dict(file)
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"cannot read inputs from {os.fspath(given)}: {error}") from error
+
+
+def _check_fit(value: ir.Value, array: np.ndarray) -> None:
+    dims = list(value.shape) if value.shape is not None else [None] * array.ndim
+    if len(dims) != array.ndim or any(
+        isinstance(want, int) and want != got for want, got in zip(dims, array.shape, strict=True)
+    ):
+        raise InputError(f"input {value.name!r} is {value.shape}, got shape {list(array.shape)}")
+    if array.dtype.name != _dtype(value):
+        raise InputError(
+            f"input {value.name!r} needs dtype {_dtype(value)}, got {array.dtype}: convert it first"
+        )
 
 
 def _check_batch(values: Iterable[ir.Value], batch: int) -> None:

@@ -79,7 +79,7 @@ def compare(
     from ..executors import threads as cores
     from ..frontend import load, specialise
 
-    _check(against, rounds, threads)
+    _check(against, rounds, threads, seconds)
     source = load(model)
     specialise(source, shapes)
     if not source.graph.outputs:
@@ -126,13 +126,15 @@ def compare(
     )
 
 
-def _check(against: str, rounds: int, threads: int | None) -> None:
+def _check(against: str, rounds: int, threads: int | None, seconds: float) -> None:
     rivals = sorted(ENGINES.keys() - {OURS})
     if against not in rivals:
         raise ComparisonError(f"cannot compare against {against!r}; there are {rivals}")
     for name, count in (("rounds", rounds), ("threads", 1 if threads is None else threads)):
         if not isinstance(count, int) or count < 1:
             raise ComparisonError(f"{name} are a whole number of at least 1, not {count!r}")
+    if not isinstance(seconds, int | float) or not seconds > 0:
+        raise ComparisonError(f"seconds of a block are a number above 0, not {seconds!r}")
     rival = ENGINES[against]
     for package, extra in ((rival.package, rival.extra), ("psutil", "compare")):
         if find_spec(package) is None:

@@ -54,30 +54,37 @@ def run(
     *,
     opt_level: int = 3,
     target: object = "cuda",
+    reverse: bool = False,
 ) -> list[np.ndarray]:
     """Build ``model`` for cuda and run it on the CPU; the outputs in order.
 
     ``folder`` takes the compiled kernels. ``model``, ``opt_level`` and ``target`` are those of
-    :func:`tvm_ext.convert_and_build`.
+    :func:`tvm_ext.convert_and_build`, ``reverse`` that of :func:`emulated`.
 
     Raises:
         BuildError: g++ does not accept a kernel.
         TvmExtError: whatever ``convert_and_build`` raises.
     """
-    with emulated(folder):
+    with emulated(folder, reverse=reverse):
         compiled = convert_and_build(model, target, opt_level=opt_level)
         compiled._executor.device = tvm.cpu()
         return compiled.run(None, feeds)
 
 
 @contextlib.contextmanager
-def emulated(folder: str | os.PathLike) -> Iterator[None]:
-    """Builds for cuda inside of this context run on the CPU, inside of it."""
+def emulated(folder: str | os.PathLike, *, reverse: bool = False) -> Iterator[None]:
+    """Builds for cuda inside of this context run on the CPU, inside of it.
+
+    Threads take turns in ascending order, or in descending order (``reverse``): where results
+    differ, a kernel depends on the order and lacks a barrier.
+    """
+    options = ["-DREVERSED"] if reverse else []
     build_cuda = tvm.get_global_func("target.build.cuda")
     build_llvm = tvm.get_global_func("target.build.llvm")
 
     def device(module: IRModule, target: Target) -> None:
-        library = _Library(build_cuda(module, target).inspect_source(), module, folder)
+        source = build_cuda(module, target).inspect_source()
+        library = _Library(source, module, folder, options)
         for kernel in module.functions.values():
             registry.override(str(kernel.attrs["global_symbol"]), library.launcher(kernel))
 
@@ -142,10 +149,13 @@ class _Outside(ctypes.Structure):
 class _Library:
     """The kernels of one device module, compiled by g++ when the first of them is called."""
 
-    def __init__(self, source: str, module: IRModule, folder: str | os.PathLike):
+    def __init__(
+        self, source: str, module: IRModule, folder: str | os.PathLike, options: list[str]
+    ):
         self.kernels = source[source.index('extern "C" __global__') :]
         self.names = [str(kernel.attrs["global_symbol"]) for kernel in module.functions.values()]
         self.folder = folder
+        self.options = options
 
     def launcher(self, kernel: tirx.PrimFunc) -> Callable[..., None]:
         """What the host code calls: data pointers and scalars, then the launch dims by tag."""
@@ -177,7 +187,7 @@ class _Library:
         launches = [self.launch(name) for name in self.names]
         kernels = re.sub(r"((?:un)?signed )?(\w+)\* __restrict__", r"Tensor<\1\2>", self.kernels)
         source.write_text("\n".join([f'#include "{header}"', kernels, *launches]))
-        flags = ["-O1", "-w", "-fPIC", "-shared", "-ftrivial-auto-var-init=pattern"]
+        flags = ["-O1", "-w", "-fPIC", "-shared", "-ftrivial-auto-var-init=pattern", *self.options]
         done = subprocess.run(
             ["g++", *flags, "-o", binary, source], capture_output=True, text=True, check=False
         )

@@ -5,6 +5,8 @@
 // opens. So lanes that diverge meet only those that reach the same kind of point, as on a GPU.
 // Shared memory is filled with NaN bytes before each block: what is read must have been written.
 // Tensors know their size: what lies outside of one is noted, and not accessed.
+// With -DREVERSED blocks and threads take turns from the last to the first: a kernel whose
+// result then differs lacks a barrier.
 #include <math.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -102,11 +104,18 @@ static bool release(State point) {
     if (fibers[i].state == point) fibers[i].state = READY, any = true;
   return any;
 }
+static int nth(int i, int count) {
+#ifdef REVERSED
+  return count - 1 - i;
+#else
+  return i;
+#endif
+}
 static void run_fibers() {
   for (int i = 0; i < threads; ++i) fibers[i].state = READY, fibers[i].started = false;
   do
     for (int i = 0; i < threads; ++i)
-      if (fibers[i].state == READY) resume(i);
+      if (int thread = nth(i, threads); fibers[thread].state == READY) resume(thread);
   while (release(AT_WARP) || release(AT_BARRIER));
 }
 
@@ -125,13 +134,13 @@ template <class Body> static Outside run_grid(const Body& body, const int* launc
   for (int z = 0; z < gridDim.z; ++z)
     for (int y = 0; y < gridDim.y; ++y)
       for (int x = 0; x < gridDim.x; ++x) {
-        blockIdx = {x, y, z};
+        blockIdx = {nth(x, gridDim.x), nth(y, gridDim.y), nth(z, gridDim.z)};
         if (__start_cuda_shared)
           memset(__start_cuda_shared, 0xff, __stop_cuda_shared - __start_cuda_shared);
         if (waits) {
           run_fibers();
         } else {
-          for (int i = 0; i < threads; ++i) select_thread(i), body();
+          for (int i = 0; i < threads; ++i) select_thread(nth(i, threads)), body();
         }
       }
   return outside;

@@ -59,17 +59,20 @@ class Library:
 
     def execute(
         self,
-        weights: np.ndarray,
-        arena: np.ndarray,
+        weights: int,
+        arena: int,
         inputs: Sequence[np.ndarray],
         outputs: Sequence[np.ndarray],
         observe: Callable[[int, float], None] | None = None,
     ) -> None:
-        """Fill ``outputs``; ``observe`` gets each kernel's number and seconds when it is done."""
+        """Fill ``outputs``; ``observe`` gets each kernel's number and seconds when it is done.
+
+        ``weights`` and ``arena`` are addresses.
+        """
         observer = None if observe is None else _Observer(observe)
         code = self._function(
-            weights.ctypes.data,
-            arena.ctypes.data,
+            weights,
+            arena,
             _addresses(inputs),
             _addresses(outputs),
             ctypes.cast(observer, ctypes.c_void_p) if observer else None,
@@ -79,7 +82,9 @@ class Library:
 
 
 def _addresses(arrays: Sequence[np.ndarray]) -> ctypes.Array:
-    return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+    # Quicker than array.ctypes.data, which makes an object first.
+    addresses = [array.__array_interface__["data"][0] for array in arrays]
+    return (ctypes.c_void_p * len(arrays))(*addresses)
 
 
 def open_bytes(image: Any) -> Library:

@@ -77,7 +77,8 @@ class StaticExecutor:
         self, inputs: Sequence[np.ndarray], observe: Callable[[int, float], None] | None
     ) -> list[np.ndarray]:
         outputs = [np.empty(slot.shape, slot.dtype) for slot in self.plan.outputs]
-        self.load().execute(self.weights, self._arena, inputs, outputs, observe)
+        _, arena = self._arena
+        self.load().execute(self._weights_address, arena, inputs, outputs, observe)
         return outputs
 
     def linked(self) -> Any:
@@ -125,14 +126,21 @@ class StaticExecutor:
                 yield kernel.variable, found[kernel.variable]
 
     def _bytes_of(self, slot: Slot) -> np.ndarray:
-        place = self._arena[slot.offset : slot.offset + slot.nbytes]
+        arena, _ = self._arena
+        place = arena[slot.offset : slot.offset + slot.nbytes]
         return place.view(slot.dtype).reshape(slot.shape)
 
     @property
-    def _arena(self) -> np.ndarray:
+    def _arena(self) -> tuple[np.ndarray, int]:
+        """The arena of this thread, and its address."""
         if not hasattr(self._local, "arena"):
-            self._local.arena = aligned_bytes(self.plan.arena_bytes)
+            arena = aligned_bytes(self.plan.arena_bytes)
+            self._local.arena = arena, arena.ctypes.data
         return self._local.arena
+
+    @cached_property
+    def _weights_address(self) -> int:
+        return self.weights.ctypes.data
 
     def load(self) -> Library:
         """The library, ready to run.

@@ -17,7 +17,7 @@ def masked_scores(scores, mask, lengths, past, causal, left, right):
     hidden = tirx.const(float("-inf"), scores.dtype)
 
     def element(b, h, q, k):
-        position = q + (past or 0)
+        position = q + (0 if past is None else past)
         if past is None and lengths is not None:
             position = q + lengths[b].astype("int64") - scores.shape[2]
         seen = []

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import te, tirx
 
+from .elementwise import dtype_of, float_compute
+
 __all__ = [
     "block",
     "conv2d_blocked",
@@ -105,7 +107,7 @@ def conv2d_blocked(
     """Convolve ``x[N, IC/b, H, W, b]`` with a packed ``weight`` into ``[N, OC/out_lanes, ...]``.
 
     ``columns`` neighbouring pixels share a register tile. With ``groups`` > 1 each group holds
-    whole blocks of input and output channels.
+    whole blocks of input and output channels. float16 and bfloat16 give float32.
     """
     tiles, ic_blocks, kh, kw, in_lanes, tile = weight.shape
     vectors = tile // out_lanes
@@ -116,7 +118,7 @@ def conv2d_blocked(
     def term(pixel, o, lane, rh, rw):
         group = (o // blocks_per_group) * ic_blocks if groups > 1 else 0
         part = weight[o // vectors, ro, rh, rw, ri, (o % vectors) * out_lanes + lane]
-        return pixel(group + ro, ri) * part
+        return _product(pixel(group + ro, ri), part, x)
 
     return _convolution(
         x, (kh, kw), oc_blocks, out_lanes, columns, strides, pads, dilations, term, (ro,), (ri,)
@@ -131,13 +133,22 @@ def depthwise_conv2d_blocked(
     pads: Sequence[int],
     dilations: Sequence[int],
 ) -> te.Tensor:
-    """Convolve each channel of ``x[N, C/b, H, W, b]`` with its own ``weight[C/b, KH, KW, b]``."""
+    """Convolve each channel of ``x[N, C/b, H, W, b]`` with its own ``weight[C/b, KH, KW, b]``.
+
+    float16 and bfloat16 give float32.
+    """
     blocks, kh, kw, lanes = weight.shape
 
     def term(pixel, o, lane, rh, rw):
-        return pixel(o, lane) * weight[o, rh, rw, lane]
+        return _product(pixel(o, lane), weight[o, rh, rw, lane], x)
 
     return _convolution(x, (kh, kw), blocks, lanes, columns, strides, pads, dilations, term)
+
+
+def _product(a: te.TensorSlice, b: te.TensorSlice, x: te.Tensor) -> tirx.Expr:
+    """``a * b`` of elements of the type of ``x``, in the type that products are summed in."""
+    wide = float_compute(dtype_of(x))
+    return a * b if wide == dtype_of(x) else a.astype(wide) * b.astype(wide)
 
 
 def _convolution(

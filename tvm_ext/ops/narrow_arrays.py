@@ -16,18 +16,22 @@ STORAGE = {"int2": "int8", "int4": "int8"} | dict.fromkeys(
     ("uint2", "uint4", FLOAT4, SCALE), "uint8"
 )
 
+_NARROW = frozenset(np.dtype(getattr(ml_dtypes, name)) for name in STORAGE)
+
 
 def stored(array: np.ndarray) -> np.ndarray:
     """``array`` as a model holds it."""
+    if array.dtype not in _NARROW:  # comparing dtypes is quick, asking for their names is not
+        return array
     name = array.dtype.name
     if name in INTEGERS:
         return array.astype(STORAGE[name])
-    return np.ascontiguousarray(array).view(np.uint8) if name in STORAGE else array
+    return np.ascontiguousarray(array).view(np.uint8)
 
 
 def restored(array: np.ndarray, dtype: str) -> np.ndarray:
     """The inverse of :func:`stored`: ``array`` of a model as ``dtype``."""
-    if array.dtype.name == dtype:
+    if dtype not in STORAGE or array.dtype.name == dtype:
         return array
     numpy_type = getattr(ml_dtypes, dtype)
     return array.astype(numpy_type) if dtype in INTEGERS else array.view(numpy_type)

@@ -20,7 +20,7 @@ typedef struct {
   size_t weights, inputs, outputs;
 } npu_region;
 
-/* Run a region on the one device of this process, which is opened by the first call with so much
+/* Run a region on the one device of this library, which is opened by the first call with so much
    memory. `ready` tells whether the weights are there. Threads wait for each other. Returns an
    npu_code; stderr says what was wrong. */
 int npu_run(const npu_region *region, size_t dram, size_t scratchpad, int *ready);

@@ -93,6 +93,7 @@ class TiledMatmul(GPUScheduleRule):
 
     def _schedule(self, sch: s_tir.Schedule, main: SBlockRV, tile: Tile, order: _Order) -> None:
         (rows, columns), depth = tile.threads, self.depth
+        extents = [sch.get(loop).extent for loop in sch.get_loops(main)[1:3]]
         sch.pad_einsum(main, [1, tile.rows, tile.columns, depth])
         batch, i, j, k = sch.get_loops(main)
         i_block, i_each, i_thread = sch.split(i, [None, tile.rows // rows, rows])
@@ -125,6 +126,7 @@ class TiledMatmul(GPUScheduleRule):
             sch.storage_align(copy, 0, axis=1, factor=2, offset=1)
             auto_inline_producers(sch, copy)
         auto_inline_consumer_chain(sch, result)
+        _keep_within(sch, result, extents)
         sch.decompose_reduction(main, k_outer)
 
 
@@ -207,6 +209,20 @@ def _guard(sch: s_tir.Schedule, copy: SBlockRV) -> None:
     store = tirx.BufferStore(block.body.buffer, value, block.body.indices)
     guarded = s_tir.SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, store)
     sch.state.replace(sch.get_sref(copy), guarded, {block: guarded})
+
+
+def _keep_within(sch: s_tir.Schedule, result: SBlockRV, extents: list[tirx.Expr]) -> None:
+    """Let the block ``result`` store nothing beyond ``extents`` rows and columns.
+
+    Inlining into it what follows forgets that, and asks for places inside of the last tensor
+    only: there the padding of one group of channels lies on the channels of the next.
+    """
+    block = sch.get(result)
+    _, *axes = block.iter_vars
+    inside = [axis.var < extent for axis, extent in zip(axes, extents, strict=True)]
+    body = tirx.IfThenElse(tirx.all(*inside), block.body, None)
+    kept = s_tir.SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body)
+    sch.state.replace(sch.get_sref(result), kept, {block: kept})
 
 
 def _split_groups(sch: s_tir.Schedule, main: SBlockRV) -> tuple[s_tir.Schedule, SBlockRV]:

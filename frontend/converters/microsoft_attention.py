@@ -1,0 +1,221 @@
+"""Converters for attention in com.microsoft: all end in that of ai.onnx.
+
+What an operator calls a mask, padding, window or sink becomes a number added to the scores.
+"""
+
+import numpy as np
+from tvm import relax
+
+from tvm_ext.ops import arithmetic
+from tvm_ext.ops import attention as rotation
+from tvm_ext.ops import attention_cache as ops
+
+from ..broadcasting import emit_broadcast
+from ..microsoft import microsoft
+from ..precision import cast
+from .attention import attention as attention_of_onnx
+from .matmul import matmul
+
+
+@microsoft("Attention")
+def attention(bb, x, weights, bias=None, mask_index=None, past=None, attention_bias=None,
+              past_sequence_length=None, *, do_rotary=0, mask_filter_value=-10000.0, num_heads,
+              past_present_share_buffer=0, qkv_hidden_sizes=(), rotary_embedding_dim=0,
+              scale=None, unidirectional=0):  # fmt: skip
+    """``weights`` project to queries, keys and values; ``past[2, B, N, P, H]`` and the new ones
+    are in the second result."""
+    if do_rotary or past_present_share_buffer:
+        raise NotImplementedError("do_rotary and past_present_share_buffer")
+    packed = matmul(bb, x, weights)
+    packed = packed if bias is None else _plus(bb, packed, bias)
+    q, k, v = _split(bb, packed, qkv_hidden_sizes or 3)
+    old = (None, None) if past is None else _halves(bb, past)
+    y, keys, values, _ = _multi_head(bb, q, k, v, num_heads, mask_index, attention_bias, old,
+                                     mask_filter_value, scale, unidirectional)  # fmt: skip
+    if len(bb.node.outputs) < 2:
+        return y
+    pair = [bb.emit(relax.op.expand_dims(value, 0)) for value in (keys, values)]
+    return y, bb.emit(relax.op.concat(pair, 0))
+
+
+@microsoft("MultiHeadAttention")
+def multi_head_attention(bb, query, key=None, value=None, bias=None, key_padding_mask=None,
+                         attention_bias=None, past_key=None, past_value=None,
+                         past_sequence_length=None, cache_indirection=None, *,
+                         mask_filter_value=-10000.0, num_heads, scale=None,
+                         unidirectional=0):  # fmt: skip
+    """Queries, keys and values may come packed: ``[B, S, N, 3, H]``, or keys and values
+    ``[B, T, N, 2, H]``; keys and values may have their heads apart already."""
+    if cache_indirection is not None or past_sequence_length is not None:
+        raise NotImplementedError("cache_indirection and past_sequence_length")
+    if key is None:
+        query, key, value = _unpacked(bb, query)
+    elif value is None:
+        key, value = _unpacked(bb, key)
+    if bb.rank(key) == 4:
+        query = _heads(bb, query, num_heads)
+        if bias is not None:
+            raise NotImplementedError("a bias for keys whose heads are apart")
+    if bias is not None:
+        widths = [bb.shape(part)[2] for part in (query, key, value)]
+        query, key, value = (
+            _plus(bb, part, piece)
+            for part, piece in zip((query, key, value), _split(bb, bias, widths), strict=True)
+        )
+    y, keys, values, scores = _multi_head(
+        bb, query, key, value, num_heads, key_padding_mask, attention_bias,
+        (past_key, past_value), mask_filter_value, scale, unidirectional,
+    )  # fmt: skip
+    return (_flat(bb, y) if bb.rank(y) == 4 else y), keys, values, scores
+
+
+@microsoft("GroupQueryAttention")
+def group_query_attention(bb, query, key, value, past_key, past_value, seqlens_k,
+                          total_sequence_length, cos_cache=None, sin_cache=None,
+                          position_ids=None, attention_bias=None, head_sink=None, k_scale=None,
+                          v_scale=None, q_norm_weight=None, k_norm_weight=None, *, causal=1,
+                          do_rotary=0, k_quant_type="NONE", kv_cache_bit_width=0, kv_num_heads,
+                          local_window_size=-1, num_heads, qk_norm_epsilon=1e-6, qk_output=0,
+                          rotary_interleaved=0, scale=None, sliding_window_cache=0,
+                          smooth_softmax=-1, softcap=0.0, v_quant_type="NONE"):  # fmt: skip
+    """New keys and values go into the cache behind the ``seqlens_k`` of each sequence."""
+    unserved = {"k_scale": k_scale, "v_scale": v_scale, "q_norm_weight": q_norm_weight,
+                "k_norm_weight": k_norm_weight}  # fmt: skip
+    given = [name for name, operand in unserved.items() if operand is not None]
+    if given or qk_output or sliding_window_cache or {k_quant_type, v_quant_type} != {"NONE"}:
+        raise NotImplementedError(f"{given or 'qk_output, sliding window or quantised cache'}")
+    if key is None:
+        head = bb.simplify(bb.shape(query)[2] // (num_heads + 2 * kv_num_heads))
+        query, key, value = _split(
+            bb, query, [num_heads * head, kv_num_heads * head, kv_num_heads * head]
+        )
+    query = _heads(bb, query, num_heads)
+    key, value = (_heads(bb, operand, kv_num_heads) for operand in (key, value))
+    batch, _, count, _ = bb.shape(query)
+    lengths = bb.emit(relax.op.reshape(seqlens_k, [batch]))
+    if do_rotary:
+        if position_ids is None:
+            limit = bb.shape(cos_cache)[0]
+            position_ids = bb.emit_te(ops.cache_positions, lengths, count, limit)
+        query, key = (
+            _rotated(bb, x, cos_cache, sin_cache, position_ids, rotary_interleaved)
+            for x in (query, key)
+        )
+    extent = _extent(bb, past_key, total_sequence_length)
+    keys, values = (
+        bb.emit_te(ops.updated_cache, past, fresh, lengths, extent)
+        for past, fresh in ((past_key, key), (past_value, value))
+    )
+    sink = head_sink
+    if sink is None and smooth_softmax == 1:
+        sink = bb.const(np.zeros(num_heads, "float32"))
+    mask = bb.emit_te(ops.cache_mask, lengths, sink, num_heads, count, extent, bool(causal),
+                      local_window_size, bb.dtype(query))  # fmt: skip
+    if attention_bias is not None:
+        mask = _plus(bb, mask, attention_bias)
+    seen = [keys, values] if sink is None else [_with_zeros(bb, x) for x in (keys, values)]
+    y, *_ = attention_of_onnx(bb, query, *seen, mask, scale=scale or None, softcap=softcap)
+    return _flat(bb, y), keys, values
+
+
+@microsoft("RotaryEmbedding")
+def rotary_embedding(bb, x, position_ids, cos_cache, sin_cache, *, interleaved=0,
+                     is_packed_batching=0, num_heads=0, rotary_embedding_dim=0,
+                     scale=1.0):  # fmt: skip
+    """One position is that of the first element, others follow."""
+    rotated = rotary_embedding_dim or 2 * bb.shape(cos_cache)[1]
+    heads = x
+    if bb.rank(x) == 3:
+        heads = _heads(bb, x, num_heads or bb.simplify(bb.shape(x)[2] // rotated))
+    batch, _, length, _ = bb.shape(heads)
+    if bb.rank(position_ids) == 1:
+        steps = bb.emit(relax.op.arange(0, length, 1, "int64"))
+        row = bb.emit(relax.op.expand_dims(_plus(bb, steps, position_ids), 0))
+        position_ids = bb.emit(relax.op.broadcast_to(row, [batch, length]))
+    y = _rotated(bb, heads, cos_cache, sin_cache, position_ids, interleaved)
+    return _flat(bb, y) if bb.rank(x) == 3 else y
+
+
+def _multi_head(bb, q, k, v, heads, padding, bias, past, hidden, scale, causal):
+    """The attention of ai.onnx with what masks and biases add to the scores."""
+    mask = bias
+    if padding is not None:
+        batch, queries = bb.shape(q)[0], bb.shape(q)[-2]
+        keys = bb.shape(k)[-2]
+        if past[0] is not None:
+            keys = bb.simplify(keys + bb.shape(past[0])[2])
+        spans = bb.rank(padding) == 1 and not bb.equal(bb.shape(padding)[0], batch)
+        if spans and not bb.equal(bb.shape(padding)[0], 2 * batch):
+            raise NotImplementedError(f"a mask of shape {bb.shape(padding)}")
+        mask = bb.emit_te(ops.key_padding, padding, batch, queries, keys, hidden, bb.dtype(q),
+                          spans)  # fmt: skip
+        mask = mask if bias is None else _plus(bb, mask, bias)
+    return attention_of_onnx(bb, q, k, v, mask, *past, is_causal=causal, kv_num_heads=heads,
+                             q_num_heads=heads, scale=scale or None)  # fmt: skip
+
+
+def _extent(bb, past, total):
+    """The keys that the cache holds: as many as before, or ``total`` if that is more."""
+    known, before = bb.static(total), 0 if past is None else bb.shape(past)[2]
+    if known is not None and isinstance(before, int):
+        return max(before, int(known.item()))
+    total = cast(bb, bb.emit(relax.op.reshape(total, [1])), "int64")
+    (extent,) = bb.dims(total if past is None else bb.emit_te(ops.cache_extent, past, total))
+    return extent
+
+
+def _with_zeros(bb, x):
+    """``x[B, G, T, H]`` with one more key, of zeros."""
+    batch, heads, _, size = bb.shape(x)
+    zeros = bb.emit(relax.op.zeros([batch, heads, 1, size], bb.dtype(x)))
+    return bb.emit(relax.op.concat([x, zeros], 2))
+
+
+def _rotated(bb, x, cos, sin, positions, interleaved):
+    return bb.emit_te(rotation.rotary_embedding, x, cos, sin, positions, 2 * bb.shape(cos)[1],
+                      bool(interleaved))  # fmt: skip
+
+
+def _heads(bb, x, heads):
+    """``x[B, S, N * H]`` as ``[B, N, S, H]``."""
+    if bb.rank(x) == 4:
+        return x
+    batch, length, width = bb.shape(x)
+    split = bb.emit(relax.op.reshape(x, [batch, length, heads, bb.simplify(width // heads)]))
+    return bb.emit(relax.op.permute_dims(split, [0, 2, 1, 3]))
+
+
+def _flat(bb, x):
+    """``x[B, N, S, H]`` as ``[B, S, N * H]``."""
+    batch, heads, length, size = bb.shape(x)
+    x = bb.emit(relax.op.permute_dims(x, [0, 2, 1, 3]))
+    return bb.emit(relax.op.reshape(x, [batch, length, heads * size]))
+
+
+def _unpacked(bb, x):
+    """The parts ``[B, S, N * H]`` of ``x[B, S, N, parts, H]``."""
+    batch, length, heads, parts, size = bb.shape(x)
+    pieces = bb.emit(relax.op.split(x, parts, 3))
+    return [
+        bb.emit(relax.op.reshape(bb.emit(pieces[k]), [batch, length, heads * size]))
+        for k in range(parts)
+    ]
+
+
+def _halves(bb, past):
+    """Keys and values of ``past[2, B, N, P, H]``."""
+    pieces = bb.emit(relax.op.split(past, 2, 0))
+    return [bb.emit(relax.op.squeeze(bb.emit(pieces[k]), 0)) for k in range(2)]
+
+
+def _split(bb, x, sizes):
+    """``x`` cut along its last axis, in so many equal parts or at the ends of ``sizes``."""
+    if not isinstance(sizes, int):
+        sizes = [int(end) for end in np.cumsum(sizes)[:-1]]
+    pieces = bb.emit(relax.op.split(x, sizes, -1))
+    count = sizes if isinstance(sizes, int) else len(sizes) + 1
+    return [bb.emit(pieces[k]) for k in range(count)]
+
+
+def _plus(bb, a, b):
+    return emit_broadcast(bb, relax.op.add, arithmetic.add, a, cast(bb, b, bb.dtype(a)))
