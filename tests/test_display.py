@@ -12,6 +12,8 @@ import rich
 from rich.console import Console
 
 from tvm_ext.display import Shown, as_json, table
+from tvm_ext.inspect import Inspection, Port
+from tvm_ext.model import RunTimes
 from tvm_ext.profile import KernelTime, Profile
 from tvm_ext.trace import PassTime, PassTimes
 
@@ -61,6 +63,21 @@ def test_names_are_not_markup(result):
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(result)
     assert HOSTILE in console.export_text()
+
+
+TEXTS = [
+    Inspection((Port(HOSTILE, "float[n]"),), (), {HOSTILE: 1}, {}, 0, ()),
+    RunTimes((0.25,), 1),
+]
+
+
+@pytest.mark.parametrize("result", TEXTS, ids=lambda r: type(r).__name__)
+def test_results_that_are_text_have_html_too(result):
+    parser = Balanced()
+    parser.feed(result._repr_html_())
+    assert not parser.open
+    assert parser.seen <= {"pre", "code", "span"}
+    assert str(result).split()[-1] in parser.text
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=lambda r: type(r).__name__)

@@ -1,6 +1,5 @@
 """What a model holds and what of it can be converted, found without compiling anything."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,6 +8,7 @@ import onnx_ir as ir
 from onnx import defs
 
 from . import build, pipeline, targets
+from .display import as_html, as_json
 from .errors import ConversionError, UnsupportedNode
 from .extend.plugin import load_installed
 from .frontend import TABLE, Limits, load
@@ -61,9 +61,12 @@ class Inspection:
         lines += [f"  {node}" for node in self.unsupported]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
     def to_json(self) -> str:
         """The same facts as a JSON object."""
-        return json.dumps(asdict(self), indent=2)
+        return as_json(asdict(self))
 
 
 def inspect_model(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from .display import as_html
 from .errors import InputError, OptionError
 from .executors import artifact, threads
 from .executors.plan import MemoryPlan
@@ -53,6 +54,9 @@ class RunTimes:
             f"{self.median * 1e3:.3f} ms median, {p10 * 1e3:.3f} p10, {p90 * 1e3:.3f} p90 "
             f"({len(self.seconds)} runs, {self.threads} threads)"
         )
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
 
 
 class CompiledModel:

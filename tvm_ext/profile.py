@@ -68,7 +68,7 @@ class Profile(Shown):
         return {"seconds": self.seconds}
 
     def __rich__(self):
-        title = f"{len(self.kernels)} kernels, {self.seconds * 1e3:.3f} ms, median of {self.repeat}"
+        title = f"{len(self.kernels)} kernels, {self.seconds * 1e3:.4g} ms, median of {self.repeat}"
         caption = None
         if self.peak is not None:
             caption = (
