@@ -21,13 +21,14 @@ from tvm.target import Target
 
 from . import schedules
 from .frontend import rewrites
+from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
 from .passes.compound import Compound
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.order_dims import order_dims
-from .passes.tiled_attention import tiled_attention
-from .passes.tiled_matmul import legalize_matmul
+from .passes.tiled_attention import TILED_ATTENTION
+from .passes.tiled_matmul import TILED_MATMUL
 from .passes.winograd import winograd
 
 __all__ = ["EXTENSIONS", "PHASES", "Pipeline", "Step", "default"]
@@ -171,15 +172,19 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
         if opt_level >= at:
             steps.append(Step(phase, name or run.info.name, run))
 
+    def compound(compound: Compound, at: int = 0) -> None:
+        if opt_level >= at:
+            steps.append(Step("select", compound.name, compound.on(target), compound=True))
+
     add("select", relax.backend.DispatchSampling())
     add("select", relax.backend.DispatchSortScan())
     if target.kind.name == "llvm" and opt_level >= 2:
-        add("select", tiled_attention(target), at=3)
+        compound(TILED_ATTENTION, at=3)
+        compound(winograd(), at=3)
+        compound(BLOCKED_CONV2D)
         add("select", blocked_layout(target))
-        add("select", winograd(target), at=3)
-        add("select", legalize({"relax.matmul": legalize_matmul(target)}), name="LegalizeOps")
-    else:
-        add("select", legalize(), name="LegalizeOps")
+        compound(TILED_MATMUL)
+    add("select", legalize(), name="LegalizeOps")
     add("fuse", transform.AnnotateTIROpPattern(), at=1)
     add("fuse", mark_epilogues, at=1)
     add("fuse", transform.FoldConstant(), at=1)

@@ -52,7 +52,8 @@ class Provenance:
             name, text = binding.var.name, _compound_text(binding.value, after)
             if text is not None and self._compounds.get(name) != text:
                 self._compounds[name] = text
-                results = {name, *_items(binding.var, made)}
+                # A conversion of its operand may have taken the name that it had.
+                results = {name, _stem(name), *_items(binding.var, made)}
                 inside = _inside(results, replaced, kept)
                 nodes = [label for inner in inside for label in self._labels(inner)]
                 self._nodes[name] = list(dict.fromkeys(nodes))
@@ -107,7 +108,7 @@ class Provenance:
     def compounds(self, variable: str) -> list[str]:
         """The compound operators in a kernel, with their attributes."""
         found = (self._compounds.get(member) for member in self.members(variable))
-        return [text for text in found if text]
+        return list(dict.fromkeys(text for text in found if text))
 
     def _labels(self, name: str) -> list[str]:
         return self._nodes.get(name) or self._nodes.get(_stem(name)) or []

@@ -10,7 +10,7 @@ from tvm.tirx import ForKind
 from tvm_ext import targets
 from tvm_ext.executors.lowering import TIR_PIPELINE
 from tvm_ext.ops.attention_tiled import EPSILONS, Step, attention_tiled
-from tvm_ext.passes.tiled_attention import tiled_attention
+from tvm_ext.passes.tiled_attention import TILED_ATTENTION
 from tvm_ext.schedules.llvm.attention import AttentionTiled, choose_attention_tile
 
 HERE = targets.host_target()
@@ -177,7 +177,7 @@ def test_the_pass_leaves_one_call():
         y = bb.emit(attend(bb, q, k, v, scaled))
         return relax.op.permute_dims(y, SWAPPED)
 
-    after = tiled_attention(HERE)(module((2, 7, 3, 4), build))
+    after = TILED_ATTENTION.on(HERE)(module((2, 7, 3, 4), build))
     assert calls(after) == ["relax.call_tir"]
     assert relax.analysis.check_well_formed(after)
 
@@ -195,4 +195,4 @@ def softmax_read_twice(bb, q, k, v):
 ])  # fmt: skip
 def test_the_pass_leaves_other_things_alone(shape, build):
     before = module(shape, build)
-    assert "relax.call_tir" not in calls(tiled_attention(HERE)(before))
+    assert "relax.call_tir" not in calls(TILED_ATTENTION.on(HERE)(before))

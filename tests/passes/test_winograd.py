@@ -15,9 +15,9 @@ from tvm_ext.schedules.llvm.winograd import WinogradModel
 
 def always(target):
     """The default pipeline with Winograd wherever it can be."""
-    step = winograd(target, WinogradModel(gain=inf))
+    step = winograd(WinogradModel(gain=inf))
     base = pipeline.default(target, 3).without("Winograd")
-    return base.insert("Winograd", step, after="BlockedLayout")
+    return base.insert("Winograd", step, before="BlockedConv2d")
 
 
 def network(image, filters, **attributes):

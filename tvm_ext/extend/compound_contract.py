@@ -10,11 +10,10 @@ import onnx
 from tvm import relax
 
 from .. import pipeline, targets
-from ..build import convert_and_build, import_model, run_phase
+from ..build import convert_and_build, import_model
 from ..emulator import NO_COMPILER, run
 from ..errors import TvmExtError
 from ..passes.compound import COMPOSITE
-from ..provenance import Provenance
 from .checking import Breach, Guard, checked_distance, reason_of
 from .compound import Compound
 from .models import random_array
@@ -63,9 +62,10 @@ def _found(compound: Compound, model: onnx.ModelProto, kind: str) -> str:
     """
     compound.declined.clear()
     steps = pipeline.default(targets.resolve(kind))
-    conversion = import_model(model, steps)
+    module = import_model(model, steps).module
     with steps.target:
-        module = run_phase(steps, "select", conversion.module, Provenance(conversion.origin))
+        for step in steps.phase("select"):
+            module = step.run(module)
     kernels = {
         gv for gv, f in module.functions_items() if f.attrs.get(COMPOSITE, "") == compound.name
     }

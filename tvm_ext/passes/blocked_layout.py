@@ -1,18 +1,19 @@
-"""Run convolutions, and what stands between them, in the blocked layout NCHW[x]c.
+"""Run what stands between blocked convolutions in their layout NCHW[x]c, too.
 
 Before::
 
-    y = R.nn.relu(R.add(R.nn.conv2d(x, w), bias))      # x, y: NCHW
+    yb = conv2d_blocked(block(x), packed_w)             # NCHW16c
+    y = R.nn.relu(R.add(unblock(yb), bias))             # NCHW
 
 After::
 
-    xb = block(x)                                       # NCHW16c
-    yb = relu(add(conv2d_blocked(xb, packed_w), bias16c))
-    y = unblock(yb)                                     # dead where all consumers are blocked
+    zb = relu(add(conv2d_blocked(block(x), packed_w), bias16c))
+    y = unblock(zb)                                     # dead where all consumers are blocked
+
+Conversions that compounds ask for vanish where a blocked twin is there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from math import gcd
 
 import numpy as np
@@ -26,19 +27,13 @@ from tvm.target import Target
 from tvm_ext.ops import conv2d_blocked as ops
 from tvm_ext.schedules.machine import Machine
 
-from ..schedules.llvm.conv2d import choose_tile
-from .compound import COMPOSITE
-from .facts import OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, known_dims, static_dims
+from .blocked_conv2d import MIN_LANES, lanes_of
+from .compound import COMPOSITE, LAYOUT
+from .facts import OUT_ELEMWISE_FUSABLE, dims_of, known_dims, static_dims
 from .legalize import to_kernel
 from .lift_channels import lift_channels
 
-__all__ = ["GEOMETRY", "blocked_layout"]
-
-#: The attribute that tells groups, strides, pads and dilations of a dense convolution kernel.
-GEOMETRY = "conv2d_geometry"
-
-# Fewer lanes than this leave vector registers mostly empty: such tensors stay NCHW.
-MIN_LANES = 4
+__all__ = ["blocked_layout"]
 
 
 def blocked_layout(target: Target) -> tvm.ir.transform.Pass:
@@ -81,10 +76,9 @@ class _BlockedLayout(PyExprMutator):
         call = self.visit_expr_post_order(call)
         if not self.builder_.current_block_is_dataflow():
             return call
-        if call.op == _CONV2D:
-            result = self._conv2d(call)
-        else:
-            result = self._lift(call) if self._common_lanes(call) >= MIN_LANES else None
+        result = self._as_told(call)
+        if result is None and self._common_lanes(call) >= MIN_LANES:
+            result = self._lift(call)
         return call if result is None else result
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
@@ -92,54 +86,14 @@ class _BlockedLayout(PyExprMutator):
         value = self.builder_.lookup_binding(item.tuple_value)
         return value.fields[item.index] if isinstance(value, relax.Tuple) else item
 
-    # --- convolution ----------------------------------------------------------------------
-
-    def _conv2d(self, call: relax.Call) -> relax.Expr | None:
-        x, weight = call.args
-        attrs = call.attrs
-        if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW"):
+    def _as_told(self, call: relax.Call) -> relax.Expr | None:
+        """What a compound asks for: a tensor blocked, or its blocked result as NCHW."""
+        if call.op != _CALL_TIR or not isinstance(call.args[0], GlobalVar):
             return None
-        if not isinstance(weight, GenericConst) or not self._common_lanes(call):
-            return None
-        geometry = [
-            [int(v) for v in field] for field in (attrs.strides, attrs.padding, attrs.dilation)
-        ]
-        array = weight.value.numpy()
-        groups, channels = int(attrs.groups), known_dims(x)[1]
-        if groups == channels == array.shape[0] and groups > 1:
-            return self._depthwise(call, array, geometry)
-        return self._dense(call, array, groups, geometry)
-
-    def _depthwise(self, call, weight: np.ndarray, geometry: list) -> relax.Expr | None:
-        lanes = _lanes(weight.shape[0], self._vector(call))
-        if lanes < MIN_LANES:
-            return None
-        packed = _const(ops.pack_depthwise_weight(weight, lanes))
-        x = self._block(call.args[0], lanes)
-        tile = choose_tile(self.target, 1, known_dims(call)[3])
-        result = self._emit_te(ops.depthwise_conv2d_blocked, x, packed, tile.columns, *geometry)
-        return self._unblock(result, weight.shape[0])
-
-    def _dense(self, call, weight: np.ndarray, groups: int, geometry: list) -> relax.Expr | None:
-        oc, ic = weight.shape[:2]
-        vector = self._vector(call)
-        lanes = _lanes(oc, vector)
-        if lanes < MIN_LANES:
-            lanes = _padding_lanes(oc, vector)
-        in_lanes = _lanes(ic * groups, vector)
-        if in_lanes < MIN_LANES:
-            in_lanes = ic * groups if ic * groups <= vector else gcd(ic, vector)
-        if groups > 1 and (ic % in_lanes or (oc // groups) % lanes):
-            return None
-        tile = choose_tile(self.target, -(-oc // groups // lanes), known_dims(call)[3])
-        packed = _const(ops.pack_weight(weight, in_lanes, lanes, tile.vectors))
-        x = self._block(call.args[0], in_lanes)
-        result = self._emit_te(
-            ops.conv2d_blocked,
-            *(x, packed, lanes, tile.columns, groups, *geometry),
-            attrs={GEOMETRY: [groups, *chain.from_iterable(geometry)]},
-        )
-        return self._unblock(result, oc)
+        asked = self._kernel_attrs(call).get(LAYOUT, None)
+        if asked == "block":
+            return self._block(call.args[1][0], known_dims(call)[4])
+        return self._unblock(call.args[1][0], known_dims(call)[1]) if asked == "unblock" else None
 
     # --- everything else --------------------------------------------------------------------
 
@@ -216,7 +170,7 @@ class _BlockedLayout(PyExprMutator):
         if h == w == 1:
             twin = self._reshape(x, [n, c // lanes, 1, 1, lanes])
         else:
-            twin = self._emit_te(ops.block, x, lanes, pattern=None)
+            twin = self._emit_te(ops.block, x, lanes)
         if isinstance(x, relax.Var):
             self.blocked.setdefault(x, twin)
         return twin
@@ -227,7 +181,7 @@ class _BlockedLayout(PyExprMutator):
         if exact and h == w == 1:
             plain = self._reshape(result, [n, channels, 1, 1])
         else:
-            plain = self._emit_te(ops.unblock, result, channels, pattern=None)
+            plain = self._emit_te(ops.unblock, result, channels)
         if exact:
             self.blocked[plain] = result
         return plain
@@ -236,17 +190,9 @@ class _BlockedLayout(PyExprMutator):
         """``x`` with other dims; one pixel of each channel lies the same in both layouts."""
         return self.builder_.emit(relax.op.reshape(x, dims), self.name)
 
-    def _emit_te(
-        self, compute, *args, pattern: int | None = OUT_ELEMWISE_FUSABLE, attrs: dict | None = None
-    ) -> relax.Var:
-        attrs = (attrs or {}) | ({} if pattern is None else {"op_pattern": pattern})
-        call = self.builder_.call_te(
-            compute, *args, primfunc_name_hint=compute.__name__, primfunc_attrs=attrs
-        )
+    def _emit_te(self, compute, *args) -> relax.Var:
+        call = self.builder_.call_te(compute, *args, primfunc_name_hint=compute.__name__)
         return self.builder_.emit(call, self.name)
-
-    def _vector(self, call: relax.Call) -> int:
-        return Machine.of(self.target).lanes(dtype_of(call))
 
     def _common_lanes(self, call: relax.Call) -> int:
         """The block that serves all results of ``call``; 0 unless they are static NCHW floats."""
@@ -256,26 +202,11 @@ class _BlockedLayout(PyExprMutator):
             if dims is None or len(dims) != 4 or 0 in dims or "float" not in str(ty.dtype.dtype):
                 return 0
             vector = Machine.of(self.target).lanes(str(ty.dtype.dtype))
-            lanes = gcd(lanes, _lanes(dims[1], vector))
+            lanes = gcd(lanes, lanes_of(dims[1], vector))
         return lanes
 
 
 _CALL_TIR = Op.get("relax.call_tir")
-_CONV2D = Op.get("relax.nn.conv2d")
-
-
-def _lanes(channels: int, vector: int) -> int:
-    """The block of a tensor of ``channels``: as much of a vector as divides them."""
-    return gcd(channels, vector)
-
-
-def _padding_lanes(channels: int, vector: int) -> int:
-    """The block for an odd number of channels; the rest of the last block is cut off.
-
-    A quarter of a register costs as much as half of one.
-    """
-    widths = [w for w in (vector, vector // 2, vector // 4) if w >= MIN_LANES]
-    return min(widths, key=lambda w: -(-channels // w) * max(w, vector // 2))
 
 
 def _fusable(func: tirx.PrimFunc) -> tirx.PrimFunc:

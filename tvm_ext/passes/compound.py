@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -38,7 +39,7 @@ from .facts import OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, known_dims, static_d
 from .graph import Graph, variables
 from .legalize import legalize
 
-__all__ = ["COMPOSITE", "C_SOURCE", "C_SUPPORT", "CCode", "Compound", "Kernel", "Match", "Pattern"]
+__all__ = ["COMPOSITE", "LAYOUT", "CCode", "Compound", "Kernel", "Match", "Pattern"]
 
 #: The attribute of a kernel that names its compound; "attributes" holds the compound's own.
 COMPOSITE = "Composite"
@@ -62,12 +63,14 @@ class Match:
         root: the variable of the result.
         inner: the variables of all operators that are replaced, in order; ``root`` is the last.
         parts: what the names stand for.
+        detail: what a function that finds matches tells the one that makes kernels.
     """
 
     graph: Graph
     root: relax.Var
     inner: tuple[relax.Var, ...]
     parts: Mapping[str, relax.Expr] = field(default_factory=dict)
+    detail: Any = None
 
     def __getitem__(self, name: str) -> relax.Expr:
         return self.parts[name]
@@ -147,7 +150,7 @@ class Compound:
 
     Attributes:
         name: of its step in the pipeline.
-        find: the match whose result a variable is, if there is one.
+        find: the match whose result a variable is, if there is one; its root may lie behind.
         kernel: what stands in its place on a target; None: it stays as it is.
     """
 
@@ -248,16 +251,20 @@ class _Rewriter(PyExprMutator):
     def _find(self, func: relax.Function) -> dict[relax.Var, _Site]:
         """The matches of ``func``, their kernels made: what fails must do so outside of a block."""
         graph, taken = Graph(func), set()
-        found = {}
+        found: dict[relax.Var, tuple[Match, Kernel]] = {}
         for var in reversed(graph.values):
             match = None if var in taken else self.compound.find(graph, var)
             if match is None or not taken.isdisjoint(match.inner):
                 continue
             kernel = self.compound.kernel(match, self.target)
             if kernel is not None:
-                found[var] = _Site(match, kernel, self._template(match, kernel))
+                found[match.root] = match, kernel
                 taken.update(match.inner)
-        return found
+        # In the order of the program, in which kernels are numbered.
+        return {
+            root: _Site(match, kernel, self._template(match, kernel))
+            for root, (match, kernel) in reversed(found.items())
+        }
 
     def _template(self, match: Match, kernel: Kernel) -> relax.Call:
         """A call of the kernel, whose operands stand for those of the match."""
@@ -272,7 +279,7 @@ class _Rewriter(PyExprMutator):
             return relax.call_tir(self.builder_.add_func(fused, name), operands, match.root.ty)
         call = self._te(name, attrs, kernel.compute, *operands, *kernel.options)
         got, want = call.ty_args[0], _blocked_type(match.root.ty, kernel.result_lanes)
-        if not _same_type(got, want):
+        if not _serves(got, want, padded=kernel.result_lanes is not None):
             where = f"{kernel.place}: " * bool(kernel.place)
             raise ValueError(f"{where}gives {_text(got)}, what it replaces gives {_text(want)}")
         return call
@@ -301,7 +308,9 @@ class _Rewriter(PyExprMutator):
     def _call(self, site: _Site, name: str) -> relax.Call:
         """The call of the kernel in the place of a match, and of what changes layouts around it."""
         kernel, template = site.kernel, site.template
-        operands = [self._operand(x, kernel.lanes.get(k)) for k, x in enumerate(kernel.operands)]
+        operands = [
+            self._operand(x, kernel.lanes.get(k), name) for k, x in enumerate(kernel.operands)
+        ]
         symbol, _, *rest = template.args
         call = relax.Call(
             template.op, [symbol, relax.Tuple(operands), *rest], template.attrs, template.ty_args
@@ -311,14 +320,14 @@ class _Rewriter(PyExprMutator):
         channels = known_dims(site.match.root)[1]
         return self._te("unblock", _UNBLOCK, unblock, self.builder_.emit(call, name), channels)
 
-    def _operand(self, operand: relax.Expr, lanes: int | None) -> relax.Expr:
+    def _operand(self, operand: relax.Expr, lanes: int | None, name: str) -> relax.Expr:
         """``operand`` as the kernel reads it."""
         operand = self.visit_expr(operand)
         if lanes is None:
             return operand
         if isinstance(operand, GenericConst):
             return relax.const(pack_channels(operand.value.numpy(), lanes), dtype_of(operand))
-        return self.builder_.emit(self._te("block", _BLOCK, block, operand, lanes))
+        return self.builder_.emit(self._te("block", _BLOCK, block, operand, lanes), name)
 
     def _te(
         self, name: str, attrs: Mapping[str, object], compute: Callable, *args: object
@@ -346,11 +355,19 @@ def _blocked_type(ty: relax.Type, lanes: int | None) -> relax.Type:
     return relax.TensorType([n, -(-int(c) // lanes), h, w, lanes], ty.dtype.dtype)
 
 
-def _same_type(got: relax.Type, want: relax.Type) -> bool:
-    """Whether two tensors agree, symbolic shapes in their rank alone."""
+def _serves(got: relax.Type, want: relax.Type, padded: bool) -> bool:
+    """Whether a kernel's result is what it replaces: symbolic shapes in their rank alone.
+
+    ``padded``: there may be more blocks of channels, which are cut off.
+    """
     if not isinstance(got, relax.TensorType) or (got.ndim, got.dtype) != (want.ndim, want.dtype):
         return False
-    return None in (dims_of(got), dims_of(want)) or dims_of(got) == dims_of(want)
+    ours, theirs = dims_of(got), dims_of(want)
+    if ours is None or theirs is None:
+        return True
+    return ours == theirs or (
+        padded and ours[1] >= theirs[1] and [ours[0], *ours[2:]] == [theirs[0], *theirs[2:]]
+    )
 
 
 def _text(ty: relax.Type) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tvm import relax
@@ -55,6 +55,16 @@ class Graph:
     def is_call(self, expr: relax.Expr, name: str) -> bool:
         """Whether ``expr`` is bound to a call of the operator ``name``."""
         return self.call(expr, name) is not None
+
+    def between(self, end: relax.Var, inputs: Sequence[relax.Expr]) -> tuple[relax.Var, ...]:
+        """The variables that ``end`` is computed from, up to ``inputs``, in order; it is last."""
+        found, waiting = {end}, [end]
+        while waiting:
+            for var in variables(self.values[waiting.pop()]):
+                if var in self.values and var not in found and var not in inputs:
+                    found.add(var)
+                    waiting.append(var)
+        return tuple(var for var in self.values if var in found)
 
 
 def variables(expr: relax.Expr) -> Iterator[relax.Var]:

@@ -14,37 +14,24 @@ the rows.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-import tvm
 from tvm import relax
 from tvm.ir import Op
 from tvm.ir.expr import GenericConst
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
 from tvm_ext.ops.attention_tiled import Step, attention_tiled
 from tvm_ext.schedules.llvm.attention import choose_attention_tile
 
+from .compound import Compound, Kernel, Match
 from .facts import dtype_of, known_dims, static_dims
+from .graph import Graph
 
-__all__ = ["tiled_attention"]
+__all__ = ["TILED_ATTENTION"]
 
-OPAQUE = 8  # FuseOps' kind of a kernel with which nothing is fused
 _FLOATS = {"float32", "float16", "bfloat16"}
-
-
-def tiled_attention(target: Target) -> tvm.ir.transform.Pass:
-    """The pass for ``target``: static shapes, float32, float16 and bfloat16."""
-
-    @tvm.transform.module_pass(opt_level=0, name="TiledAttention")
-    def run(module, _context):
-        return _TiledAttention(module, target).transform()
-
-    return run
 
 
 @dataclass(frozen=True)
@@ -60,131 +47,55 @@ class _Attention:
     guarded: bool
     dims: list[int]
 
-
-@mutator
-class _TiledAttention(PyExprMutator):
-    """Replaces the last binding of each attention; what only it has used is dead then."""
-
-    def __init__(self, module: tvm.IRModule, target: Target):
-        super().__init__(module)
-        self.module = module
-        self.target = target
-        self.found: dict[relax.Var, _Attention] = {}
-
-    def transform(self) -> tvm.IRModule:
-        main = self.module["main"]
-        self.found = _find(main)
-        if not self.found:
-            return self.module
-        self.builder_.update_func(self.module.get_global_var("main"), self.visit_expr(main))
-        return relax.transform.DeadCodeElimination()(self.builder_.get())
-
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        attention = self.found.get(binding.var)
-        if attention is None:
-            super().visit_var_binding_(binding)
-            return
-        call = self._kernel(attention, dtype_of(binding.var))
-        inside = isinstance(binding.var, relax.DataflowVar)
-        emit = self.builder_.emit if inside else self.builder_.emit_output
-        self.set_var_remap(binding.var, emit(call, binding.var.name))
-
-    def _kernel(self, attention: _Attention, dtype: str) -> relax.Call:
-        operands = [attention.q, attention.k, attention.v, *attention.operands]
-        *_, rows, width = attention.dims
-        keys = known_dims(attention.k)[attention.axes[1][-2]]
-        tile = choose_attention_tile(self.target, rows, keys, width)
-        compute = partial(
-            attention_tiled,
-            axes=attention.axes,
-            steps=attention.steps,
-            rows=tile.rows,
-            columns=tile.columns,
-            value_columns=tile.value_columns,
-            guarded=attention.guarded,
-            dtype=dtype,
-        )
-        return self.builder_.call_te(
-            compute,
-            *(self.visit_expr(operand) for operand in operands),
-            primfunc_name_hint="attention",
-            primfunc_attrs={"op_pattern": OPAQUE},
-        )
+    @property
+    def reads(self) -> tuple[relax.Expr, ...]:
+        """The operands of the kernel."""
+        return (self.q, self.k, self.v, *self.operands)
 
 
-def _find(main: relax.Function) -> dict[relax.Var, _Attention]:
-    """The attentions of ``main``, by the variable that holds the result."""
-    graph = _Graph(main)
-    found: dict[relax.Var, _Attention] = {}
-    for var in graph.values:
-        attention = _at_product(graph, var)
-        if attention is None:
-            continue
-        end = var
-        reader = graph.reader(var)
-        if reader is not None and graph.is_call(reader, "relax.astype"):
-            end, reader = reader, graph.reader(reader)
-        if dtype_of(end) not in _FLOATS:
-            continue
-        axes = tuple(range(len(attention.dims)))
-        if reader is not None and graph.is_call(reader, "relax.permute_dims"):
-            transposed = _axes(graph.values[reader])
-            if transposed[-1] == axes[-1]:  # columns stay the vector lanes
-                end, axes = reader, transposed
-        found[end] = replace(attention, axes=(*attention.axes, axes))
-    return found
-
-
-@dataclass
-class _Graph:
-    """The bindings of a function: what each variable is, and who reads it."""
-
-    main: relax.Function
-    values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
-    readers: dict[relax.Var, list[relax.Var]] = field(default_factory=dict)
-    uses: Counter = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        for block in self.main.body.blocks:
-            for binding in block.bindings:
-                self.values[binding.var] = binding.value
-                for var in _variables(binding.value):
-                    self.uses[var] += 1
-                    self.readers.setdefault(var, []).append(binding.var)
-        self.uses.update(_variables(self.main.body.body))
-
-    def reader(self, var: relax.Var) -> relax.Var | None:
-        """The only variable that reads ``var``, once."""
-        return self.readers[var][0] if self.uses[var] == 1 and var in self.readers else None
-
-    def call(self, expr: relax.Expr, *names: str) -> relax.Call | None:
-        """The call that ``expr`` is bound to, if it is one of these operators."""
-        value = self.values.get(expr) if isinstance(expr, relax.Var) else None
-        if isinstance(value, relax.Call) and isinstance(value.op, Op) and value.op.name in names:
-            return value
+def _find(graph: Graph, var: relax.Var) -> Match | None:
+    """The attention whose product with the values is ``var``, and what follows: its result."""
+    attention = _at_product(graph, var)
+    if attention is None:
         return None
-
-    def is_call(self, expr: relax.Expr, name: str) -> bool:
-        return self.call(expr, name) is not None
-
-
-def _variables(expr: relax.Expr) -> Iterator[relax.Var]:
-    """The variables in an expression, as often as they occur."""
-    if isinstance(expr, relax.Var):
-        yield expr
-    elif isinstance(expr, relax.Tuple):
-        for part in expr.fields:
-            yield from _variables(part)
-    elif isinstance(expr, relax.Call):
-        for part in expr.args:
-            yield from _variables(part)
-    elif isinstance(expr, relax.TupleGetItem):
-        yield from _variables(expr.tuple_value)
-    elif isinstance(expr, relax.If | relax.Function | relax.SeqExpr):
-        yield from relax.analysis.free_vars(expr)
+    end = var
+    reader = graph.reader(var)
+    if reader is not None and graph.is_call(reader, "relax.astype"):
+        end, reader = reader, graph.reader(reader)
+    if dtype_of(end) not in _FLOATS:
+        return None
+    axes = tuple(range(len(attention.dims)))
+    if reader is not None and graph.is_call(reader, "relax.permute_dims"):
+        transposed = _axes(graph.values[reader])
+        if transposed[-1] == axes[-1]:  # columns stay the vector lanes
+            end, axes = reader, transposed
+    attention = replace(attention, axes=(*attention.axes, axes))
+    return Match(graph, end, graph.between(end, attention.reads), detail=attention)
 
 
-def _at_product(graph: _Graph, var: relax.Var) -> _Attention | None:
+def _kernel(match: Match, target: Target) -> Kernel:
+    attention: _Attention = match.detail
+    *_, rows, width = attention.dims
+    keys = known_dims(attention.k)[attention.axes[1][-2]]
+    tile = choose_attention_tile(target, rows, keys, width)
+    compute = partial(
+        attention_tiled,
+        axes=attention.axes,
+        steps=attention.steps,
+        rows=tile.rows,
+        columns=tile.columns,
+        value_columns=tile.value_columns,
+        guarded=attention.guarded,
+        dtype=match.dtype(),
+    )
+    return Kernel(attention.reads, compute, name="attention")
+
+
+#: Static shapes, float32, float16 and bfloat16.
+TILED_ATTENTION = Compound("TiledAttention", _find, _kernel)
+
+
+def _at_product(graph: Graph, var: relax.Var) -> _Attention | None:
     """The attention whose product with the values is ``var``; the transpose of y is missing."""
     product = graph.call(var, "relax.matmul")
     if product is None:
@@ -214,7 +125,7 @@ def _at_product(graph: _Graph, var: relax.Var) -> _Attention | None:
     )
 
 
-def _softmax(graph: _Graph, weights: relax.Expr) -> tuple[relax.Call | None, bool]:
+def _softmax(graph: Graph, weights: relax.Expr) -> tuple[relax.Call | None, bool]:
     """The softmax over the last axis behind ``weights``, and whether NaN weights become 0."""
     choice, uses = graph.call(weights, "relax.where"), 1
     if choice is not None and graph.uses[weights] == 1:
@@ -230,7 +141,7 @@ def _softmax(graph: _Graph, weights: relax.Expr) -> tuple[relax.Call | None, boo
     return softmax if last else None, uses == 2
 
 
-def _own(graph: _Graph, expr: relax.Expr, *names: str) -> relax.Expr:
+def _own(graph: Graph, expr: relax.Expr, *names: str) -> relax.Expr:
     """``expr``, or what goes into it where it is one of these operators and read once."""
     call = graph.call(expr, *names)
     return call.args[0] if call is not None and graph.uses[expr] == 1 else expr
@@ -239,7 +150,7 @@ def _own(graph: _Graph, expr: relax.Expr, *names: str) -> relax.Expr:
 class _Chain:
     """The way from the softmax back to the product of queries and keys, steps last first."""
 
-    def __init__(self, graph: _Graph):
+    def __init__(self, graph: Graph):
         self.graph = graph
         self.steps: list[Step] = []
         self.operands: list[relax.Expr] = []
@@ -305,7 +216,7 @@ class _Chain:
         return _Chain(self.graph).walk(expr) is not None
 
 
-def _untransposed(graph: _Graph, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
+def _untransposed(graph: Graph, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
     """The tensor behind transposes, and the axes through which ``expr`` reads it."""
     axes = tuple(range(expr.ty.ndim))
     while (call := graph.call(expr, "relax.permute_dims")) is not None:
