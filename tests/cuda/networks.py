@@ -81,13 +81,17 @@ GRAPHS = {
         }""",
     "elements": """
         g (float[3, 5, 7] x, float[1, 5, 1] y, float[1] z, int64[3, 5, 7] i,
-           float[0, 4] nothing, float[2, 3, 9, 10] p, int64[4] rows)
+           float[0, 4] nothing, float[2, 3, 9, 10] p, int64[4] rows, float[2, 33, 3, 35] q,
+           float[33] c)
           => (float[3, 5, 7] broadcast, float[3, 5, 7] gelu, float[7, 3, 5] transposed,
               float[3, 12, 7] joined, float scalar, int64[3, 5, 7] integers,
               float[0, 4] empty, float[2, 3, 4, 4] pooled, float[2, 3, 5, 5] averaged,
               float[2, 3, 1, 1] global_pooled, float[2, 3, 18, 20] resized, float[4, 5, 7] rows_of,
               float[3, 9, 7] padded, bool[3, 5, 7] compared, float[3, 2, 7] sliced,
-              float[3, 5, 7] chosen) {
+              float[3, 5, 7] chosen, float[3, 35, 2, 33] channels_last) {
+          moved = Transpose <perm = [2, 3, 0, 1]> (q)
+          shifted = Add (moved, c)
+          channels_last = Relu (shifted)
           sum = Add (x, y)
           broadcast = Mul (sum, z)
           gelu = Gelu (x)

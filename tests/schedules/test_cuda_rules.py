@@ -26,6 +26,7 @@ from tvm_ext.schedules.cuda import (
     RowReduction,
     SingleThread,
     TiledMatmul,
+    TiledTranspose,
 )
 from tvm_ext.schedules.cuda.checked import flaw
 from tvm_ext.schedules.cuda.tiled_matmul import Tile
@@ -51,6 +52,11 @@ def matmul_relu():
 def unary(compute, *shape):
     x = tensor(*shape)
     return te.create_prim_func([x, compute(x)])
+
+
+def transpose(axes, *shape):
+    x = wide(*shape)
+    return te.create_prim_func([x, topi.nn.relu(topi.transpose(x, axes))])
 
 
 def symbolic_softmax():
@@ -125,6 +131,9 @@ KERNELS = {
     "grouped": lambda: convolution(groups=4),
     "dilated": lambda: convolution(stride=2, dilation=2),
     "distances": distances,
+    "transpose": lambda: transpose((0, 2, 3, 1), 2, 19, 17, 33),
+    "symbolic_transpose": lambda: transpose((0, 2, 1), tirx.Var("n", "int64"), 19, 17),
+    "long_transpose": lambda: transpose((1, 0), 64, 1 << 20),
     "scatter": lambda: scatter(3),
     "recurrence": lambda: recurrence(2),
     "matmul_relu": matmul_relu,
@@ -164,7 +173,14 @@ def test_the_lists_of_the_opt_levels():
 
 @pytest.mark.parametrize(
     "rule",
-    [RowReduction(), ElementThreads(), SingleThread(), OwnThreads(), Checked(ElementThreads())],
+    [
+        RowReduction(),
+        ElementThreads(),
+        SingleThread(),
+        OwnThreads(),
+        TiledTranspose(),
+        Checked(ElementThreads()),
+    ],
 )
 def test_rules_decline_other_targets(rule):
     assert rule.apply(KERNELS["softmax"](), LLVM, False) is None
@@ -201,6 +217,7 @@ class Failing(GPUScheduleRule):
         (OnlyTheMatmul(), matmul_relu(), "outside of all threads"),
         (GreedyBlock(), unary(topi.exp, 64, 64), r"\[4096\] threads in a block"),
         (Failing(), matmul_relu(), "AssertionError: not for this kernel"),
+        (dl.gpu.Transpose(), unary(topi.transpose, 64, 1 << 20), "131072 blocks along blockIdx.y"),
     ],
 )
 def test_a_bad_schedule_gives_way_and_the_log_says_why(rule, kernel, reason, caplog):
@@ -286,6 +303,27 @@ def test_tiled_matmul_keeps_operands_in_shared_memory(kernel):
 )
 def test_tiled_matmul_declines_what_is_no_product(kernel):
     assert TiledMatmul().apply(KERNELS[kernel](), CUDA_TARGET, False) is None
+
+
+@pytest.mark.parametrize("kernel", ["transpose", "symbolic_transpose", "long_transpose"])
+def test_a_transposed_tile_passes_through_shared_memory(kernel):
+    scheduled = TiledTranspose().apply(KERNELS[kernel](), CUDA_TARGET, False).mod["main"]
+    assert flaw(scheduled, CUDA_TARGET) is None
+    assert str(scheduled).count('scope="shared"') == 1
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        transpose((0, 2, 1, 3), 2, 19, 17, 33),  # contiguous on both sides as it is
+        transpose((0, 2, 3, 1), 2, 3, 17, 33),  # 3 columns of a tile of 32
+        convolution(),
+        unary(topi.exp, 33, 65),
+    ],
+    ids=["inner_axis_stays", "short_axis", "convolution", "elementwise"],
+)
+def test_tiled_transpose_declines_what_it_would_not_speed_up(kernel):
+    assert TiledTranspose().apply(kernel, CUDA_TARGET, False) is None
 
 
 def test_tiles_grow_with_the_matrix():

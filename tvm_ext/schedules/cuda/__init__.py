@@ -12,6 +12,7 @@ from .element_threads import ElementThreads
 from .row_reduction import RowReduction
 from .single_thread import OwnThreads, SingleThread
 from .tiled_matmul import TiledMatmul
+from .tiled_transpose import TiledTranspose
 
 __all__ = [
     "CUDA",
@@ -22,6 +23,7 @@ __all__ = [
     "RowReduction",
     "SingleThread",
     "TiledMatmul",
+    "TiledTranspose",
 ]
 
 #: One launch per block of the kernel, nothing fused: opt levels 0 and 1.
@@ -31,7 +33,7 @@ SAFE = (OwnThreads(), Checked(ElementThreads(inline=False)), SingleThread())
 CUDA = (
     OwnThreads(),
     Checked(TiledMatmul()),
-    Checked(dl.gpu.Transpose()),
+    Checked(TiledTranspose()),
     Checked(RowReduction()),
     Checked(ElementThreads(longest=64)),  # before dlight gives a block of threads to a window
     Checked(dl.gpu.Reduction()),

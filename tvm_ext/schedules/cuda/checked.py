@@ -18,6 +18,7 @@ _log = logging.getLogger("tvm_ext.schedules.cuda")
 
 # What a launch may use on every GPU since sm_50 without asking for more.
 SHARED_BYTES = 48 << 10
+BLOCKS = {"blockIdx.x": (1 << 31) - 1, "blockIdx.y": (1 << 16) - 1, "blockIdx.z": (1 << 16) - 1}
 
 
 class Checked(GPUScheduleRule):
@@ -113,6 +114,9 @@ def _over_limits(kernel: tirx.PrimFunc, target: Target) -> str | None:
         return f"{threads} threads in a block"
     if None in shared or sum(shared) > SHARED_BYTES:
         return f"{shared} bytes of shared memory in a block"
+    for tag, most in BLOCKS.items():
+        if (extents.get(tag) or 0) > most:
+            return f"{extents[tag]} blocks along {tag}"
     if 0 in extents.values():
         return "its grid is empty, which a launch refuses"
     return None
