@@ -22,6 +22,7 @@ ALLOWED = {
         "display",
         "emulator",
         "errors",
+        "export",
         "frontend",
         "passes",
         "pipeline",

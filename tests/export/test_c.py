@@ -12,8 +12,9 @@ from onnx import parser
 import tvm_ext
 from tvm_ext import convert_and_build
 from tvm_ext.cli import main
-from tvm_ext.errors import OptionError, OutputPathError
+from tvm_ext.errors import BuildError, OptionError, OutputPathError
 from tvm_ext.executors.toolchain import compiler
+from tvm_ext.export.check import run_example
 from tvm_ext.export.identifiers import identifier, identifiers
 
 C = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g"]
@@ -89,6 +90,19 @@ def test_the_example_runs_and_checks_itself(package, sanitizer):
     text = ran(compiled(package, ["main.c"], *sanitizer.split()), package)
     assert text.splitlines()[-1] == "correct"
     assert "x  float32[2, 5, 37, 41]" in text and "z  float32[2, 24]" in text
+
+
+def test_the_check_of_a_package(small, tmp_path):
+    run_example(small)
+    copy = tmp_path / "copy"
+    shutil.copytree(small, copy)
+    text = (copy / "main.c").read_text()
+    (copy / "main.c").write_text(re.sub(r"(EXPECTED_0\[\] = \{\{0, )[^}]*", r"\g<1>1e9", text))
+    with pytest.raises(BuildError, match=r"main failed: y, element 0.*expected 1e.09"):
+        run_example(copy)
+    (copy / "main.c").write_text("int main(void) { return unknown; }\n")
+    with pytest.raises(BuildError, match="failed: "):
+        run_example(copy)
 
 
 def test_the_example_finds_other_answers_wrong(package):

@@ -34,7 +34,14 @@ def test_the_contract_of_a_right_operator_holds(plugin, one_size):
     report = extend.check(plugin())
     assert report.passed, report
     checks = {finding.check for finding in report.findings}
-    assert checks == {"signature", "llvm, all levels", "symbolic dims", "fused", "cuda on the CPU"}
+    assert checks == {
+        "signature",
+        "llvm, all levels",
+        "symbolic dims",
+        "fused",
+        "cuda on the CPU",
+        "export to C",
+    }
     assert json.loads(report.to_json())["passed"]
 
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from onnx import defs, helper
 from .. import pipeline, targets
 from ..build import convert_and_build
 from ..emulator import NO_COMPILER, emulated, run
-from ..errors import TvmExtError
+from ..errors import OptionError, TvmExtError
+from ..export import export
+from ..export.check import run_example
 from .checking import Breach, Guard, checked_distance, reason_of
 from .compound_contract import compound_findings
 from .models import expected, feeds_of, fused_model, node_model
@@ -37,8 +40,8 @@ def check(plugin: Plugin) -> Report:
 
     Of an operator: the signature against the schema; the numpy reference against llvm at all opt
     levels, on all samples, static and symbolic, and against cuda with its kernels run on the CPU;
-    the plugin's schedules against the built-in ones; the operator fused with a producer and a
-    consumer. Of a compound: see :mod:`.compound_contract`.
+    the operator as a C program, and fused with a producer and a consumer; the plugin's schedules
+    against the built-in ones. Of a compound: see :mod:`.compound_contract`.
     """
     findings = [
         replace(finding, operator=str(declared))
@@ -69,6 +72,7 @@ def _findings(operator: Operator) -> Iterator[Finding]:
         _dynamic,
         _fusion,
         _cuda,
+        _export,
         _schedules,
     )
     for each in checks:
@@ -211,6 +215,16 @@ def _cuda(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
                 answers = [run(model, feeds, folder, opt_level=level) for level in (0, 3)]
                 guard.note(error=max(checked_distance(answer, wanted) for answer in answers))
             yield guard.finding
+
+
+def _export(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
+    """A C program of the first sample's model, on input of its own."""
+    with Guard("export to C", samples[0]) as guard, tempfile.TemporaryDirectory() as folder:
+        try:
+            run_example(export(node_model(operator, samples[0]), Path(folder, "package")))
+        except OptionError as reason:  # such as sorting, which is TVM's
+            guard.note(detail=f"not exported: {reason}")
+    yield guard.finding
 
 
 def _schedules(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
