@@ -1,8 +1,10 @@
 """A pipeline is a value: steps are inserted, dropped and printed; a build respects it."""
 
+import numpy as np
 import pytest
+from onnx import helper
 
-from tvm_ext import pipeline, targets
+from tvm_ext import convert_and_build, pipeline, targets
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +63,19 @@ def test_a_level_is_0_to_3(llvm, level):
 def test_it_prints_its_phases(llvm):
     text = str(pipeline.default(llvm, 3))
     assert [line.split()[0] for line in text.splitlines() if "FuseOps" in line] == ["fuse"]
+
+
+def test_a_long_chain_becomes_several_kernels():
+    """300 operators in one formula nest deeper than Python recurses."""
+    nodes = [
+        helper.make_node(("Neg", "Abs")[k % 2], [f"v{k}"], [f"v{k + 1}"], f"n{k}")
+        for k in range(300)
+    ]
+    ends = (helper.make_tensor_value_info(name, 1, [4]) for name in ("v0", "v300"))
+    graph = helper.make_graph(nodes, "graph", *([end] for end in ends))
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+    built = convert_and_build(model, "llvm")
+    np.testing.assert_array_equal(built(np.array([1, -2, 0, -4], "float32")), [1, 2, 0, 4])
+    profile = built.profile(repeat=1)
+    assert 1 < len(profile.kernels) < 10
+    assert sum(len(kernel.nodes) for kernel in profile.kernels) == 300

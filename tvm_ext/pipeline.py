@@ -16,6 +16,7 @@ from typing import Any
 import onnx_ir as ir
 import tvm
 from tvm import IRModule, relax
+from tvm.ir.transform import PassContext
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
@@ -36,6 +37,8 @@ __all__ = ["EXTENSIONS", "PHASES", "Pipeline", "Step", "default"]
 PHASES = ("import", "select", "fuse", "schedule")
 
 Rewrite = Callable[[Any], Any]
+
+_FUSION_BOUND, _LONGEST_FUSION = "relax.FuseOps.max_depth", 64  # operators in one kernel
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,19 @@ def _adapted(run: Rewrite | dl.base.ScheduleRule | Compound, target: Target) -> 
     return run
 
 
+def _fuse_ops(module: IRModule) -> IRModule:
+    """TVM's FuseOps, with a bound: the formulas of one kernel nest, and walks over them recurse."""
+    context = PassContext.current()
+    with PassContext(
+        opt_level=context.opt_level,
+        required_pass=context.required_pass,
+        disabled_pass=context.disabled_pass,
+        instruments=context.instruments,
+        config={_FUSION_BOUND: _LONGEST_FUSION, **context.config},
+    ):
+        return relax.transform.FuseOps()(module)
+
+
 #: What plugins make of every default pipeline, in the order in which they were loaded.
 EXTENSIONS: list[Callable[[Pipeline], Pipeline]] = []
 
@@ -188,7 +204,7 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
     add("fuse", transform.AnnotateTIROpPattern(), at=1)
     add("fuse", mark_epilogues, at=1)
     add("fuse", transform.FoldConstant(), at=1)
-    add("fuse", transform.FuseOps(), at=1)
+    add("fuse", _fuse_ops, at=1, name="FuseOps")
     add("fuse", transform.FuseTIR(), at=1)
     add("fuse", order_dims, at=1)
     add("fuse", transform.DeadCodeElimination())

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -392,6 +393,14 @@ def test_memory_is_used_again():
     for _ in range(20):
         a, b = b, a + b
     np.testing.assert_array_equal(got, b)
+
+
+def test_outputs_are_alive_to_the_end():
+    region = chain(20)
+    early = region.operators[0].output
+    (program,) = compile_regions([replace(region, outputs=(early, *region.outputs))], Device())
+    a, b = floats(1, 4, 8, 8), floats(1, 4, 8, 8, seed=1)
+    np.testing.assert_array_equal(program.simulate(a, b)[0], a + b)
 
 
 def test_a_dram_too_small_names_the_operator():
