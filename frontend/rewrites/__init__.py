@@ -12,6 +12,7 @@ from .fold import fold_constants
 from .gelu import Gelu
 from .gemm_bias import AddIntoGemm
 from .gemm_transpose import TransposeIntoGemm
+from .infer import infer_shapes
 from .inline import inline_functions
 from .matmul_to_gemm import MatMulToGemm
 from .pad import fold_pad
@@ -30,6 +31,7 @@ _NEEDED: list[tuple[str, Rewrite]] = [
 # Exact: the same arithmetic on the same numbers.
 _EXACT: list[tuple[str, Rewrite]] = [
     ("lift-constants", lift_constants),
+    ("infer-shapes", infer_shapes),
     ("fold-constants", fold_constants),
     ("share-common-subexpressions", share_common_subexpressions),
     ("matmul-to-gemm", rewriting(MatMulToGemm)),

@@ -19,6 +19,8 @@ from math import prod
 import onnx_ir as ir
 from onnxscript.optimizer import fold_constants_ir
 
+from .infer import without_misjudged
+
 __all__ = ["RANDOM", "fold_constants", "is_random"]
 
 _log = logging.getLogger(__name__)
@@ -35,8 +37,6 @@ _CHEAP = frozenset({
     "Add", "Cast", "Concat", "Div", "Flatten", "Gather", "Mul", "Neg", "Reciprocal", "Reshape",
     "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
 })  # fmt: skip
-_POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
-_UNKNOWN = "tvm_ext.unknown"  # a domain in which nothing is inferred
 _SMALL = 1 << 13  # elements that any operator may read
 _LARGEST_RESULT = 1 << 20  # bytes a node may add to the model; more only if it drops as many
 _UNLIMITED = 1 << 62
@@ -45,31 +45,15 @@ _UNLIMITED = 1 << 62
 def fold_constants(model: ir.Model) -> ir.Model:
     """Fold until nothing more is known; types and shapes are inferred on the way."""
     _name_cast_types(model)
-    misjudged = _misjudged(model)
-    for node in misjudged:
-        node.domain = _UNKNOWN
     try:
-        fold_constants_ir(model, onnx_shape_inference=True, input_size_limit=_UNLIMITED,
-                          output_size_limit=_UNLIMITED, should_fold=_affordable)  # fmt: skip
+        with without_misjudged(model):
+            fold_constants_ir(model, onnx_shape_inference=True, input_size_limit=_UNLIMITED,
+                              output_size_limit=_UNLIMITED, should_fold=_affordable)  # fmt: skip
     except RuntimeError as error:
         # onnxscript 0.7 fails on some valid nodes (SplitToSequence whose split is no constant). It
         # replaces nodes one by one, so what is folded so far stands, and the rest is converted.
         _log.debug("folding stops: %s: %s", error, error.__cause__)
-    for node in misjudged:
-        node.domain = ""
     return model
-
-
-def _misjudged(model: ir.Model) -> list[ir.Node]:
-    """Poolings whose shape onnx infers wrongly before opset 22: windows in the end pad count."""
-    if model.opset_imports.get("", 0) >= 22:
-        return []
-    return [
-        node
-        for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if node.op_type in _POOLINGS and not node.domain
-        and node.attributes.get_int("ceil_mode", 0)
-    ]  # fmt: skip
 
 
 def _name_cast_types(model: ir.Model) -> None:

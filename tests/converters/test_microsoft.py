@@ -141,7 +141,7 @@ def test_matmul_nbits(bits, zeros, depth):
 
 @pytest.mark.parametrize("scales", [(), (7,)])
 def test_integer_products_to_float(scales):
-    b, b_scale = codes(5, 7, dtype="int8"), abs(data(*scales))
+    b, b_scale = codes(5, 7, dtype="int8"), np.asarray(abs(data(*scales)))
     zero, bias = codes(*scales, dtype="int8"), data(7)
     check("MatMulIntegerToFloat",
           [codes(2, 3, 5), b, number(0.1), b_scale, number(7, "uint8"), zero, bias],
@@ -253,3 +253,23 @@ def test_what_onnx_took_over():
     check("GridSample", [data(1, 2, 4, 5), data(1, 3, 3, 2)], {"padding_mode": "border"})
     check("Unique", [RNG.integers(0, 5, 20).astype("float32")], outputs=3,
           types=["float32", "int64", "int64"])  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 4), (2, 3, 5, 5)])
+def test_inverse(shape):
+    x = data(*shape)
+    x[..., 0, 0] = 0 if shape[-1] > 1 else 3  # a pivot is needed
+    check("Inverse", [x], expected=[np.linalg.inv(x.astype("float64")).astype("float32")],
+          rtol=1e-4)  # fmt: skip
+
+
+@pytest.mark.parametrize("constants", [(), (3,)])
+@pytest.mark.parametrize("size", [(1, 1), (3, 4)])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_crop_and_resize(mode, size, constants):
+    boxes = np.array(
+        [[0.13, 0.2, 0.9, 0.71], [0.5, -0.3, 1.4, 0.6], [0.8, 0.95, 0.05, 0.02]], "float32"
+    )
+    operands = [data(2, 3, 6, 5), boxes, np.array([1, 0, 1], "int32"), np.array(size, "int32")]
+    check("CropAndResize", operands, {"mode": mode, "extrapolation_value": 0.5},
+          constants=constants)  # fmt: skip

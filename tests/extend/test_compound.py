@@ -347,6 +347,8 @@ def test_a_declaration_that_is_wrong_is_refused():
         declared.compute(lambda a, q: a)
     with pytest.raises(PluginError, match="is no pattern"):
         compound("acme.other", "relax.add")
+    with pytest.raises(PluginError, match="parts are names and patterns"):
+        compound("acme.other", wildcard(), parts=["x"])
     with pytest.raises(PluginError, match="no step 'Nowhere'"):
         relu_of_add("acme.other", after="Nowhere")
     with pytest.raises(PluginError, match="sample of acme"):

@@ -162,3 +162,25 @@ def test_examples(name, exporter):
 def test_level_3_has_a_step_of_its_own():
     names = [[s.name for s in pipeline.default(targets.resolve("llvm"), n).steps] for n in (2, 3)]
     assert "TiledAttention" in set(names[1]) - set(names[0])
+
+
+def test_dims_that_are_computed_from_shapes():
+    """As TorchScript's exporter writes heads with a symbolic batch and length."""
+    heads = " ".join(
+        f"r{x} = Reshape({x}, split) {y} = Transpose <perm = [{perm}]> (r{x})"
+        for x, y, perm in (
+            ("a", "q", "0, 2, 1, 3"),
+            ("b", "t", "0, 2, 3, 1"),
+            ("c", "v", "0, 2, 1, 3"),
+        )
+    )
+    graph = (
+        "g (float[b,s,12] a, float[b,s,12] b, float[b,s,12] c) => (float[b,3,s,4] y) { "
+        "whole = Shape(a) first = Gather(whole, i0) second = Gather(whole, i1) "
+        "n = Unsqueeze(first, axis) l = Unsqueeze(second, axis) "
+        "split = Concat <axis = 0> (n, l, three, four) "
+        f"{heads} s1 = MatMul(q, t) w = Softmax(s1) y = MatMul(w, v) }}"
+    )
+    numbers = {"i0": np.array(0), "i1": np.array(1), "axis": np.array([0]),
+               "three": np.array([3]), "four": np.array([4])}  # fmt: skip
+    assert_same(model(graph, 17, **numbers), opt_levels=(0, 3))

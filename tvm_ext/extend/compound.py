@@ -320,9 +320,7 @@ def compound(
         for other in plugin.compounds:
             if other.name == name:
                 raise PluginError(f"compound {name!r} is declared already, at {other.place}")
-    find = Pattern(pattern, parts, shared) if isinstance(pattern, DFPattern) else pattern
-    if not callable(find):
-        raise PluginError(f"compound {name!r}: {pattern!r} is no pattern")
+    find = _finder(name, pattern, parts, shared)
     declared = Compound(name, find, list(parts), targets, epilogue, where)
 
     if before is None and after is None:
@@ -332,6 +330,22 @@ def compound(
     insert_everywhere(name, run, targets, opt_level, anchors, bound)
     current().compounds.append(declared)
     return declared
+
+
+def _finder(
+    name: str,
+    pattern: DFPattern | Finder,
+    parts: Mapping[str, DFPattern] | Sequence[str],
+    shared: bool,
+) -> Finder:
+    if isinstance(pattern, DFPattern):
+        named = dict(parts) if isinstance(parts, Mapping) else {}
+        if len(named) != len(parts) or not all(isinstance(p, DFPattern) for p in named.values()):
+            raise PluginError(f"compound {name!r}: parts are names and patterns, not {parts!r}")
+        return Pattern(pattern, named, shared)
+    if callable(pattern):
+        return pattern
+    raise PluginError(f"compound {name!r}: {pattern!r} is no pattern")
 
 
 def _caller() -> str:

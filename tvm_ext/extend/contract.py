@@ -44,13 +44,14 @@ def check(plugin: Plugin) -> Report:
     against the built-in ones. Of a compound: see :mod:`.compound_contract`.
     """
     findings = [
-        replace(finding, operator=str(declared))
-        for found, all_declared in (
-            (_findings, plugin.operators),
-            (compound_findings, plugin.compounds),
-        )
-        for declared in all_declared
-        for finding in found(declared)
+        replace(finding, operator=str(operator))
+        for operator in plugin.operators
+        for finding in _findings(operator)
+    ]
+    findings += [
+        replace(finding, operator=str(compound))
+        for compound in plugin.compounds
+        for finding in compound_findings(compound)
     ]
     return Report(plugin.name, tuple(findings))
 

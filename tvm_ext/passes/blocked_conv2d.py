@@ -66,16 +66,14 @@ class _Conv2d:
 
     @classmethod
     def of(cls, match: Match) -> _Conv2d | None:
-        attrs, result = match["conv"].attrs, match.dims()
-        if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or not match.static:
+        attrs, result, image = match["conv"].attrs, match.dims(), match.dims("x")
+        if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW"):
             return None
-        if "float" not in match.dtype() or 0 in result:
+        if result is None or image is None or 0 in result or "float" not in match.dtype():
             return None
         geometry = ([int(v) for v in f] for f in (attrs.strides, attrs.padding, attrs.dilation))
-        weight, channels = match["weight"].value.numpy(), match.dims("x")[1]
-        return cls(
-            match["x"], weight, result, channels, match.dtype(), int(attrs.groups), *geometry
-        )
+        weight, groups = match["weight"].value.numpy(), int(attrs.groups)
+        return cls(match["x"], weight, result, image[1], match.dtype(), groups, *geometry)
 
 
 def _depthwise(conv: _Conv2d, target: Target) -> Kernel | None:

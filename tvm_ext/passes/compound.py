@@ -250,7 +250,8 @@ class _Rewriter(PyExprMutator):
 
     def _find(self, func: relax.Function) -> dict[relax.Var, _Site]:
         """The matches of ``func``, their kernels made: what fails must do so outside of a block."""
-        graph, taken = Graph(func), set()
+        graph = Graph(func)
+        taken: set[relax.Var] = set()
         found: dict[relax.Var, tuple[Match, Kernel]] = {}
         for var in reversed(graph.values):
             match = None if var in taken else self.compound.find(graph, var)

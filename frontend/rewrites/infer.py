@@ -1,0 +1,47 @@
+"""Symbolic dims inferred through the arithmetic on shapes that exporters write.
+
+Before::
+
+    s = Shape(x)                                            x is float[b, s, 32]
+    q = Reshape(y, Concat(Gather(s, 0), Gather(s, 1), 4, 8))    q is float[?, ?, ?, ?]
+
+After: ``q`` is float[b, s, 4, 8], and rules can compare its dims with others.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+__all__ = ["infer_shapes", "without_misjudged"]
+
+_POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_UNKNOWN = "tvm_ext.unknown"  # a domain in which nothing is inferred
+
+
+def infer_shapes(model: ir.Model) -> ir.Model:
+    """Infer with onnx what depends on symbolic dims; folding infers the rest."""
+    if any(value.shape is None or not value.shape.is_static() for value in model.graph.inputs):
+        with without_misjudged(model):
+            ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    return model
+
+
+@contextmanager
+def without_misjudged(model: ir.Model) -> Iterator[None]:
+    """Hide poolings whose shape onnx infers wrongly: windows that start in the end pad count."""
+    misjudged = [
+        node
+        for node in ir.traversal.RecursiveGraphIterator(model.graph)
+        if node.op_type in _POOLINGS and not node.domain
+        and node.attributes.get_int("ceil_mode", 0)
+        and model.opset_imports.get("", 0) < 22
+    ]  # fmt: skip
+    for node in misjudged:
+        node.domain = _UNKNOWN
+    try:
+        yield
+    finally:
+        for node in misjudged:
+            node.domain = ""
