@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from tests.oracle import reference
 from tvm_ext import convert_and_build, pipeline, targets
+from tvm_ext.extend.models import text_model
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +81,22 @@ def test_a_long_chain_becomes_several_kernels():
     profile = built.profile(repeat=1)
     assert 1 < len(profile.kernels) < 10
     assert sum(len(kernel.nodes) for kernel in profile.kernels) == 300
+
+
+@pytest.mark.parametrize("compound", ["TiledAttention", "Winograd", "BlockedConv2d", "TiledMatmul"])
+def test_a_model_without_a_built_in_compound_is_right(compound, llvm):
+    """Attention over the pixels of a convolution that Winograd's method takes."""
+    model = text_model(
+        "(float[1,16,32,32] x, float[16,16,3,3] w) => (float[n,p,c] y) {"
+        "   shape = Constant <value_ints = [1, 16, 1024]> ()"
+        "   conv = Conv <pads = [1, 1, 1, 1]> (x, w)  k = Reshape(conv, shape)"
+        "   q = Transpose <perm = [0, 2, 1]> (k)  s = MatMul(q, k)"
+        "   a = Softmax <axis = 2> (s)  y = MatMul(a, q) }",
+        ["w"],
+    )
+    x = np.random.default_rng(0).standard_normal((1, 16, 32, 32)).astype("float32") / 8
+    assert compound in {step.name for step in pipeline.default(llvm, 3).steps if step.compound}
+    built = convert_and_build(model, "llvm", without=[compound])
+    assert compound not in built.sources()["select"]
+    (want,) = reference(model, {"x": x})
+    np.testing.assert_allclose(built(x), want, rtol=1e-3, atol=1e-3)
