@@ -107,7 +107,7 @@ def from_onnx(
     if not isinstance(shape, Mapping | None):
         raise OptionError(f"shape maps input names to shapes, not {shape!r}")
     if opset is not None:
-        check_imports({"": _whole(opset)}, "opset=")
+        check_imports([("", _whole(opset))], "opset=")
         source.opset_imports[""] = opset
     specialise(source, _shapes(shape))
     if isinstance(dtype, Mapping):
