@@ -76,7 +76,7 @@ def test_bias_add():
     check("BiasAdd", [x, bias, skip], expected=[x + bias + skip])
 
 
-@pytest.mark.parametrize("flags", range(16))
+@pytest.mark.parametrize("flags", [0, 3, 5, 10, 12, 15])
 def test_fused_matmul(flags):
     names = "transA", "transB", "transBatchA", "transBatchB"
     attributes = {name: flags >> k & 1 for k, name in enumerate(names)}

@@ -32,8 +32,7 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("mask", sorted(MASKS))
-@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("mask, causal", [(mask, k % 2) for k, mask in enumerate(sorted(MASKS))])
 def test_attention(mask, causal):
     operands = [data(B, S, 10), data(10, 3 * N * H), data(3 * N * H), MASKS[mask](S)]
     check("Attention", operands, {"num_heads": N, "unidirectional": causal})
@@ -93,18 +92,17 @@ def group_query(new, before, lengths, total, **more):
 
 
 @pytest.mark.parametrize(
-    "attributes",
+    "run_time, attributes",
     [
-        {},
-        {"do_rotary": 1},
-        {"do_rotary": 1, "rotary_interleaved": 1, "scale": 0.2},
-        {"local_window_size": 3},
-        {"softcap": 2.0},
-        {"smooth_softmax": 1},
+        (False, {}),
+        (True, {"do_rotary": 1}),
+        (False, {"do_rotary": 1, "rotary_interleaved": 1, "scale": 0.2}),
+        (True, {"local_window_size": 3}),
+        (False, {"softcap": 2.0}),
+        (True, {"smooth_softmax": 1}),
     ],
 )
-@pytest.mark.parametrize("run_time", [False, True])
-def test_group_query_attention_decodes(attributes, run_time):
+def test_group_query_attention_decodes(run_time, attributes):
     operands = group_query(1, 6, [6, 3], 7, **attributes)
     constants = () if run_time else (6,)
     check("GroupQueryAttention", operands, {"num_heads": N, "kv_num_heads": G} | attributes,

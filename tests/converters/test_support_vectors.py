@@ -30,8 +30,11 @@ def machine(counts, **more):
     }
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("counts", [[2, 1], [2, 1, 2], [1, 3, 1, 2]])
+@pytest.mark.parametrize(
+    "counts, transform",
+    [*(([2, 1], transform) for transform in TRANSFORMS), ([2, 1, 2], "SOFTMAX"),
+     ([1, 3, 1, 2], "NONE")],
+)  # fmt: skip
 def test_classifier(counts, transform):
     x = RNG.normal(size=(7, 3)).astype("float32")
     check("SVMClassifier", [x], machine(counts, post_transform=transform), outputs=2)
@@ -58,7 +61,8 @@ def test_linear_classifier(transform):
 def test_regressor(kernel):
     x = RNG.normal(size=(5, 3)).astype("float32")
     attributes = {"n_supports": 4, "support_vectors": numbers(4, 3), "coefficients": numbers(4),
-                  "rho": [0.5], "kernel_type": kernel, "kernel_params": [0.3, 0.2, 3.0]}  # fmt: skip
+                  "rho": [0.5], "kernel_type": kernel,
+                  "kernel_params": [0.3, 0.2, 3.0]}  # fmt: skip
     check("SVMRegressor", [x], attributes, types=["float32"])
 
 
