@@ -7,6 +7,7 @@ writers of one entry write the same: each writes a file of its own, and the last
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
 import os
@@ -18,7 +19,6 @@ import onnx_ir as ir
 import tvm
 from tvm.ir.transform import PassContext
 
-from . import frontend
 from ._version import __version__
 from .errors import BuildError, OutputPathError, TargetError
 from .executors.artifact import FORMAT
@@ -119,7 +119,7 @@ def _content(model: ir.Model) -> Iterator[bytes]:
 @once
 def _own_code() -> str:
     """A digest of this package: between releases its version says too little."""
-    folders = Path(__file__).parent, Path(frontend.__file__).parent
+    folders = Path(__file__).parent, Path(inspect.getfile(tensors)).parent
     files = sorted(path for folder in folders for path in folder.rglob("*.[pch]*"))
     return _digest(*(path.read_bytes() for path in files if path.suffix in (".py", ".c", ".h")))
 

@@ -162,7 +162,8 @@ def _write_weights(path: Path, model: Interface, weights: np.ndarray) -> None:
     header = _MAGIC + struct.pack("<3Q", *model.checksum)
     with path.open("wb") as file:
         file.write(header.ljust(ALIGNMENT, b"\0"))
-        file.write(weights)
+        file.flush()
+        weights.tofile(file)
 
 
 def _write_texts(folder: Path, model: Interface, executor: StaticExecutor, format: str) -> None:
