@@ -149,3 +149,19 @@ def test_a_kernel_that_mixes_channels_is_not_lifted():
 def test_a_module_without_convolution_is_left_alone():
     before = module_of(relax.op.nn.relu)
     tvm.ir.assert_structural_equal(blocked_layout(LLVM)(before), before)
+
+
+def test_scalars_beside_a_blocked_tensor():
+    """The scalar is the result of a kernel, so that it stays an operand of rank 0."""
+    shape = (1, 16, 5, 6)
+    model = conv_network(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+            helper.make_node("ReduceMax", ["x"], ["top"], keepdims=0),
+            helper.make_node("Less", ["c", "top"], ["low"]),
+            helper.make_node("Where", ["low", "c", "top"], ["y"]),
+        ],
+        shape,
+        {"w": (16, 16, 3, 3)},
+    )
+    check_model(model, feeds(shape), opt_levels=(2, 3), rtol=1e-4, atol=1e-5)

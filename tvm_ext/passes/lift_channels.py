@@ -102,8 +102,10 @@ def _with_plain_indices(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
         return tirx.BufferLoad(node.source, [*node.indices[:-1], lane(node.indices[-1])])
 
     def region(node: TensorRegion) -> TensorRegion:
+        if not _is_blocked(node.source, lanes):  # it may have no axes at all
+            return node
         *outer, last = node.region
-        if not _is_blocked(node.source, lanes) or not is_one(last.extent):
+        if not is_one(last.extent):
             return node
         return tirx.BufferRegion(node.source, [*outer, Range.from_min_extent(lane(last.min), 1)])
 
