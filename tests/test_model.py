@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -271,3 +272,9 @@ def test_winograd_counts_the_operations_that_run():
     )
     # 36 multiplications for 4 x 4 outputs instead of 144, and the transforms.
     assert direct / 4 < kernel.flops < direct / 3
+
+
+def test_threads_may_build_at_once():
+    with ThreadPoolExecutor(4) as pool:
+        built = list(pool.map(lambda k: convert_and_build(network(str(k)), "llvm"), range(1, 5)))
+    assert [model.outputs[0].shape[0] for model in built] == [1, 2, 3, 4]

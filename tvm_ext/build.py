@@ -1,6 +1,7 @@
 """From an ONNX model to a compiled one."""
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -89,6 +90,10 @@ def convert_and_build(
     return Cache(cache).fetch(key, lambda: _build(source, steps, shapes, limits))
 
 
+# TVM's BlockBuilder keeps what it is building in a variable of the process.
+_ONE_BUILD = threading.RLock()
+
+
 def _build(
     model: object,
     steps: pipeline.Pipeline,
@@ -96,7 +101,7 @@ def _build(
     limits: Limits | None,
 ) -> CompiledModel:
     resolved = steps.target
-    with progress(len(steps.steps) + 1) as advance:
+    with _ONE_BUILD, progress(len(steps.steps) + 1) as advance:
         conversion = import_model(model, steps, shapes, limits, advance)
         module, provenance = conversion.module, Provenance(conversion.origin)
         sources, facts = {"import": module.script()}, {}

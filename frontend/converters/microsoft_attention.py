@@ -172,7 +172,7 @@ def _with_zeros(bb, x):
 
 
 def _rotated(bb, x, cos, sin, positions, interleaved):
-    positions = bb.emit_te(ops.positions_inside, cast(bb, positions, "int64"), cos)
+    positions = cast(bb, positions, "int64")
     return bb.emit_te(rotation.rotary_embedding, x, cos, sin, positions, 2 * bb.shape(cos)[1],
                       bool(interleaved))  # fmt: skip
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.oracle import check_node
+from tests.oracle import check_node, node_model
+from tvm_ext import convert_and_build
 
 RNG = np.random.default_rng(0)
 
@@ -54,6 +55,17 @@ def test_rotary_embedding(interleaved, rotated):
     positions = RNG.integers(0, 9, (2, 5))
     check_node("RotaryEmbedding", [x, data(9, width), data(9, width), positions],
                {"interleaved": interleaved, "rotary_embedding_dim": rotated})  # fmt: skip
+
+
+def test_positions_out_of_range_read_no_foreign_memory():
+    x, cos, sin = data(1, 1, 3, 4), data(5, 2), data(5, 2)
+    model = node_model("RotaryEmbedding", [x, cos, sin, np.zeros((1, 3), "int64")])
+    compiled = convert_and_build(model, "llvm")
+
+    def run(*positions):
+        return compiled(x, cos, sin, np.array([positions], "int64"))
+
+    np.testing.assert_array_equal(run(-(1 << 40), 5, 1 << 40), run(0, 4, 4))
 
 
 def test_rotary_embedding_of_flat_heads():

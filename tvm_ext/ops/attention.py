@@ -71,16 +71,20 @@ def rotary_embedding(x, cos, sin, positions, rotated, interleaved):
 
     ``cos`` and ``sin`` are ``[B, S, rotated / 2]``, or ``[P, rotated / 2]`` indexed by
     ``positions[B, S]``. Pairs are neighbours if ``interleaved``, else halves apart. Computed in
-    float32 for narrow floats; shape and type of ``x``.
+    float32 for narrow floats; shape and type of ``x``. A position out of range takes the nearest
+    row.
     """
     half = rotated // 2
     dtype = "float32" if str(x.dtype) in ("float16", "bfloat16") else x.dtype
+
+    def row(b, s):
+        return tirx.max(tirx.min(positions(b, s), cos.shape[0] - 1), 0)
 
     def element(b, h, s, d):
         pair = tirx.floordiv(d, 2) if interleaved else tirx.floormod(d, half)
         second = tirx.floormod(d, 2) == 1 if interleaved else d >= half
         first = tirx.Select(second, d - (1 if interleaved else half), d)
-        where = (b, s, pair) if positions is None else (positions(b, s), pair)
+        where = (b, s, pair) if positions is None else (row(b, s), pair)
 
         def rotate():
             c, z = cos(*where).astype(dtype), sin(*where).astype(dtype)

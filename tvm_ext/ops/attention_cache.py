@@ -7,7 +7,7 @@ come behind those that it had, or at its start where the S are all (then some ma
 from tvm import te, tirx
 
 __all__ = [
-    "cache_extent", "cache_mask", "cache_positions", "key_padding", "positions_inside",
+    "cache_extent", "cache_mask", "cache_positions", "key_padding",
     "updated_cache",
 ]  # fmt: skip
 
@@ -44,15 +44,6 @@ def cache_positions(lengths, count, limit):
         return tirx.max(tirx.min(_start(lengths, b, count) + s, limit - 1), 0)
 
     return te.compute((lengths.shape[0], count), position, "cache_positions")
-
-
-def positions_inside(positions, table):
-    """``positions[B, S]`` as rows of ``table[P, ...]``: out of range, the nearest row."""
-
-    def nearest(*i):
-        return tirx.max(tirx.min(positions(*i), table.shape[0] - 1), 0)
-
-    return te.compute(positions.shape, nearest, "positions_inside")
 
 
 def cache_mask(lengths, sink, heads, count, extent, causal, window, dtype):
