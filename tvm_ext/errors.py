@@ -17,6 +17,7 @@ __all__ = [
     "PluginError",
     "RemovedError",
     "RemovedModuleError",
+    "RunError",
     "TargetError",
     "TvmExtError",
     "UnsupportedNode",
@@ -73,6 +74,10 @@ class TargetError(TvmExtError, ValueError):
 
 class BuildError(TvmExtError, RuntimeError):
     """The compiler failed on a converted model; the message names the phase."""
+
+
+class RunError(TvmExtError, RuntimeError):
+    """A kernel gave up in the middle of a run; the message has its code."""
 
 
 class PluginError(TvmExtError, ValueError):

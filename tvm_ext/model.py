@@ -223,6 +223,7 @@ class CompiledModel:
 
         Raises:
             InputError: a name, dtype, rank or shape does not fit.
+            RunError: a kernel gave up.
         """
         wanted = None if output_names is None else self._output_indices(output_names)
         held = self._executor(self._arrays(feeds))

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BuildError
+from ..errors import BuildError, RunError
 from . import threads
 from .emit import ENTRY
 
 __all__ = ["Library", "fresh_name", "open_bytes"]
+
+_NO_MEMORY = -1  # what kernels return that cannot allocate
 
 _Observer = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_double)
 
@@ -68,6 +70,9 @@ class Library:
         """Fill ``outputs``; ``observe`` gets each kernel's number and seconds when it is done.
 
         ``weights`` and ``arena`` are addresses.
+
+        Raises:
+            RunError: a kernel gave up.
         """
         observer = None if observe is None else _Observer(observe)
         code = self._function(
@@ -78,7 +83,8 @@ class Library:
             ctypes.cast(observer, ctypes.c_void_p) if observer else None,
         )
         if code != 0:
-            raise MemoryError(f"a kernel returned {code}: there is no scratch memory")
+            own = f"a kernel of C code returned {code}"
+            raise RunError("no scratch memory for a kernel" if code == _NO_MEMORY else own)
 
 
 def _addresses(arrays: Sequence[np.ndarray]) -> ctypes.Array:
