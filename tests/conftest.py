@@ -1,12 +1,13 @@
-"""Where the test run keeps compiled models, and what it says at its end."""
+"""What surrounds the test run, and what it says at its end."""
 
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory):
-    """Commands keep what they build in a folder of this run."""
+def surroundings(tmp_path_factory):
+    """Commands keep what they build in a folder of this run; tables have room to print."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "140")
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 

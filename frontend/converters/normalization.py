@@ -20,9 +20,19 @@ _STASH = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}
 def instance_normalization(bb, x, scale, bias, *, epsilon=1e-5):
     if bb.rank(x) < 3:
         raise NotImplementedError(f"rank {bb.rank(x)}, needs [N, C, D1, ...]")
+    x = _of_static_channels(bb, x, scale, bias)
     channels = bb.shape(x)[1]
     scale, bias = (_of_channels(bb, operand, channels) for operand in (scale, bias))
     return bb.emit_te(instance_norm, x, scale, bias, epsilon)
+
+
+def _of_static_channels(bb, x, *operands):
+    """``x``; where only ``operands`` tell how many channels it has, asserted to have them."""
+    batch, channels, *sizes = bb.shape(x)
+    known = [dim for operand in operands for dim in bb.shape(operand) if isinstance(dim, int)]
+    if isinstance(channels, int) or not known:
+        return x
+    return bb.match(x, [batch, known[0], *sizes])
 
 
 def _of_channels(bb, operand, channels):

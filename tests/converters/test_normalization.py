@@ -3,8 +3,10 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import parser
 
-from tests.oracle import check_node
+from tests.oracle import check_model, check_node
+from tvm_ext import convert_and_build
 
 RNG = np.random.default_rng(0)
 
@@ -146,3 +148,17 @@ def test_deprecated_versions_are_served():
     expected = (groups - groups.mean(2, keepdims=True)) / spread * scale[:, None] + bias[:, None]
     check_node("GroupNormalization", [x, scale, bias], {"num_groups": 3}, opset=18,
                expected=[expected.reshape(x.shape)], opt_levels=(0, 3))  # fmt: skip
+
+
+@pytest.mark.parametrize("opt_level", [0, 2])
+def test_channels_that_only_the_scale_tells(opt_level):
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, c, h, w] x) => (float[n, c, h, w] y) <float[3] s = {1, 2, 3}> {
+            r = Relu(x)  i = InstanceNormalization(r, s, s)  y = Add(i, r)
+        }
+    """)
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 4), "float32")
+    check_model(model, {"x": x}, opt_levels=[opt_level])
+    with pytest.raises(RuntimeError):
+        convert_and_build(model, "llvm", opt_level=opt_level)(x[:, :2])
