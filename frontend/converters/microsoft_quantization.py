@@ -31,18 +31,19 @@ def dequantize_linear_ms(bb, x, x_scale, x_zero_point=None, *, axis=1):
 def qlinear_add(bb, a, a_scale, a_zero_point, b, b_scale, b_zero_point, c_scale,
                 c_zero_point=None):  # fmt: skip
     pair = ((a, a_scale, a_zero_point), (b, b_scale, b_zero_point))
-    a, b = (dequantize_linear(bb, *quantized) for quantized in pair)
-    y = emit_broadcast(bb, relax.op.add, arithmetic.add, a, b)
-    return _quantized(bb, y, c_scale, c_zero_point, pair[0][0])
+    return _of_pair(bb, relax.op.add, arithmetic.add, pair, c_scale, c_zero_point)
 
 
 @microsoft("QLinearMul")
 def qlinear_mul(bb, a, a_scale, a_zero_point, b, b_scale, b_zero_point, c_scale,
                 c_zero_point=None):  # fmt: skip
     pair = ((a, a_scale, a_zero_point), (b, b_scale, b_zero_point))
+    return _of_pair(bb, relax.op.multiply, arithmetic.mul, pair, c_scale, c_zero_point)
+
+
+def _of_pair(bb, op, compute, pair, scale, zero_point):
     a, b = (dequantize_linear(bb, *quantized) for quantized in pair)
-    y = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, a, b)
-    return _quantized(bb, y, c_scale, c_zero_point, pair[0][0])
+    return _quantized(bb, emit_broadcast(bb, op, compute, a, b), scale, zero_point, pair[0][0])
 
 
 @microsoft("QLinearSigmoid")

@@ -118,10 +118,6 @@ class Family:
         return Sample(tuple(arrays), attributes, tuple(symbolic))
 
 
-def _dims(text: str) -> tuple[str, ...]:
-    return tuple(dim.strip() for dim in text.split(",") if dim.strip())
-
-
 def array_of(random: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
     """Floats standard normal; integers and bools 0 or 1, so that they may be indices."""
     if np.dtype(dtype).kind in "biu":

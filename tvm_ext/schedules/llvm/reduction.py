@@ -130,19 +130,6 @@ def keep_on_stack(sch: Schedule, blocks: list[SBlockRV], rows: int) -> None:
                 sch.set_scope(block, k, "local")
 
 
-def fuse_first(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> LoopRV:
-    """One loop, the first of the block, from ``loops``."""
-    if loops:
-        sch.reorder(*loops)
-        row = sch.fuse(*loops)
-    else:
-        row = sch.add_unit_loop(block)
-    others = [loop for loop in sch.get_loops(block) if not sch.get(loop).same_as(sch.get(row))]
-    if others:
-        sch.reorder(row, *others)
-    return row
-
-
 def lane_axis(found: list[Axis], facts: Walk, machine: Machine) -> Axis | None:
     """The axis to walk in vectors: contiguous in the loads, and in the store if it is spatial.
 
