@@ -1,5 +1,6 @@
 """ONNX to Relax: load, rewrite, convert."""
 
+from .declared import check_declared
 from .graph import Conversion, convert
 from .limits import Limits
 from .load import load
@@ -12,6 +13,7 @@ __all__ = [
     "TABLE",
     "Conversion",
     "Limits",
+    "check_declared",
     "convert",
     "converter",
     "load",

@@ -1,7 +1,10 @@
 """What a model declares of its values, and whether the conversion agrees."""
 
+from itertools import chain
+
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 from tvm import relax
 
 from tvm_ext.errors import ModelError
@@ -9,8 +12,37 @@ from tvm_ext.ops.narrow import STORAGE
 
 from .builder import Builder
 from .limits import check_value
+from .rewrites.infer import without_misjudged
+from .traverse import nodes
 
-__all__ = ["checked", "dtype_of"]
+__all__ = ["check_declared", "checked", "dtype_of"]
+
+
+def check_declared(model: ir.Model) -> None:
+    """Compare what ``model`` declares of its values with what onnx infers without that.
+
+    Rewrites trust the declared types and take values away, so this comes before them; what only
+    converters know is compared by :func:`checked`.
+
+    Raises:
+        ModelError: a contradiction; names the value and the operator that gives it.
+    """
+    inferred = model.clone()
+    for node, _ in nodes(inferred.graph):
+        for value in node.outputs:
+            if isinstance(value.type, ir.TensorType):
+                value.type = value.shape = None
+    with without_misjudged(inferred):
+        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(inferred)
+    for graph, other in zip(model.graphs(), inferred.graphs(), strict=True):
+        values = chain.from_iterable(node.outputs for node in graph)
+        found = chain.from_iterable(node.outputs for node in other)
+        for value, result in zip(values, found, strict=True):
+            if isinstance(value.type, ir.TensorType) and isinstance(result.type, ir.TensorType):
+                if value.dtype != result.dtype:
+                    raise _contradiction(value, value.dtype, result.dtype)
+                if value.shape is not None and result.shape is not None:
+                    _check_shape(value, list(value.shape), list(result.shape))
 
 
 def dtype_of(dtype: ir.DataType | None, name: str | None) -> str:
@@ -57,10 +89,7 @@ def _check_element(builder: Builder, value: ir.Value, result: relax.Expr) -> Non
     if STORAGE.get(declared) == given:  # what only moves elements does not ask what they are
         builder.of_element(result, declared)
     elif declared != given:
-        raise ModelError(
-            f"value {value.name!r} is declared {value.dtype}, "
-            f"but {value.producer().op_type} gives {given}"
-        )
+        raise _contradiction(value, value.dtype, given)
 
 
 def _check_shape(value: ir.Value, declared: list | None, inferred: list) -> None:
@@ -71,7 +100,11 @@ def _check_shape(value: ir.Value, declared: list | None, inferred: list) -> None
         for d, i in zip(declared, inferred, strict=True)
     )
     if contradiction:
-        raise ModelError(
-            f"value {value.name!r} is declared {value.shape}, "
-            f"but {value.producer().op_type} gives {inferred}"
-        )
+        raise _contradiction(value, declared, inferred)
+
+
+def _contradiction(value: ir.Value, declared: object, given: object) -> ModelError:
+    return ModelError(
+        f"value {value.name!r} is declared {declared}, "
+        f"but {value.producer().op_type} gives {given}"
+    )

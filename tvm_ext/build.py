@@ -15,7 +15,7 @@ from . import pipeline, targets
 from .cache import Cache, key_of
 from .errors import BuildError, OptionError, TargetError, TvmExtError
 from .executors.choice import build_executor
-from .frontend import Conversion, Limits, convert, load, mark_nodes, specialise
+from .frontend import Conversion, Limits, check_declared, convert, load, mark_nodes, specialise
 from .kernel_facts import kernel_facts
 from .model import CompiledModel, TensorInfo
 from .progress import Advance, progress, silent
@@ -189,6 +189,7 @@ def import_model(
     """The import phase of ``steps``: load, rewrite, convert to Relax. Compiles nothing."""
     source = load(model, limits)
     specialise(source, shapes)
+    check_declared(source)
     mark_nodes(source)
     for step in steps.phase("import"):
         advance(step.name)
