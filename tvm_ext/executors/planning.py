@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,9 @@ def plan(module: IRModule) -> tuple[Plan, np.ndarray]:
     arena = [slot for slot in walk.arena if slot.kind == "arena"]
     weights = _adjacent(walk.weights)
     live_bytes = _peak(arena, end)
+    arena_bytes = _place(arena, live_bytes)
     kernels = tuple(walk.kernels)
-    return Plan(kernels, inputs, outputs, weights.size, _place(arena), live_bytes), weights
+    return Plan(kernels, inputs, outputs, weights.size, arena_bytes, live_bytes), weights
 
 
 def _adjacent(weights: Mapping[Slot, np.ndarray]) -> np.ndarray:
@@ -149,11 +150,34 @@ def _tensor(ty: object) -> tuple[tuple[int, ...], str]:
     return tuple(int(dim) for dim in dims), str(ty.dtype.dtype)
 
 
-def _place(slots: list[Slot]) -> int:
-    """Give each slot an offset: largest first, best fit between what is alive beside it."""
+_TRIES = 32
+
+
+def _place(slots: list[Slot], bound: int) -> int:
+    """Give each slot an offset; the bytes of all, which are ``bound`` at least.
+
+    The largest slots are placed first. Where that wastes memory, it is tried again with those
+    first that ended above the bound: usually they want a place that smaller ones do not need.
+    """
+    order = sorted(slots, key=lambda s: (-s.nbytes, s.live[0]))
+    best, offsets = -1, [0] * len(slots)
+    for _ in range(_TRIES):
+        total = _lay(order)
+        if best < 0 or total < best:
+            best, offsets = total, [slot.offset for slot in slots]
+        if total <= bound:
+            break
+        order.sort(key=lambda s: s.offset + aligned(s.nbytes) <= bound)
+    for slot, offset in zip(slots, offsets, strict=True):
+        slot.offset = offset
+    return best
+
+
+def _lay(order: Sequence[Slot]) -> int:
+    """Place slots one after the other, each where it fits best between what is alive beside it."""
     placed: list[Slot] = []
     total = 0
-    for slot in sorted(slots, key=lambda s: (-s.nbytes, s.live[0])):
+    for slot in order:
         size, cursor, best = aligned(slot.nbytes), 0, None
         neighbours = sorted((s for s in placed if _overlap(s, slot)), key=lambda s: s.offset)
         for other in neighbours:
