@@ -136,7 +136,7 @@ def _table(commands: Sequence[Command]) -> np.ndarray:
 def _library() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(prefix="npu_") as folder:
         path = Path(folder, "npu.so")
-        command = [compiler(), "-std=c11", "-O2", "-fPIC", "-shared", "-o", str(path)]
+        command = [*compiler(), "-std=c11", "-O2", "-fPIC", "-shared", "-o", str(path)]
         subprocess.run([*command, str(DEVICE / "npu.c"), "-lm"], check=True)
         library = ctypes.CDLL(str(path))
     pointer, size = ctypes.c_void_p, ctypes.c_size_t

@@ -93,7 +93,7 @@ def test_regions_on_many_threads(tmp_path, sanitizer):
     source.write_text(MAIN)
     flags = [f"-fsanitize={sanitizer}", "-DSANITIZED"] if sanitizer else ["-O2"]
     flags += ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", f"-I{RUNTIME}"]
-    command = [compiler(), *flags, source, RUNTIME / "tvmx.c", "-lpthread", "-o", program]
+    command = [*compiler(), *flags, source, RUNTIME / "tvmx.c", "-lpthread", "-o", program]
     built = subprocess.run(command, capture_output=True, text=True)
     if sanitizer and "cannot find" in built.stderr:
         pytest.skip("this compiler has no sanitizer runtime")
@@ -106,7 +106,7 @@ def test_regions_on_many_threads(tmp_path, sanitizer):
 def test_a_build_without_threads(tmp_path):
     object_ = tmp_path / "tvmx.o"
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-DTVMX_SINGLE_THREAD", "-c"]
-    subprocess.run([compiler(), *flags, RUNTIME / "tvmx.c", "-o", object_], check=True)
+    subprocess.run([*compiler(), *flags, RUNTIME / "tvmx.c", "-o", object_], check=True)
     if shutil.which("nm"):
         names = subprocess.run(["nm", object_], capture_output=True, text=True, check=True).stdout
         assert "pthread" not in names

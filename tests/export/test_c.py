@@ -58,7 +58,7 @@ def compiled(folder, sources, *flags, libraries=("libmy_net_1.a",), language=C):
             files[-1].write_text(source)
         else:
             files.append(folder / source)
-    compile_ = [shutil.which("g++") if language is not C else compiler()]
+    compile_ = [shutil.which("g++")] if language is not C else compiler()
     command = [*compile_, *language, f"-I{folder}", *files, *(folder / lib for lib in libraries)]
     done = subprocess.run(
         [*map(str, command), *flags, "-lm", "-lpthread", "-o", str(program)],

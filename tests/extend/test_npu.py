@@ -239,7 +239,7 @@ def sanitized(*arguments):
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program")
         checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
-        command = [compiler(), "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{DEVICE}", *checks]
+        command = [*compiler(), "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{DEVICE}", *checks]
         command += ["-o", str(program), *map(str, arguments), "-lm", "-lpthread"]
         subprocess.run(command, check=True)
         done = subprocess.run([program], capture_output=True, text=True)

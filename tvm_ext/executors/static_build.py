@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.target import Target
 
@@ -19,7 +21,7 @@ from .c_abi import build_c_abi, calls_tvm
 from .c_code import c_sources, is_c_code
 from .cpu import CpuNeeds
 from .cpu_features import needs_of
-from .emit import entry_source, kernel_symbol
+from .emit import ENTRY, entry_source, kernel_symbol
 from .plan import Plan
 from .planning import NotStatic, plan
 from .static import StaticExecutor
@@ -34,10 +36,12 @@ _TEXTS = {"llvm": "ll", "asm": "asm"}
 class Program:
     """What a library is made of: a plan, compiled kernels, and the C files of the others.
 
-    ``scratch_bytes`` is what each thread needs at most beside the arena.
+    ``tag`` is in the names of kernels, and of no other program's; ``scratch_bytes`` is what each
+    thread needs at most beside the arena.
     """
 
     plan: Plan
+    tag: str
     needs: CpuNeeds
     kernels: tvm.runtime.Module
     scratch_bytes: int
@@ -65,8 +69,9 @@ class Program:
             link_shared(library, *self.write(Path(folder)), self.triple)
             return np.frombuffer(library.read_bytes(), np.uint8)
 
-    def write(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        """Write what is linked into ``folder``: object files, and C files.
+    def write(self, folder: Path, entry: str = ENTRY) -> tuple[list[Path], list[Path]]:
+        """Write what is linked into ``folder``: object files, and C files. The function that runs
+        the plan is called ``entry``.
 
         Raises:
             BuildError: they cannot be written.
@@ -77,7 +82,7 @@ class Program:
         except RuntimeError as error:
             raise BuildError(f"cannot write the kernels: {error}") from error
         texts = []
-        for number, text in enumerate([entry_source(self.plan), *self.code]):
+        for number, text in enumerate([entry_source(self.plan, self.tag, entry), *self.code]):
             texts.append(folder / f"source{number}.c")
             texts[-1].write_text(text)
         return [compiled], texts
@@ -85,7 +90,7 @@ class Program:
     def sources(self) -> dict[str, str]:
         """The C function that calls the kernels, and those in C; the others as LLVM IR and as
         assembly."""
-        text = {"c": "\n".join([entry_source(self.plan), *self.code])}
+        text = {"c": "\n".join([entry_source(self.plan, self.tag), *self.code])}
         with self._compiler:
             return text | {name: self.kernels.inspect_source(kind) for name, kind in _TEXTS.items()}
 
@@ -99,21 +104,29 @@ def build_static(module: IRModule, target: Target) -> StaticExecutor:
     """
     planned, weights = plan(lower_views(module))
     used = {kernel.symbol for kernel in planned.kernels}
-    kernels = {
-        kernel_symbol(gv.name_hint): f
+    scheduled = {
+        gv.name_hint: f
         for gv, f in module.functions_items()
         if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
     }
+    tag = _tag(scheduled, target)
+    kernels = {kernel_symbol(name, tag): f for name, f in scheduled.items()}
     compiled = {name: f for name, f in kernels.items() if not is_c_code(f)}
     if any(map(calls_tvm, compiled.values())):
         raise NotStatic("a kernel that calls TVM")
     named = {name: f.with_attr("global_symbol", name) for name, f in compiled.items()}
     program = Program(
-        planned, needs_of(target), *build_c_abi(IRModule(named), target), c_sources(kernels)
+        planned, tag, needs_of(target), *build_c_abi(IRModule(named), target), c_sources(kernels)
     )
     if not program.needs.foreign:
         program.linked()
     return StaticExecutor(planned, program.needs, weights, program)
+
+
+def _tag(kernels: Mapping[str, tirx.PrimFunc], target: Target) -> str:
+    """Eight digits that differ between programs, and not from build to build."""
+    hashes = [f"{name}:{tvm_ffi.structural_hash(f)}" for name, f in sorted(kernels.items())]
+    return hashlib.sha256("\n".join([str(target), *hashes]).encode()).hexdigest()[:8]
 
 
 def lower_views(module: IRModule) -> IRModule:

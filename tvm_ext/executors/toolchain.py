@@ -1,37 +1,62 @@
-"""The C compiler and linker of this machine."""
+"""C compilers and linkers: of this machine, and of others from the system or from ``ziglang``."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BuildError
 
-__all__ = ["RUNTIME", "archive", "compile_c", "compiler", "join_objects", "link_shared"]
+__all__ = [
+    "RUNTIME",
+    "archive",
+    "compile_c",
+    "compiler",
+    "has_shared_libraries",
+    "join_objects",
+    "link_shared",
+    "run_tool",
+    "shared_linker",
+]
 
 RUNTIME = Path(__file__).parent / "runtime"
 
-_FLAGS = ("-std=c11", "-O2", "-fPIC", f"-I{RUNTIME}")
+_FLAGS = ("-std=c11", "-O2", f"-I{RUNTIME}")
 _CANDIDATES = ("cc", "gcc", "clang")
 
 
-def compiler(triple: str | None = None) -> str:
-    """The C compiler: ``$CC``, else the first of cc, gcc and clang; for ``triple``, its gcc.
+def compiler(triple: str | None = None) -> list[str]:
+    """The command of a C compiler: ``$CC``, else the first of cc, gcc and clang; for another
+    machine, as LLVM writes its ``triple``, its gcc or that of the package ziglang.
 
     Raises:
         BuildError: there is none.
     """
     if triple is not None:
-        if shutil.which(f"{triple}-gcc"):
-            return f"{triple}-gcc"
-        raise BuildError(
-            f"cannot link the kernels for {triple}: no compiler {triple}-gcc is on the PATH"
-        )
+        return _system_tool("gcc", triple) or [*_zig("cc", triple), "-target", _zig_machine(triple)]
     for name in (os.environ.get("CC"), *_CANDIDATES):
         if name and shutil.which(name):
-            return name
+            return [name]
     raise BuildError("no C compiler: install gcc or clang, or name one by the variable CC")
+
+
+def has_shared_libraries(triple: str | None) -> bool:
+    """Whether programs of that machine load libraries; WebAssembly does not."""
+    return triple is None or not triple.startswith("wasm")
+
+
+def shared_linker(triple: str | None) -> list[str]:
+    """The command that links position-independent code as a shared library.
+
+    Raises:
+        BuildError: there is no compiler, or that machine has no shared libraries.
+    """
+    if not has_shared_libraries(triple):
+        raise BuildError(f"{triple} has no shared libraries: export the model as a C package")
+    return [*compiler(triple), "-fPIC", "-shared"]
 
 
 def link_shared(
@@ -40,6 +65,7 @@ def link_shared(
     sources: Sequence[Path],
     triple: str | None = None,
     exports: Sequence[str] = ("tvmx_*",),
+    flags: Sequence[str] = (),
 ) -> None:
     """Link ``objects`` and compiled C ``sources`` with the runtime as ``library``, for
     this machine or that of ``triple``.
@@ -47,12 +73,12 @@ def link_shared(
     Only the names that match ``exports`` are seen from outside.
 
     Raises:
-        BuildError: there is no compiler, or it fails.
+        BuildError: there is no compiler, it fails, or that machine has no shared libraries.
     """
     names = library.with_suffix(".map")
     names.write_text(f"{{ global: {' '.join(f'{name};' for name in exports)} local: *; }};\n")
-    _run(
-        [compiler(triple), *_FLAGS, "-shared", f"-Wl,-soname,{library.name}"]
+    run_tool(
+        [*shared_linker(triple), *_FLAGS, *flags, f"-Wl,-soname,{library.name}"]
         + [f"-Wl,--version-script={names}", "-Wl,-z,defs", "-Wl,-s", "-o", str(library)]
         + [str(path) for path in (*sources, RUNTIME / "tvmx.c", *objects)]
         + ["-lm", "-lpthread"]
@@ -60,28 +86,33 @@ def link_shared(
     names.unlink()
 
 
-def compile_c(source: Path, triple: str | None = None) -> Path:
+def compile_c(source: Path, triple: str | None = None, flags: Sequence[str] = ()) -> Path:
     """Compile one file of C or assembly; the object file beside it.
 
     Raises:
         BuildError: there is no compiler, or it fails.
     """
     compiled = source.with_suffix(".o")
-    _run([compiler(triple), *_FLAGS, f"-I{source.parent}", "-c", str(source), "-o", str(compiled)])
+    place = ["-fPIC"] if has_shared_libraries(triple) else []
+    command = [*compiler(triple), *_FLAGS, *place, *flags, f"-I{source.parent}"]
+    run_tool([*command, "-c", str(source), "-o", str(compiled)])
     return compiled
 
 
 def join_objects(
     joined: Path, objects: Sequence[Path], keep: Sequence[str], triple: str | None = None
 ) -> None:
-    """One object file of many, in which only the names that match ``keep`` stay global.
+    """One object file of many, in which only the names that match ``keep`` stay global; those of
+    ziglang's linker all do.
 
     Raises:
         BuildError: there are no tools of that kind, or they fail.
     """
-    _run([compiler(triple), "-r", "-nostdlib", "-o", str(joined), *map(str, objects)])
-    kept = [f"--keep-global-symbol={name}" for name in keep]
-    _run([_binary_tool("objcopy", triple), "--wildcard", "--strip-debug", *kept, str(joined)])
+    run_tool([*compiler(triple), "-r", "-nostdlib", "-o", str(joined), *map(str, objects)])
+    objcopy = _binary_tool("objcopy", triple)
+    if objcopy is not None:
+        kept = [f"--keep-global-symbol={name}" for name in keep]
+        run_tool([*objcopy, "--wildcard", "--strip-debug", *kept, str(joined)])
 
 
 def archive(library: Path, objects: Sequence[Path], triple: str | None = None) -> None:
@@ -90,19 +121,55 @@ def archive(library: Path, objects: Sequence[Path], triple: str | None = None) -
     Raises:
         BuildError: there is no ``ar``, or it fails.
     """
-    _run([_binary_tool("ar", triple), "rcsD", str(library), *map(str, objects)])
+    command = _binary_tool("ar", triple) or _zig("ar", str(triple))
+    run_tool([*command, "rcsD", str(library), *map(str, objects)])
 
 
-def _binary_tool(name: str, triple: str | None) -> str:
-    full = name if triple is None else f"{triple}-{name}"
-    if shutil.which(full):
-        return full
-    raise BuildError(f"no {full} on the PATH: it comes with the C compiler's binutils")
+def _binary_tool(name: str, triple: str | None) -> list[str] | None:
+    """A tool of the system's binutils; None where that of ziglang takes its place."""
+    if triple is not None:
+        return _system_tool(name, triple)
+    if shutil.which(name):
+        return [name]
+    raise BuildError(f"no {name} on the PATH: it comes with the C compiler's binutils")
 
 
-def _run(command: Sequence[str]) -> None:
+def _system_tool(name: str, triple: str) -> list[str] | None:
+    full = f"{_gnu_machine(triple)}-{name}"
+    return [full] if shutil.which(full) else None
+
+
+def _zig(tool: str, triple: str) -> list[str]:
+    if importlib.util.find_spec("ziglang") is None:
+        machine = _gnu_machine(triple)
+        system = f"{machine}-gcc (Debian's package gcc-{machine}), or "
+        raise BuildError(
+            f"no C compiler for {triple}: install {system if has_shared_libraries(triple) else ''}"
+            "ziglang (pip install 'tvm_ext[cross]')"
+        )
+    return [sys.executable, "-m", "ziglang", tool]
+
+
+def _gnu_machine(triple: str) -> str:
+    """``arm-linux-gnueabihf`` of ``armv7a-unknown-linux-gnueabihf``."""
+    machine, *rest = triple.split("-")
+    machine = "arm" if machine.startswith("armv") else machine
+    return "-".join([machine, *(part for part in rest if part not in ("unknown", "none", "pc"))])
+
+
+def _zig_machine(triple: str) -> str:
+    machine, *system = _gnu_machine(triple).split("-")
+    return "-".join([machine, *system, *(["gnu"] if system == ["linux"] else [])])
+
+
+def run_tool(command: Sequence[str]) -> None:
+    """Run a compiler or the like.
+
+    Raises:
+        BuildError: it fails; with its first error.
+    """
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         errors = [line for line in lines if "error:" in line]
-        raise BuildError(f"{command[0]} failed: {(errors or lines[-1:])[0]}")
+        raise BuildError(f"{' '.join(command[:4])} failed: {(errors or lines[-1:])[0]}")

@@ -24,7 +24,7 @@ from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .forks import on_live_pool
 from .lowering import TIR_PIPELINE
-from .toolchain import compiler
+from .toolchain import run_tool, shared_linker
 
 __all__ = ["VMExecutor"]
 
@@ -138,7 +138,7 @@ class VMExecutor:
         """
         if self._image is not None:
             return self._image
-        options = {"cc": compiler(self.needs.triple)} if self.needs.foreign else {}
+        options = {"fcompile": self._link_abroad} if self.needs.foreign else {}
         with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
             path = Path(folder, "library.so")
             try:
@@ -146,6 +146,10 @@ class VMExecutor:
             except (RuntimeError, ValueError, OSError) as error:
                 raise BuildError(f"cannot link the kernels: {error}") from error
             return path.read_bytes()
+
+    def _link_abroad(self, library: str, objects: Sequence[str], **options: Any) -> None:
+        command = [*shared_linker(self.needs.triple), *options.get("options", ())]
+        run_tool([*command, "-o", library, *objects])
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         return on_live_pool(self._run, inputs)

@@ -24,7 +24,7 @@ def run_example(folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as work:
         program = Path(work, "main")
         strict = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
-        command = [compiler(), *strict, f"-I{folder}", folder / "main.c", library]
+        command = [*compiler(), *strict, f"-I{folder}", folder / "main.c", library]
         _run([*command, "-lm", "-lpthread", "-o", program], folder)
         _run([program], folder)
 
