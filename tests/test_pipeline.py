@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tvm
 from onnx import helper
 
 from tests.oracle import reference
@@ -100,3 +101,17 @@ def test_a_model_without_a_built_in_compound_is_right(compound, llvm):
     assert compound not in built.sources()["select"]
     (want,) = reference(model, {"x": x})
     np.testing.assert_allclose(built(x), want, rtol=1e-3, atol=1e-3)
+
+
+def test_an_interrupt_inside_tvm_stays_one_and_the_next_build_works(llvm):
+    @tvm.tirx.transform.prim_func_pass(opt_level=0)
+    def interrupted(func, module, context):
+        raise KeyboardInterrupt
+
+    model = text_model("(float[2,3] x) => (float[2,3] y) { y = Relu(x) }", [])
+    steps = pipeline.default(llvm, 3).insert("interrupted", interrupted, after="FuseTIR")
+    with pytest.raises(KeyboardInterrupt):
+        convert_and_build(model, steps=steps)
+    np.testing.assert_array_equal(
+        convert_and_build(model, "llvm")(np.eye(2, 3, dtype="f")), np.eye(2, 3)
+    )

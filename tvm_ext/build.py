@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tvm import IRModule
 from tvm.ir.transform import PassContext
+from tvm_ffi import register_error
 
 from . import pipeline, targets
 from .cache import Cache, key_of
@@ -25,6 +26,9 @@ from .verify import EachPass
 __all__ = ["convert_and_build", "import_model", "leave_out", "run_phase"]
 
 Program = TypeVar("Program")  # an onnx_ir model, or a module
+
+# So that Ctrl-C in Python called from TVM comes back as it is, not as a nameless RuntimeError.
+register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 
 def convert_and_build(
