@@ -203,9 +203,9 @@ def test_other_formats_and_versions_are_told_apart(saved, tmp_path, monkeypatch)
     with pytest.raises(OutputPathError, match=r"format 2.*build the model again"):
         tvm_ext.load(tmp_path / "old.tvmx")
     other = bytearray(saved[1].read_bytes())
-    other[-8] = 4
+    other[-8] = 5
     (tmp_path / "new.tvmx").write_bytes(other)
-    with pytest.raises(OutputPathError, match=r"format 4.*reads format 3"):
+    with pytest.raises(OutputPathError, match=r"format 5.*reads format 4"):
         tvm_ext.load(tmp_path / "new.tvmx")
     with monkeypatch.context() as patch:
         patch.setattr(tvm, "__version__", "9.9")

@@ -1,5 +1,6 @@
 """C packages: they compile without a warning, run, and refuse what is wrong."""
 
+import pickle
 import re
 import shutil
 import subprocess
@@ -460,15 +461,31 @@ def test_what_cannot_be_exported_says_why(tmp_path):
     with pytest.raises(OptionError, match=r"give sizes by shapes= .*x: float32\[n\]"):
         tvm_ext.export(symbolic, tmp_path / "out")
     built = convert_and_build(SUM, "llvm")
-    built.save(tmp_path / "m.so")
-    with pytest.raises(OptionError, match="loaded model"):
-        tvm_ext.export(tvm_ext.load(tmp_path / "m.so"), tmp_path / "out")
     with pytest.raises(OptionError, match=r"built already: no \['opt_level'\]"):
         tvm_ext.export(built, tmp_path / "out", opt_level=1)
     for wrong in {"format": "cobol"}, {"weights": "nowhere"}:
         with pytest.raises(OptionError, match="not '"):
             tvm_ext.export(built, tmp_path / "out", **wrong)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kept", ["file", "pickle", "cache"])
+def test_a_loaded_model_is_exported_as_the_one_that_was_built(tmp_path, kept):
+    built = convert_and_build(NET, "llvm", cache=tmp_path / "cache")
+    built.save(tmp_path / "m.so")
+    loaded = {
+        "file": lambda: tvm_ext.load(tmp_path / "m.so"),
+        "pickle": lambda: pickle.loads(pickle.dumps(built)),
+        "cache": lambda: convert_and_build(NET, "llvm", cache=tmp_path / "cache"),
+    }[kept]()
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for model, folder in zip((built, loaded), folders, strict=True):
+        tvm_ext.export(model, folder, "c++", name="net", weights="file")
+    run_example(folders[1])
+    names = sorted(path.name for path in folders[0].iterdir())
+    assert names == sorted(path.name for path in folders[1].iterdir())
+    for name in names:
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):

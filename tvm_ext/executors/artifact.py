@@ -1,9 +1,10 @@
 """A compiled model as one file: a shared library, and behind it all that is no code.
 
-Layout: the library; the weights, at a multiple of ``ALIGNMENT``; the compressed texts of the
-program; the header as JSON, which says where these are; a footer of fixed size, which ends with
-``MAGIC``. The library of a static model is opened as it lies there, and weights are mapped, not
-read: a page costs memory when a kernel first touches it, and processes share it.
+Layout: the library; the weights, at a multiple of ``ALIGNMENT``; compressed, what the library was
+linked from, and the texts of the program; the header as JSON, which says where these are; a footer
+of fixed size, which ends with ``MAGIC``. The library of a static model is opened as it lies there,
+and weights are mapped, not read: a page costs memory when a kernel first touches it, and processes
+share it.
 
 Part of what loading a model needs: nothing here imports TVM but for models that run on it.
 """
@@ -19,6 +20,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,7 +30,8 @@ from .._version import __version__
 from ..errors import OutputPathError, TvmExtError
 from .cpu import CpuNeeds
 from .library import Library, fresh_name
-from .plan import ALIGNMENT
+from .parts import Parts, packed, unpacked
+from .plan import ALIGNMENT, Plan
 from .saved_plan import plan_as_json, plan_from_json
 from .static import StaticExecutor
 
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Saved", "dumps", "is_artifact", "loads", "read", "write"]
 
 MAGIC = b"tvm_ext"
-FORMAT = 3
+FORMAT = 4
 # The header's SHA-256 and its length, the format, the magic.
 _FOOTER = hashlib.sha256().digest_size + 8 + 1 + len(MAGIC)
 
@@ -56,16 +59,26 @@ class Saved:
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """The library in a file, and what it was made from as compressed text."""
+    """The library in a file, and, compressed, what it was made from."""
 
     library: Section
     texts: Section
+    plan: Plan
+    needs: CpuNeeds
+    packed: Section
 
     def linked(self) -> Section:
         return self.library
 
+    def parts(self) -> Parts:
+        return unpacked(self.packed, self.plan, self.needs)
+
     def sources(self) -> dict[str, str]:
-        return json.loads(zlib.decompress(self.texts))
+        return _texts(self.texts)
+
+
+def _texts(section: Section) -> dict[str, str]:
+    return json.loads(zlib.decompress(section))
 
 
 def write(
@@ -153,7 +166,7 @@ def _parts(
     sections = {"library": executor.linked()}
     if isinstance(executor, StaticExecutor):
         header["plan"] = plan_as_json(executor.plan)
-        sections["weights"] = executor.weights
+        sections |= {"weights": executor.weights, "parts": packed(executor.parts())}
     else:
         header |= executor.requirements()
     sections["texts"] = zlib.compress(json.dumps(sources).encode())
@@ -182,15 +195,16 @@ def _read(file: IO[bytes], name: str, verify: bool) -> Saved:
     needs = CpuNeeds(header["needs"]["triple"], tuple(header["needs"]["features"]))
     needs.check()
     executor: StaticExecutor | VMExecutor
-    kept = _Kept(sections["library"], sections["texts"])
+    library, texts = sections["library"], sections["texts"]
     if "plan" in header:
         plan = plan_from_json(header["plan"])
+        kept = _Kept(library, texts, plan, needs, sections["parts"])
         executor = StaticExecutor(plan, needs, sections["weights"], kept, _opened(file))
     else:
         from .vm import VMExecutor
 
-        executor = VMExecutor.open(sections["library"], name, needs, header)
-    return Saved(executor, header["interface"], kept.sources)
+        executor = VMExecutor.open(library, name, needs, header)
+    return Saved(executor, header["interface"], partial(_texts, texts))
 
 
 def _mapped(file: IO[bytes]) -> np.ndarray:

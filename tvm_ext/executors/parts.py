@@ -21,7 +21,8 @@ __all__ = ["Parts", "packed", "unpacked"]
 class Parts:
     """A plan, the compiled kernels as an object file, and the C files of the others.
 
-    ``tag`` is in the names of its kernels; ``scratch_bytes`` is what each thread needs at most beside the arena.
+    ``tag`` is in the names of its kernels; ``scratch_bytes`` is what each thread needs at most
+    beside the arena.
     """
 
     plan: Plan
@@ -47,9 +48,7 @@ class Parts:
 
 def packed(parts: Parts) -> bytes:
     """All of ``parts`` but the plan and the needs, compressed."""
-    head = json.dumps(
-        {"tag": parts.tag, "scratch_bytes": parts.scratch_bytes, "code": parts.code}
-    )
+    head = json.dumps({"tag": parts.tag, "scratch_bytes": parts.scratch_bytes, "code": parts.code})
     return zlib.compress(head.encode() + b"\0" + parts.kernels)
 
 

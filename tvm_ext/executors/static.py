@@ -14,6 +14,7 @@ import numpy as np
 
 from .cpu import CpuNeeds
 from .library import Library, open_bytes
+from .parts import Parts
 from .plan import MemoryPlan, Plan, Slot, aligned_bytes
 
 __all__ = ["Linked", "StaticExecutor"]
@@ -24,6 +25,9 @@ class Linked(Protocol):
 
     def linked(self) -> Any:
         """The bytes of the shared library."""
+
+    def parts(self) -> Parts:
+        """What the library is linked from."""
 
     def sources(self) -> dict[str, str]:
         """The program as text."""
@@ -88,6 +92,14 @@ class StaticExecutor:
             BuildError: there is no C compiler for this target, or it fails.
         """
         return self.program.linked()
+
+    def parts(self) -> Parts:
+        """What the library is linked from.
+
+        Raises:
+            BuildError: the kernels cannot be written.
+        """
+        return self.program.parts()
 
     def sources(self) -> dict[str, str]:
         """The C function that calls the kernels, and these as C, LLVM IR and assembly."""

@@ -21,7 +21,8 @@ from .c_abi import build_c_abi, calls_tvm
 from .c_code import c_sources, is_c_code
 from .cpu import CpuNeeds
 from .cpu_features import needs_of
-from .emit import ENTRY, entry_source, kernel_symbol
+from .emit import entry_source, kernel_symbol
+from .parts import Parts
 from .plan import Plan
 from .planning import NotStatic, plan
 from .static import StaticExecutor
@@ -66,26 +67,29 @@ class Program:
     def _linked(self) -> np.ndarray:
         with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
             library = Path(folder, "library.so")
-            link_shared(library, *self.write(Path(folder)), self.triple)
+            link_shared(library, *self._parts.write(Path(folder)), self.triple)
             return np.frombuffer(library.read_bytes(), np.uint8)
 
-    def write(self, folder: Path, entry: str = ENTRY) -> tuple[list[Path], list[Path]]:
-        """Write what is linked into ``folder``: object files, and C files. The function that runs
-        the plan is called ``entry``.
+    def parts(self) -> Parts:
+        """What the library is linked from.
 
         Raises:
-            BuildError: they cannot be written.
+            BuildError: the kernels cannot be written.
         """
-        compiled = folder / "kernels.o"
-        try:
-            self.kernels.write_to_file(str(compiled))
-        except RuntimeError as error:
-            raise BuildError(f"cannot write the kernels: {error}") from error
-        texts = []
-        for number, text in enumerate([entry_source(self.plan, self.tag, entry), *self.code]):
-            texts.append(folder / f"source{number}.c")
-            texts[-1].write_text(text)
-        return [compiled], texts
+        with self._compiler:
+            return self._parts
+
+    @cached_property
+    def _parts(self) -> Parts:
+        with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
+            file = Path(folder, "kernels.o")
+            try:
+                self.kernels.write_to_file(str(file))
+            except RuntimeError as error:
+                raise BuildError(f"cannot write the kernels: {error}") from error
+            kernels = file.read_bytes()
+        code = tuple(self.code)
+        return Parts(self.plan, self.tag, self.needs, self.scratch_bytes, kernels, code)
 
     def sources(self) -> dict[str, str]:
         """The C function that calls the kernels, and those in C; the others as LLVM IR and as

@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from ..executors.plan import Slot
-from ..executors.static_build import Program
+from ..executors.parts import Parts
+from ..executors.plan import Plan, Slot
 from ..model import CompiledModel
 from .identifiers import identifier, identifiers
 
@@ -81,24 +81,24 @@ class Interface:
         cls,
         name: str,
         model: CompiledModel,
-        program: Program,
+        parts: Parts,
         weights: np.ndarray,
         embedded: bool,
     ) -> Interface:
-        """The interface of ``model``, which ``program`` runs."""
-        plan = program.plan
+        """The interface of ``model``, which ``parts`` run."""
+        plan = parts.plan
         return cls(
             name,
             identifier(name),
             _tensors([info.name for info in model.inputs], plan.inputs),
             _tensors([info.name for info in model.outputs], plan.outputs),
-            _constants(model, program),
+            _constants(model, plan),
             plan.arena_bytes,
-            program.scratch_bytes,
+            parts.scratch_bytes,
             checksum(weights),
             embedded,
-            program.needs.triple,
-            program.needs.features,
+            parts.needs.triple,
+            parts.needs.features,
         )
 
 
@@ -108,10 +108,10 @@ def _tensors(names: Sequence[str], slots: Sequence[Slot]) -> tuple[Tensor, ...]:
     return tuple(Tensor(name, id, slot.dtype, slot.shape) for name, id, slot in rows)
 
 
-def _constants(model: CompiledModel, program: Program) -> tuple[Tensor, ...]:
+def _constants(model: CompiledModel, plan: Plan) -> tuple[Tensor, ...]:
     """The constants as kernels read them, named after the ONNX nodes that do."""
     found: dict[int, Tensor] = {}
-    for kernel in program.plan.kernels:
+    for kernel in plan.kernels:
         for position, slot in enumerate(kernel.reads):
             root = slot.root
             if root.kind == "weight" and root.index not in found:

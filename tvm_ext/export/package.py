@@ -16,9 +16,9 @@ import numpy as np
 
 from ..build import convert_and_build
 from ..errors import OptionError, OutputPathError
+from ..executors.parts import Parts
 from ..executors.plan import ALIGNMENT
 from ..executors.static import StaticExecutor
-from ..executors.static_build import Program
 from ..executors.toolchain import RUNTIME, archive, compile_c, join_objects, link_shared
 from ..model import CompiledModel
 from . import c_texts, cpp_texts, files
@@ -49,8 +49,8 @@ def export(
     and an example that runs the model and checks its answer.
 
     Args:
-        model: what :func:`tvm_ext.convert_and_build` takes, or what it returned; its shapes are
-            static, and it was built for CPUs of this kind.
+        model: what :func:`tvm_ext.convert_and_build` takes, or what it or :func:`tvm_ext.load`
+            returned; its shapes are static, and it was built for CPUs of this kind.
         folder: it must not exist, or be empty; it appears when all is written.
         format: "c", or "c++", which adds a header with a class ``Session``.
         name: what the model is called in C; by default as its file, else ``model``.
@@ -74,16 +74,17 @@ def export(
         model = convert_and_build(model, options.pop("target", "llvm"), **options)
     elif options:
         raise OptionError(f"the model is built already: no {sorted(options)} to choose")
-    executor, program = _exportable(model)
+    executor = _exportable(model)
+    parts = executor.parts()
     embedded = weights == "embedded"
-    interface = Interface.of(name, model, program, executor.weights, embedded)
+    interface = Interface.of(name, model, parts, executor.weights, embedded)
     with _appearing(place) as made:
-        _write_libraries(made, interface, program, executor.weights)
+        _write_libraries(made, interface, parts, executor.weights)
         _write_texts(made, interface, executor, format)
     return place
 
 
-def _exportable(model: CompiledModel) -> tuple[StaticExecutor, Program]:
+def _exportable(model: CompiledModel) -> StaticExecutor:
     executor = model.executor
     symbolic = [str(info) for info in model.inputs if info.static_shape is None]
     if symbolic:
@@ -92,10 +93,8 @@ def _exportable(model: CompiledModel) -> tuple[StaticExecutor, Program]:
         )
     if not isinstance(executor, StaticExecutor):
         raise OptionError("this model needs TVM at run time (cuda, control flow or sorting)")
-    if not isinstance(executor.program, Program):
-        raise OptionError("a loaded model has no parts to link: export from its ONNX file")
     executor.needs.check()
-    return executor, executor.program
+    return executor
 
 
 def _free(folder: str | os.PathLike) -> Path:
@@ -123,14 +122,14 @@ def _appearing(place: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _write_libraries(folder: Path, model: Interface, program: Program, weights: np.ndarray) -> None:
+def _write_libraries(folder: Path, model: Interface, parts: Parts, weights: np.ndarray) -> None:
     """The static and the shared library, and the file of weights where they are in one."""
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as temporary:
         work = Path(temporary)
         for header in _headers():
             shutil.copy(header, work)
         (work / f"{model.id}.h").write_text(c_texts.header(model))
-        objects, sources = program.write(work)
+        objects, sources = parts.write(work)
         sources.append(work / "interface.c")
         sources[-1].write_text(c_texts.source(model))
         if model.embedded:
@@ -140,14 +139,14 @@ def _write_libraries(folder: Path, model: Interface, program: Program, weights: 
             sources[-1].write_text(c_texts.weights_assembly(str(blob)))
         else:
             _write_weights(folder / f"{model.id}.bin", model, weights)
-        parts = [*objects, *(compile_c(source) for source in sources)]
+        compiled = [*objects, *(compile_c(source) for source in sources)]
         runtime = [
             compile_c(Path(shutil.copy(source, work)))
             for source in (RUNTIME / "tvmx.c", _MODEL_RUNTIME / "tvmx_model.c")
         ]
         whole = work / "whole" / f"{model.id}.o"
         whole.parent.mkdir()
-        join_objects(whole, parts, [f"{model.id}_*", "__TVMBackend*"])
+        join_objects(whole, compiled, [f"{model.id}_*", "__TVMBackend*"])
         archive(folder / f"lib{model.id}.a", [whole, *runtime])
         # One pool for all models of a process: the first library's runtime serves them all.
         exports = [f"{model.id}_*", "tvmx_*", "__TVMBackend*"]
