@@ -12,6 +12,7 @@ from tvm.ir import Op
 from tvm.s_tir.dlight.analysis import get_root_block
 from tvm.tirx import IntImm, PrimFunc
 
+from .passes.fused import C_SOURCE
 from .profile import KernelFacts
 from .provenance import Provenance
 
@@ -43,8 +44,10 @@ def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFa
 def _flops(func: PrimFunc) -> int | None:
     """Arithmetic on floats of one call, before scheduling; None where an extent is symbolic.
 
-    None too for a kernel in one opaque block (scatter, sort), whose loops say nothing.
+    None too for a kernel in one opaque block (scatter, sort), whose loops say nothing, and for C.
     """
+    if C_SOURCE in func.attrs:
+        return None
     sch = s_tir.Schedule(func)
     blocks = [sch.get(block) for block in sch.get_child_blocks(get_root_block(sch))]
     if not blocks:

@@ -14,7 +14,7 @@ from tests.oracle import reference
 from tvm_ext import convert_and_build, extend, pipeline, targets
 from tvm_ext.build import import_model, run_phase
 from tvm_ext.cli import main
-from tvm_ext.errors import BuildError, OptionError, PluginError
+from tvm_ext.errors import BuildError, OptionError, PluginError, RunError
 from tvm_ext.extend import CCode, compound
 from tvm_ext.extend.models import text_model
 from tvm_ext.extend.plugin import INTERACTIVE
@@ -130,7 +130,9 @@ def test_a_constraint_keeps_operators_apart(verdict):
     declared = relu_of_add()
     declared.check(lambda m: verdict)
     assert not selected(RELU_OF_ADD)
-    assert declared.declined == [verdict or "check says no"]
+    reason = verdict or "check says no"
+    text = convert_and_build(RELU_OF_ADD, "llvm").sources()["select"]
+    assert f'"declined": {{"y": ["acme.relu_of_add: {reason}"]}}' in text
 
 
 def test_a_compound_is_for_its_targets_and_levels():
@@ -288,25 +290,44 @@ def test_a_kernel_may_be_c(tmp_path):
     np.testing.assert_array_equal(tvm_ext.load(tmp_path / "model.tvmx")(x, x), 3 * x)
 
 
-def test_where_no_c_can_be_linked_the_operators_serve():
-    in_c(C_TEXT)
-    symbolic = graph(
-        "s = Add(x, z) r = Relu(s) y = Mul(r, k)",
-        "float[3,5] x, float[3,5] z, float[n,3,5] k",
-        "float[n,a,b] y",
-    )
-    assert selected(symbolic) == ["acme.relu_of_add"]
-    check_answer(symbolic)
+IN_VM = graph(  # a symbolic dim elsewhere
+    "s = Add(x, z) r = Relu(s) y = Mul(r, k)",
+    "float[3,5] x, float[3,5] z, float[n,3,5] k",
+    "float[n,a,b] y",
+)
 
 
-def test_c_that_fails_ends_the_run_or_the_build():
+def test_c_runs_in_the_vm_too(tmp_path):
+    in_c(C_TEXT.replace("> 0", "> 0.25f"))  # not what the operators mean: it tells who computed
+    built = convert_and_build(IN_VM, "llvm")
+    built.save(tmp_path / "model.tvmx")
+    import tvm_ext
+
+    x, k = np.linspace(-1, 1, 15, dtype="float32").reshape(3, 5), np.ones((2, 3, 5), "float32")
+    for model in built, tvm_ext.load(tmp_path / "model.tvmx"):
+        assert "acme_device" in model.sources()["c"]
+        (y,) = model.run(None, {"x": x, "z": 0 * x, "k": k})
+        np.testing.assert_array_equal(y, np.stack([np.where(x > 0.25, x, 0)] * 2))
+
+
+@pytest.mark.parametrize("model", [RELU_OF_ADD, IN_VM], ids=["static", "vm"])
+def test_c_that_gives_up_ends_the_run(model):
     in_c(C_TEXT, "int acme_device(void) { return 7; }")
-    with pytest.raises(Exception, match="7"):
-        check_answer(RELU_OF_ADD)
-    INTERACTIVE.unload()
+    with pytest.raises(RunError, match="returned 7"):
+        check_answer(model)
+
+
+def test_of_symbolic_shapes_te_computes_and_says_so(caplog):
+    in_c(C_TEXT)
+    check_answer(graph("s = Add(x, z) y = Relu(s)", "float[n,5] x, float[n,5] z"))
+    assert "compound acme.relu_of_add: its C code is for static shapes" in caplog.text
+
+
+@pytest.mark.parametrize("model", [RELU_OF_ADD, IN_VM], ids=["static", "vm"])
+def test_c_that_does_not_compile_ends_the_build(model):
     in_c(C_TEXT.replace("15", "fifteen"))
     with pytest.raises(BuildError, match=r"C code of compound acme.relu_of_add:5:.*fifteen"):
-        convert_and_build(RELU_OF_ADD, "llvm")
+        convert_and_build(model, "llvm")
 
 
 # --- what is wrong ---------------------------------------------------------------------------

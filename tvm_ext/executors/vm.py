@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from . import (
     loops,  # noqa: F401  registers the driver that compiled loops call
     threads,
 )
+from .c_code import with_c_code
 from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .forks import on_live_pool
@@ -69,25 +70,38 @@ class VMExecutor:
         device: tvm.runtime.Device,
         needs: CpuNeeds,
         image: Any = None,
+        code: Sequence[str] = (),
     ):
         self.executable = executable
         self.device = device
         self.needs = needs
         self._image = image
+        self._code = code
         # A VM holds call frames: one per thread, on the shared executable.
         self._local = threading.local()
 
     @classmethod
     def build(cls, module: IRModule, target: Target) -> VMExecutor:
-        """Compile ``module`` (kernels already scheduled) for ``target``."""
+        """Compile ``module`` (kernels already scheduled) for ``target``.
+
+        Raises:
+            BuildError: kernels are C code, and there is no C compiler, or it fails.
+        """
+        needs = needs_of(target)
         if target.kind.name == "cuda":
             module = cuda.named_in_c(module)
+        module, objects, code = with_c_code(module, needs.triple if needs.foreign else None)
         with target:
             executable = relax.build(
                 module, target, relax_pipeline=_lowering(), tir_pipeline=TIR_PIPELINE
             )
+        for each in objects:
+            executable.mod.import_module(each)
         device = tvm.device("cuda" if target.kind.name == "cuda" else "cpu")
-        return cls(executable, device, needs_of(target))
+        made = cls(executable, device, needs, code=code)
+        if objects and not needs.foreign:  # what is C cannot run before it is linked
+            made._link(executable.jit)
+        return made
 
     def requirements(self) -> dict[str, object]:
         """What :meth:`open` has to know of a saved executor."""
@@ -138,14 +152,22 @@ class VMExecutor:
         """
         if self._image is not None:
             return self._image
-        options = {"fcompile": self._link_abroad} if self.needs.foreign else {}
         with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
             path = Path(folder, "library.so")
-            try:
-                self.executable.export_library(str(path), **options)
-            except (RuntimeError, ValueError, OSError) as error:
-                raise BuildError(f"cannot link the kernels: {error}") from error
+            self._link(self.executable.export_library, str(path))
             return path.read_bytes()
+
+    def _link(self, function: Callable[..., object], *args: object) -> None:
+        """Have TVM link the kernels.
+
+        Raises:
+            BuildError: they cannot be linked.
+        """
+        options = {"fcompile": self._link_abroad} if self.needs.foreign else {}
+        try:
+            function(*args, **options)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise BuildError(f"cannot link the kernels: {error}") from error
 
     def _link_abroad(self, library: str, objects: Sequence[str], **options: Any) -> None:
         command = [*shared_linker(self.needs.triple), *options.get("options", ())]
@@ -160,8 +182,9 @@ class VMExecutor:
         return [result.numpy() for result in vm["main"](*tensors)]
 
     def sources(self) -> dict[str, str]:
-        """The VM's instructions and the kernels, as CUDA C or as LLVM IR."""
+        """The VM's instructions and the kernels, as CUDA C, or as LLVM IR and as C."""
         text = {"vm": self.executable.as_text()}
+        text |= {"c": "\n".join(self._code)} if self._code else {}
         if self.device != tvm.cpu():
             return text | {"cuda": cuda.cuda_sources(self.executable)}
         kernels = [m for m in _modules(self.executable.mod) if m.kind == "llvm"]

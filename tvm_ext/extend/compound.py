@@ -93,7 +93,6 @@ class Compound:
         name: of its step in the pipeline, and in the attribute ``Composite`` of its kernels.
         targets: the target kinds that have it; empty: all.
         rules: target kind -> the schedule rule tried before the built-in ones.
-        declined: why ``check`` refused matches, since the last clearing.
     """
 
     def __init__(
@@ -112,7 +111,6 @@ class Compound:
         self.epilogue = epilogue
         self.place = where
         self.rules: dict[str, OperatorRule] = {}
-        self.declined: list[str] = []
         self._functions: dict[str, Callable[..., Any]] = {}
         self._parameters: list[str] | None = None
         self.models: list[onnx.ModelProto] = []
@@ -203,8 +201,8 @@ class Compound:
 
     # --- what the pass asks ----------------------------------------------------------------
 
-    def kernel(self, match: Match, target: Target) -> Kernel | None:
-        """What stands in the place of ``match``; None: it is not taken.
+    def kernel(self, match: Match, target: Target) -> Kernel | str | None:
+        """What stands in the place of ``match``; None, or why not.
 
         Raises:
             BuildError: a function of the plugin raises, or gives what it must not; where it stands.
@@ -215,9 +213,7 @@ class Compound:
         if not isinstance(verdict, bool | str):
             raise self._failure("check", f"gives {verdict!r}, not True, False or a reason")
         if verdict is not True:
-            self.declined.append(verdict or "check says no")
-            _log.info("%s: not taken: %s", self.name, self.declined[-1])
-            return None
+            return verdict or "check says no"
         attributes = self._call("attributes", match) if "attributes" in self._functions else {}
         return self._made(match, attributes)
 
@@ -230,7 +226,7 @@ class Compound:
         if "compute" in self._functions:
             compute = partial(self._call, "compute", **attributes)
             kernel = replace(kernel, compute=compute, place=self._place("compute"))
-        if "emit" in self._functions and match.static:
+        if "emit" in self._functions and _takes_c(self.name, match, kernel.operands):
             specs = (Spec(tuple(known_dims(x)), dtype_of(x)) for x in kernel.operands)
             kernel = replace(kernel, code=self._call("emit", *specs, **attributes))
             if not isinstance(kernel.code, CCode):
@@ -282,6 +278,18 @@ class Compound:
 
     def _place(self, what: str) -> str:
         return place(self._functions[what].__code__)
+
+
+def _takes_c(name: str, match: Match, operands: Sequence[relax.Expr]) -> bool:
+    """Whether C code may compute ``match``; what is constant is left to be folded."""
+    assert match.target is not None
+    if match.target.kind.name != "llvm" or not any(isinstance(x, relax.Var) for x in operands):
+        return False
+    if not match.static:
+        _log.warning(
+            "compound %s: its C code is for static shapes; TE computes %r", name, match.root.name
+        )
+    return match.static
 
 
 def compound(

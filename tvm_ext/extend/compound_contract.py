@@ -13,7 +13,7 @@ from .. import pipeline, targets
 from ..build import convert_and_build, import_model
 from ..emulator import NO_COMPILER, run
 from ..errors import TvmExtError
-from ..passes.compound import COMPOSITE
+from ..passes.compound import COMPOSITE, declined
 from .checking import Breach, Guard, checked_distance, reason_of
 from .compound import Compound
 from .models import random_array
@@ -60,7 +60,6 @@ def _found(compound: Compound, model: onnx.ModelProto, kind: str) -> str:
     Raises:
         Breach: it is not.
     """
-    compound.declined.clear()
     steps = pipeline.default(targets.resolve(kind))
     module = import_model(model, steps).module
     with steps.target:
@@ -75,7 +74,8 @@ def _found(compound: Compound, model: onnx.ModelProto, kind: str) -> str:
             value = binding.value
             calls += isinstance(value, relax.Call) and value.args and value.args[0] in kernels
     if not calls:
-        because = f": {compound.declined[-1]}" if compound.declined else ""
+        reasons = list(declined(module, compound.name).values())
+        because = f": {reasons[-1]}" if reasons else ""
         raise Breach(f"{compound.place}: the pattern is not found{because}")
     return f"{calls} kernel" + "s" * (calls > 1)
 

@@ -15,103 +15,39 @@ computes them: a TE function, C code, or the operators themselves, fused (:class
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import tvm
-import tvm_ffi
 from tvm import IRModule, relax, te, tirx
 from tvm.ir.expr import GenericConst
-from tvm.relax.dpl import DFPattern
-from tvm.relax.dpl.pattern import (
-    CallPattern,
-    TupleGetItemPattern,
-    TuplePattern,
-    UnorderedTuplePattern,
-)
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvm_ext.ops.conv2d_blocked import block, pack_channels, unblock
 
-from .facts import OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, known_dims, static_dims
-from .graph import Graph, variables
-from .legalize import legalize
+from .facts import OPAQUE, OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, known_dims
+from .fused import COMPOSITE, CCode, c_kernel, fused
+from .graph import Graph
+from .grouping import grouped
+from .match import Match, Pattern
 
-__all__ = ["COMPOSITE", "LAYOUT", "CCode", "Compound", "Kernel", "Match", "Pattern"]
+__all__ = [
+    "COMPOSITE",
+    "LAYOUT",
+    "CCode",
+    "Compound",
+    "Kernel",
+    "Match",
+    "Pattern",
+    "declined",
+]
 
-#: The attribute of a kernel that names its compound; "attributes" holds the compound's own.
-COMPOSITE = "Composite"
-#: The attributes of a kernel that is C text, and of the text that all such kernels share.
-C_SOURCE, C_SUPPORT = "c_source", "c_support"
+#: The attribute of a module: variable -> which compounds left it as it is, and why.
+DECLINED = "declined"
 #: The attribute of a kernel that only changes the layout: "block" or "unblock".
 LAYOUT = "layout"
-
-OPAQUE = 8  # FuseOps' kind of a kernel with which nothing is fused
-
-
-@dataclass(frozen=True, eq=False)
-class Match:
-    """Operators that a compound replaces.
-
-    ``match["name"]`` is the call that a named part matched, or the operand (a variable or a
-    constant); ``"name" in match`` tells whether an alternative with that part matched.
-
-    Attributes:
-        graph: the function around.
-        root: the variable of the result.
-        inner: the variables of all operators that are replaced, in order; ``root`` is the last.
-        parts: what the names stand for.
-        detail: what a function that finds matches tells the one that makes kernels.
-    """
-
-    graph: Graph
-    root: relax.Var
-    inner: tuple[relax.Var, ...]
-    parts: Mapping[str, relax.Expr] = field(default_factory=dict)
-    detail: Any = None
-
-    def __getitem__(self, name: str) -> relax.Expr:
-        return self.parts[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.parts
-
-    def dims(self, name: str | None = None) -> list[int] | None:
-        """The dims of a part, or of the result; None where one is symbolic."""
-        return static_dims(self.root if name is None else self[name])
-
-    def dtype(self, name: str | None = None) -> str:
-        """The element type of a part, or of the result."""
-        return dtype_of(self.root if name is None else self[name])
-
-    @property
-    def inputs(self) -> list[relax.Expr]:
-        """The operands of all operators that are replaced: the named ones first."""
-        found = [part for part in self.parts.values() if not isinstance(part, relax.Call)]
-        for var in self.inner:
-            found += [leaf for leaf in _leaves(self.graph.values[var]) if leaf not in self.inner]
-        return list(dict.fromkeys(found))
-
-    @property
-    def static(self) -> bool:
-        """Whether all shapes are known."""
-        return all(static_dims(x) is not None for x in (*self.inputs, *self.inner))
-
-
-@dataclass(frozen=True)
-class CCode:
-    """A kernel as C text, called with the addresses of its operands and of its result.
-
-    Attributes:
-        text: defines ``int32_t TVMX_KERNEL(void *x0, ..., void *y)``; the build defines the macro.
-            The result is 0, or a code that ends the run.
-        support: text that is compiled once beside all kernels that name the same.
-    """
-
-    text: str
-    support: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,20 +56,20 @@ class Kernel:
 
     Attributes:
         operands: what the kernel reads.
-        compute: the TE function of the operands and ``options``; None: the replaced operators,
-            legalized and fused.
+        compute: the TE function of the operands and ``options``, one tensor for each result of
+            the match; None: the replaced operators, legalized and fused.
         options: further arguments of ``compute``.
         attributes: what the compound notes of this match, for people and other passes.
-        code: C instead; ``compute`` serves where C cannot be linked.
+        code: C instead, on a CPU and for static shapes.
         lanes: operand number -> block of its channels: it is handed over as NCHW[lanes]c.
-        result_lanes: of the result.
+        result_lanes: of the result, where it is the only one.
         epilogue: element-wise kernels may be fused behind it.
         name: of the kernel.
         place: file and line of what computes it, for errors.
     """
 
     operands: tuple[relax.Expr, ...]
-    compute: Callable[..., te.Tensor] | None = None
+    compute: Callable[..., te.Tensor | Sequence[te.Tensor]] | None = None
     options: tuple[object, ...] = ()
     attributes: Mapping[str, object] = field(default_factory=dict)
     code: CCode | None = None
@@ -144,6 +80,16 @@ class Kernel:
     place: str = ""
 
 
+def declined(module: IRModule, compound: str | None = None) -> dict[str, str]:
+    """Variable -> the first reason why it is not the result of a compound, or of this one."""
+    found: dict[str, str] = {}
+    for variable, reasons in (module.attrs or {}).get(DECLINED, {}).items():
+        for name, _, reason in (str(text).partition(": ") for text in reasons):
+            if compound in (None, name):
+                found.setdefault(str(variable), reason)
+    return found
+
+
 @dataclass(frozen=True)
 class Compound:
     """A compound operator.
@@ -151,15 +97,20 @@ class Compound:
     Attributes:
         name: of its step in the pipeline.
         find: the match whose result a variable is, if there is one; its root may lie behind.
-        kernel: what stands in its place on a target; None: it stays as it is.
+        kernel: what stands in its place on a target. It stays as it is for None, and for a text,
+            which says why.
     """
 
     name: str
     find: Callable[[Graph, relax.Var], Match | None]
-    kernel: Callable[[Match, Target], Kernel | None]
+    kernel: Callable[[Match, Target], Kernel | str | None]
 
     def on(self, target: Target) -> tvm.ir.transform.Pass:
-        """The pass that replaces every match on ``target``; later results are tried first."""
+        """The pass that replaces every match on ``target``; later results are tried first.
+
+        The reasons of matches that are not replaced are added to the module's attribute
+        ``declined``.
+        """
 
         @tvm.transform.module_pass(opt_level=0, name=self.name)
         def run(module: IRModule, _context: object) -> IRModule:
@@ -168,122 +119,124 @@ class Compound:
         return run
 
 
-class Pattern:
-    """Finds what a ``relax.dpl`` pattern matches.
+@dataclass(frozen=True, eq=False)
+class _Site:
+    """A match, what stands in its place, and a call of that with other operands."""
 
-    Args:
-        pattern: of the result.
-        parts: names for parts of it.
-        shared: what the operators inside compute may be read from outside, too: it is then
-            computed twice. By default such a match does not count.
-    """
-
-    def __init__(self, pattern: DFPattern, parts: Mapping[str, DFPattern], shared: bool = False):
-        self.pattern = pattern
-        self.parts = dict(parts)
-        self.shared = shared
-
-    def __call__(self, graph: Graph, var: relax.Var) -> Match | None:
-        found = self.pattern.extract_matched_expr(var, graph.var2val)
-        if found is None:
-            return None
-        operators = (expr for p, expr in found.items() if isinstance(p, _OPERATORS))
-        inside = {graph.owner[expr] for expr in operators if expr in graph.owner}
-        if var not in inside:
-            return None
-        inner = tuple(v for v in graph.values if v in inside)
-        if not self.shared and not all(v is var or _private(graph, v, inside) for v in inner):
-            return None
-        parts = {
-            name: expr if graph.owner.get(expr) in inside else graph.owner.get(expr, expr)
-            for name, pattern in self.parts.items()
-            if (expr := found.get(pattern)) is not None
-        }
-        return Match(graph, var, inner, parts)
-
-
-_OPERATORS = (CallPattern, TuplePattern, UnorderedTuplePattern, TupleGetItemPattern)
-
-
-def _private(graph: Graph, var: relax.Var, inside: set[relax.Var]) -> bool:
-    """Whether nothing outside of the match reads ``var``, the function's result included."""
-    readers = graph.readers.get(var, [])
-    return graph.uses[var] == len(readers) and inside.issuperset(readers)
-
-
-def _leaves(value: relax.Expr) -> Iterator[relax.Expr]:
-    """The variables and constants that a value reads."""
-    if isinstance(value, relax.Var | GenericConst):
-        yield value
-    elif isinstance(value, relax.Call):
-        for part in value.args:
-            yield from _leaves(part)
-    elif isinstance(value, relax.Tuple):
-        for part in value.fields:
-            yield from _leaves(part)
-    else:
-        yield from variables(value)
+    match: Match
+    kernel: Kernel
+    template: relax.Call
 
 
 @mutator
 class _Rewriter(PyExprMutator):
-    """Replaces the last binding of each match; what only it has used is dead then."""
+    """Replaces the last binding of each match; what only it has used is dead then.
+
+    A match with several results is replaced as a whole, at its first binding: see :mod:`.grouping`.
+    """
 
     def __init__(self, module: IRModule, compound: Compound, target: Target):
         super().__init__(module)
         self.module = module
         self.compound = compound
         self.target = target
-        self.found: dict[relax.Var, _Site] = {}
+        self.found: dict[relax.Var, _Site] = {}  # by the binding in whose place it stands
+        self.given: set[relax.Var] = set()  # results that stand elsewhere
+        self.declined: dict[str, str] = {}
 
     def transform(self) -> IRModule:
         changed = False
         for gv, func in self.module.functions_items():
             if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
-                self.found = self._find(func)
-                if self.found:
+                func, sites = self._find(func)
+                if sites:
+                    self._expect(sites)
                     self.builder_.update_func(gv, self.visit_expr(func))
                     changed = True
         if not changed:
-            return self.module
-        return relax.transform.DeadCodeElimination()(self.builder_.get())
+            return self._noted(self.module)
+        return self._noted(relax.transform.DeadCodeElimination()(self.builder_.get()))
 
-    def _find(self, func: relax.Function) -> dict[relax.Var, _Site]:
-        """The matches of ``func``, their kernels made: what fails must do so outside of a block."""
+    def _noted(self, module: IRModule) -> IRModule:
+        """``module`` with what was declined."""
+        if not self.declined:
+            return module
+        known = {name: list(why) for name, why in (module.attrs or {}).get(DECLINED, {}).items()}
+        for name, reason in self.declined.items():
+            known.setdefault(name, []).append(f"{self.compound.name}: {reason}")
+        return module.with_attr(DECLINED, known)
+
+    def _find(self, func: relax.Function) -> tuple[relax.Function, list[_Site]]:
+        """``func``, perhaps in another order, and its matches, in the order of the program.
+
+        Their kernels are made here: what fails must do so outside of a block.
+        """
         graph = Graph(func)
         taken: set[relax.Var] = set()
-        found: dict[relax.Var, tuple[Match, Kernel]] = {}
+        groups: list[tuple[relax.Var, ...]] = []
+        found: list[tuple[Match, Kernel]] = []
+        order = func
         for var in reversed(graph.values):
             match = None if var in taken else self.compound.find(graph, var)
             if match is None or not taken.isdisjoint(match.inner):
                 continue
-            kernel = self.compound.kernel(match, self.target)
-            if kernel is not None:
-                found[match.root] = match, kernel
-                taken.update(match.inner)
+            match = replace(match, target=self.target)
+            moved = grouped(func, [*groups, match.inner]) if match.others else order
+            kernel = _obstacle(match, moved) or self.compound.kernel(match, self.target)
+            if not isinstance(kernel, Kernel):
+                if kernel is not None:
+                    self.declined[match.root.name] = kernel
+                continue
+            found.append((match, kernel))
+            taken.update(match.inner)
+            if match.others:
+                order, groups = moved, [*groups, match.inner]
         # In the order of the program, in which kernels are numbered.
-        return {
-            root: _Site(match, kernel, self._template(match, kernel))
-            for root, (match, kernel) in reversed(found.items())
-        }
+        return order, [_Site(m, kernel, self._template(m, kernel)) for m, kernel in found[::-1]]
+
+    def _expect(self, sites: Sequence[_Site]) -> None:
+        """Say at which bindings ``sites`` stand."""
+        for site in sites:
+            match = site.match
+            self.found[match.inner[0] if match.others else match.root] = site
+            self.given.update(match.results if match.others else ())
 
     def _template(self, match: Match, kernel: Kernel) -> relax.Call:
-        """A call of the kernel, whose operands stand for those of the match."""
+        """A call of the kernel, whose operands stand for those of the match.
+
+        Raises:
+            ValueError: it does not give what it replaces.
+        """
         operands = [
             relax.Var(f"x{k}", _blocked_type(operand.ty, kernel.lanes.get(k)))
             for k, operand in enumerate(kernel.operands)
         ]
         name = kernel.name or re.sub(r"\W", "_", self.compound.name.split(".")[-1])
+        want = _fields([_blocked_type(match.root.ty, kernel.result_lanes)])
+        want += [result.ty for result in match.others]
+        if kernel.code is not None:
+            func = self._c_kernel(kernel, [operand.ty for operand in operands], want)
+            return relax.call_tir(self.builder_.add_func(func, name), operands, _single(want))
         attrs = self._attrs(kernel)
         if kernel.compute is None:
-            fused = _fused(match, kernel.operands).with_attrs(attrs)
-            return relax.call_tir(self.builder_.add_func(fused, name), operands, match.root.ty)
+            func = fused(match, kernel.operands).with_attrs(attrs)
+            return relax.call_tir(self.builder_.add_func(func, name), operands, _single(want))
         call = self._te(name, attrs, kernel.compute, *operands, *kernel.options)
-        got, want = call.ty_args[0], _blocked_type(match.root.ty, kernel.result_lanes)
-        if not _serves(got, want, padded=kernel.result_lanes is not None):
+        got, padded = _fields(call.ty_args), kernel.result_lanes is not None
+        if len(got) != len(want) or not all(map(_serves, got, want, [padded] * len(got))):
             where = f"{kernel.place}: " * bool(kernel.place)
-            raise ValueError(f"{where}gives {_text(got)}, what it replaces gives {_text(want)}")
+            texts = (", ".join(map(_text, types)) for types in (got, want))
+            raise ValueError("{}gives {}, what it replaces gives {}".format(where, *texts))
         return call
+
+    def _c_kernel(
+        self, kernel: Kernel, operands: list[relax.Type], results: list[relax.Type]
+    ) -> tirx.PrimFunc:
+        if self.target.kind.name != "llvm" or None in map(dims_of, (*operands, *results)):
+            raise ValueError(f"{kernel.place}: C code is for CPUs and static shapes")
+        assert kernel.code is not None
+        name = self.compound.name
+        return c_kernel(operands, results, kernel.code, name, kernel.attributes)
 
     def _attrs(self, kernel: Kernel) -> dict[str, object]:
         attrs: dict[str, object] = {
@@ -292,19 +245,30 @@ class _Rewriter(PyExprMutator):
         }
         if kernel.attributes:
             attrs["attributes"] = dict(kernel.attributes)
-        if kernel.code is not None:
-            attrs |= {C_SOURCE: kernel.code.text, C_SUPPORT: kernel.code.support}
         return attrs
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         site = self.found.get(binding.var)
-        if site is None:
+        if site is not None:
+            self._replace(site)
+        elif binding.var not in self.given:
             super().visit_var_binding_(binding)
+
+    def _replace(self, site: _Site) -> None:
+        """Emit the kernel; what reads a result of the match reads that of the kernel."""
+        root, results = site.match.root, site.match.results
+        call = self._call(site, root.name)
+        if len(results) == 1:
+            self._define(root, call)
             return
-        call = self._call(site, binding.var.name)
-        inside = isinstance(binding.var, relax.DataflowVar)
+        whole = self.builder_.emit(call, f"{root.name}_results")
+        for k, result in enumerate(results):
+            self._define(result, relax.TupleGetItem(whole, k))
+
+    def _define(self, var: relax.Var, value: relax.Expr) -> None:
+        inside = isinstance(var, relax.DataflowVar)
         emit = self.builder_.emit if inside else self.builder_.emit_output
-        self.set_var_remap(binding.var, emit(call, binding.var.name))
+        self.set_var_remap(var, emit(value, var.name))
 
     def _call(self, site: _Site, name: str) -> relax.Call:
         """The call of the kernel in the place of a match, and of what changes layouts around it."""
@@ -336,15 +300,6 @@ class _Rewriter(PyExprMutator):
         return self.builder_.call_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=attrs)
 
 
-@dataclass(frozen=True, eq=False)
-class _Site:
-    """A match, what stands in its place, and a call of that with other operands."""
-
-    match: Match
-    kernel: Kernel
-    template: relax.Call
-
-
 _BLOCK, _UNBLOCK = {LAYOUT: "block"}, {LAYOUT: "unblock"}
 
 
@@ -356,61 +311,53 @@ def _blocked_type(ty: relax.Type, lanes: int | None) -> relax.Type:
     return relax.TensorType([n, -(-int(c) // lanes), h, w, lanes], ty.dtype.dtype)
 
 
+def _obstacle(match: Match, moved: relax.Function | None) -> str | None:
+    """Why one call cannot give the results of ``match``; ``moved``: its operators in one piece."""
+    if moved is None:
+        return "one of its operands depends on one of its results"
+    tuples = [x.ty.fields for x in match.results if isinstance(x.ty, relax.TupleType)]
+    if any(len(fields) == 1 or match.others for fields in tuples):
+        return "a result is a tuple of one, or a tuple beside others"
+    return None
+
+
+def _single(types: Sequence[relax.Type]) -> relax.Type | list[relax.Type]:
+    """Types as ``call_tir`` takes them."""
+    return types[0] if len(types) == 1 else list(types)
+
+
+def _fields(types: Sequence[relax.Type]) -> list[relax.Type]:
+    """The types of all tensors."""
+    return [
+        field
+        for ty in types
+        for field in (_fields(ty.fields) if isinstance(ty, relax.TupleType) else [ty])
+    ]
+
+
 def _serves(got: relax.Type, want: relax.Type, padded: bool) -> bool:
-    """Whether a kernel's result is what it replaces: symbolic shapes in their rank alone.
+    """Whether a kernel's result may be what it replaces: dims that nobody can tell apart count
+    as equal.
 
     ``padded``: there may be more blocks of channels, which are cut off.
     """
     if not isinstance(got, relax.TensorType) or (got.ndim, got.dtype) != (want.ndim, want.dtype):
         return False
-    ours, theirs = dims_of(got), dims_of(want)
-    if ours is None or theirs is None:
+    if got.shape is None or want.shape is None:
         return True
-    return ours == theirs or (
-        padded and ours[1] >= theirs[1] and [ours[0], *ours[2:]] == [theirs[0], *theirs[2:]]
-    )
+    analyzer = Analyzer()
+    differing = [
+        axis
+        for axis, (ours, theirs) in enumerate(zip(got.shape.values, want.shape.values, strict=True))
+        if analyzer.can_prove(ours != theirs)
+    ]
+    if padded and differing == [1]:
+        return analyzer.can_prove(got.shape.values[1] > want.shape.values[1])
+    return not differing
 
 
 def _text(ty: relax.Type) -> str:
-    if not isinstance(ty, relax.TensorType):
+    if not isinstance(ty, relax.TensorType) or ty.shape is None:
         return str(ty)
     dims = (str(int(d)) if isinstance(d, tirx.IntImm) else str(d) for d in ty.shape.values)
     return f"{ty.dtype.dtype}[{', '.join(dims)}]"
-
-
-def _fused(match: Match, operands: Sequence[relax.Expr]) -> tirx.PrimFunc:
-    """The operators of ``match`` as one kernel of ``operands``."""
-    builder = relax.BlockBuilder()
-    params = [relax.Var(f"x{k}", operand.ty) for k, operand in enumerate(operands)]
-    known: dict[relax.Expr, relax.Expr] = dict(zip(operands, params, strict=True))
-
-    def renamed(leaf: relax.Expr) -> relax.Expr:
-        return known.get(leaf, leaf)
-
-    with builder.function("fused", params):
-        with builder.dataflow():
-            for var in match.inner:
-                value = match.graph.values[var]
-                known[var] = builder.emit(
-                    tvm_ffi.structural_map(value, ((relax.Var, GenericConst), renamed))
-                )
-            result = builder.emit_output(known[match.root])
-        builder.emit_func_output(result)
-    reshape = tvm.ir.Op.get("relax.reshape").get_attr("FLegalize")
-    module = legalize({"relax.reshape": reshape})(builder.get())
-    module = relax.transform.CanonicalizeBindings()(module)
-    return _merged(module, params)
-
-
-def _merged(module: IRModule, params: Sequence[relax.Var]) -> tirx.PrimFunc:
-    """The kernels that the function "fused" calls, as one: FuseTIR wants a caller of it."""
-    symbol = module.get_global_var("fused")
-    module.update_func(symbol, module[symbol].with_attr("Primitive", 1))
-    builder = relax.BlockBuilder(module)
-    operands = [relax.Var(param.name, param.ty) for param in params]
-    with builder.function("main", operands):
-        with builder.dataflow():
-            result = builder.emit_output(relax.Call(symbol, operands))
-        builder.emit_func_output(result)
-    merged = relax.transform.FuseTIR()(builder.get())
-    return merged[merged["main"].body.blocks[0].bindings[0].value.args[0]]

@@ -2,10 +2,20 @@
 
 from tvm import relax, tirx
 
-__all__ = ["OUT_ELEMWISE_FUSABLE", "dims_of", "dtype_of", "known_dims", "static_dims"]
+__all__ = [
+    "OPAQUE",
+    "OUT_ELEMWISE_FUSABLE",
+    "dims_of",
+    "dtype_of",
+    "known_dims",
+    "static_dims",
+    "tensors_of",
+]
 
 #: FuseOps' kind of a kernel behind which element-wise kernels may be fused.
 OUT_ELEMWISE_FUSABLE = 4
+#: FuseOps' kind of a kernel with which nothing is fused.
+OPAQUE = 8
 
 
 def static_dims(expr: relax.Expr) -> list[int] | None:
@@ -26,6 +36,13 @@ def dims_of(ty: relax.Type) -> list[int] | None:
         return None
     dims = ty.shape.values
     return [int(d) for d in dims] if all(isinstance(d, tirx.IntImm) for d in dims) else None
+
+
+def tensors_of(ty: relax.Type) -> list[list[int] | None]:
+    """The dims of each tensor of a type, tuples flattened; None for one that is symbolic."""
+    if isinstance(ty, relax.TupleType):
+        return [dims for field in ty.fields for dims in tensors_of(field)]
+    return [dims_of(ty)]
 
 
 def dtype_of(expr: relax.Expr) -> str:
