@@ -105,6 +105,5 @@ def _check_shape(value: ir.Value, declared: list | None, inferred: list) -> None
 
 def _contradiction(value: ir.Value, declared: object, given: object) -> ModelError:
     return ModelError(
-        f"value {value.name!r} is declared {declared}, "
-        f"but {value.producer().op_type} gives {given}"
+        f"value {value.name!r} is declared {declared}, but {value.producer().op_type} gives {given}"
     )

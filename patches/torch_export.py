@@ -10,7 +10,7 @@ exactly the layers without bias::
 
 The TorchScript exporter gets symbolic functions. The dynamo exporter lowers all of them to MatMul
 inside decompositions that share it with batched products, so what it returns is rewritten instead,
-by the rules of ``tvm_ext.frontend.rewrites``, before it is saved. An input of another rank goes
+by rules (``standard_gemm.py``), before it is saved. An input of another rank goes
 through Reshapes.
 
 Upstream: ``linear``, ``matmul`` and ``mm`` in ``torch/onnx/_internal/torchscript_exporter/
@@ -25,7 +25,6 @@ import numpy as np
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
-from onnxscript.rewriter import MatchContext
 from torch.onnx import symbolic_helper
 from torch.onnx._internal.exporter import _core
 from torch.onnx._internal.torchscript_exporter import (
@@ -34,10 +33,10 @@ from torch.onnx._internal.torchscript_exporter import (
     symbolic_opset11,  # noqa: F401
 )
 from tvm_ext.frontend.rewrites.gemm_transpose import TransposeIntoGemm
-from tvm_ext.frontend.rewrites.matmul_to_gemm import BatchedMatMulToGemm, MatMulToGemm
-from tvm_ext.frontend.rewrites.rule import rank, rewriting, static_dim
+from tvm_ext.frontend.rewrites.rule import rewriting
 
 from .replacement import Replacement, of_attribute
+from .standard_gemm import MatMulToStandardGemm
 
 __all__ = ["bias_less_linear_as_gemm"]
 
@@ -57,20 +56,7 @@ def bias_less_linear_as_gemm() -> Iterator[None]:
 # --- dynamo -------------------------------------------------------------------------------
 
 
-class _WithAnyMatrix(BatchedMatMulToGemm):
-    """``MatMul(x[..., K], w) -> Reshape(Gemm(Reshape(x), w))``; ``w`` need not be folded."""
-
-    def refusal(self, context: MatchContext, x: ir.Value, w: ir.Value, **_) -> str | None:
-        if rank(x) in (None, 0, 2):
-            return f"x has rank {rank(x)}"
-        if rank(w) != 2 or None in (static_dim(w, 0), static_dim(w, 1)):
-            return "w is no matrix of static shape"
-        if 0 in w.shape or 0 in x.shape:
-            return "a Reshape with -1 of an empty tensor is ambiguous"
-        return self._gemm_refusal(context, x, w)
-
-
-_to_gemm = rewriting(MatMulToGemm, _WithAnyMatrix, zero_bias=True)
+_to_gemm = rewriting(MatMulToStandardGemm)
 _absorb_transposes = rewriting(TransposeIntoGemm)
 _remove_unused = RemoveUnusedNodesPass()
 

@@ -38,6 +38,7 @@ def _equation(left, right):
 
 
 @converter("Gemm", 7, 9, 11, 13)
+@converter("Gemm", 1, domain="tvm_ext")
 def gemm(bb, a, b, c=None, *, alpha=1.0, beta=1.0, transA=0, transB=0):
     dtype = bb.dtype(a)
     if "int" in dtype and not (float(alpha).is_integer() and float(beta).is_integer()):

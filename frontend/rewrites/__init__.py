@@ -10,8 +10,8 @@ from .clean import lift_constants, remove_unused, share_common_subexpressions
 from .expand import expand_functions
 from .fold import fold_constants
 from .gelu import Gelu
-from .gemm_bias import AddIntoGemm
-from .gemm_transpose import TransposeIntoGemm
+from .gemm_bias import AddIntoBatchedGemm, AddIntoGemm
+from .gemm_transpose import TransposeIntoBatchedGemm, TransposeIntoGemm
 from .infer import infer_shapes
 from .inline import inline_functions
 from .matmul_to_gemm import MatMulToGemm
@@ -35,8 +35,8 @@ _EXACT: list[tuple[str, Rewrite]] = [
     ("fold-constants", fold_constants),
     ("share-common-subexpressions", share_common_subexpressions),
     ("matmul-to-gemm", rewriting(MatMulToGemm)),
-    ("transpose-into-gemm", rewriting(TransposeIntoGemm)),
-    ("bias-into-gemm", rewriting(AddIntoGemm)),
+    ("transpose-into-gemm", rewriting(TransposeIntoGemm, TransposeIntoBatchedGemm)),
+    ("bias-into-gemm", rewriting(AddIntoGemm, AddIntoBatchedGemm)),
 ]
 # Compound: arithmetic regrouped, within rounding.
 _COMPOUND: list[tuple[str, Rewrite]] = [

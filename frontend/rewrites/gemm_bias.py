@@ -8,21 +8,25 @@ Before::
 After::
 
     y = Gemm(x, w, b)
+
+and the same of ``tvm_ext.Gemm``.
 """
 
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext
 
-from .rule import Rule, constant, static_dim
+from .rule import FUSED, Rule, constant, static_dim
 
-__all__ = ["AddIntoGemm"]
+__all__ = ["AddIntoBatchedGemm", "AddIntoGemm"]
 
 
 class AddIntoGemm(Rule):
     """``Add(Gemm(x, w), b) -> Gemm(x, w, b)``."""
 
+    domain = ""
+
     def pattern(self, op, x, w, bias):
-        return op.Add(op.Gemm(x, w, _outputs=["product"]), bias)
+        return op.Add(op.Gemm(x, w, _domain=self.domain, _outputs=["product"]), bias)
 
     def refusal(
         self, context: MatchContext, w: ir.Value, bias: ir.Value, product: ir.Value, **_
@@ -39,4 +43,10 @@ class AddIntoGemm(Rule):
 
     def rewrite(self, op, x: ir.Value, w: ir.Value, bias: ir.Value, product: ir.Value):
         attributes = {k: v for k, v in product.producer().attributes.items() if k != "beta"}
-        return op.Gemm(x, w, bias, **attributes)
+        return op.Gemm(x, w, bias, **attributes, _domain=self.domain)
+
+
+class AddIntoBatchedGemm(AddIntoGemm):
+    """The same of ``tvm_ext.Gemm``."""
+
+    domain = FUSED

@@ -8,24 +8,28 @@ Before::
 After::
 
     y = Gemm <transB = 1> (x, w, b)
+
+and the same of ``tvm_ext.Gemm``, whose rows are never a Transpose.
 """
 
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext
 
-from .rule import Rule, rank
+from .rule import FUSED, Rule, rank
 
-__all__ = ["TransposeIntoGemm"]
+__all__ = ["TransposeIntoBatchedGemm", "TransposeIntoGemm"]
 
 
 class TransposeIntoGemm(Rule):
     """``Gemm(Transpose(a), Transpose(b), c) -> Gemm(a, b, c)``, either operand or both."""
 
+    domain = ""
+
     def __init__(self):
         super().__init__(remove_nodes=False)  # a Transpose may have other readers
 
     def pattern(self, op):
-        return op.Gemm(_allow_other_inputs=True, _outputs=["product"])
+        return op.Gemm(_allow_other_inputs=True, _domain=self.domain, _outputs=["product"])
 
     def refusal(self, context: MatchContext, product: ir.Value) -> str | None:
         operands = product.producer().inputs[:2]
@@ -39,7 +43,13 @@ class TransposeIntoGemm(Rule):
             if inner is not None:
                 operands[position] = inner
                 attributes[name] = 1 - node.attributes.get_int(name, 0)
-        return op.Gemm(*operands, **attributes)
+        return op.Gemm(*operands, **attributes, _domain=self.domain)
+
+
+class TransposeIntoBatchedGemm(TransposeIntoGemm):
+    """The same of ``tvm_ext.Gemm``."""
+
+    domain = FUSED
 
 
 def _untransposed(value: ir.Value) -> ir.Value | None:

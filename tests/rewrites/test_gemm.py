@@ -3,12 +3,12 @@
 import logging
 
 import numpy as np
-import onnx_ir as ir
 import pytest
-from tvm_ext.frontend.rewrites.matmul_to_gemm import BatchedMatMulToGemm
-from tvm_ext.frontend.rewrites.rule import rewriting
+from tvm_ext.frontend.rewrites.rule import FUSED
 
-from .checking import assert_same, model, rewritten
+from tvm_ext import convert_and_build
+
+from .checking import assert_same, feeds_for, model, rewritten, run
 
 W = np.random.default_rng(1).normal(size=(4, 5)).astype("float32")
 
@@ -87,9 +87,8 @@ def test_a_transpose_with_another_reader_stays():
 
 
 @pytest.mark.parametrize("graph, opset, reason", [
-    ("(float[2, 3, 4] x) => (float[2, 3, 5] y) { y = MatMul(x, w) }", 18, "ranks 3 and 2"),
     ("(float[4] x) => (float[5] y) { y = MatMul(x, w) }", 18, "ranks 1 and 2"),
-    ("(float[N, 4] x) => (float[N, 5] y) { y = MatMul(x, w) }", 9, "before opset 11"),
+    ("(float[2, 5, 6] x) => (float[2, 4, 6] y) { y = MatMul(w, x) }", 18, "ranks 2 and 3"),
 ])  # fmt: skip
 def test_products_that_must_stay_and_why(graph, opset, reason, caplog):
     proto = model("g " + graph, opset, w=W)
@@ -99,12 +98,41 @@ def test_products_that_must_stay_and_why(graph, opset, reason, caplog):
 
 
 @pytest.mark.parametrize("leading", ["2, 3", "N, 3", "2, N", "N, M", "2, N, M"])
-@pytest.mark.parametrize("zero_bias", [False, True])
-def test_a_batched_product_between_reshapes(leading, zero_bias):
-    proto = model(f"g (float[{leading}, 4] x) => (float[{leading}, 5] y) {{ y = MatMul(x, w) }}",
-                  w=W)  # fmt: skip
-    result = rewriting(BatchedMatMulToGemm, zero_bias=zero_bias)(ir.from_proto(proto))
-    names = assert_same(proto, result)
-    assert "MatMul" not in names
-    gemm = next(node for node in result.graph if node.op_type == "Gemm")
-    assert len(gemm.inputs) == (3 if zero_bias else 2)
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (1,), ()])
+def test_a_product_of_any_rank_and_its_sum_are_one_gemm(leading, shape):
+    proto = model(
+        f"g (float[{leading}, 4] x) => (float[{leading}, 5] y) {{"
+        "  p = MatMul(x, w) y = Add(b, p) }",
+        w=W, b=bias(*shape),
+    )  # fmt: skip
+    result = rewritten(proto, 1)
+    assert assert_same(proto, result) == ["Gemm"]
+    assert result.graph.node(0).domain == FUSED
+
+
+@pytest.mark.parametrize("opset", [9, 18])
+def test_a_transposed_matrix_of_run_time_goes_into_the_product_of_any_rank(opset):
+    proto = model("g (float[N, 3, 4] x, float[5, 4] v) => (float[N, 3, 5] y) "
+                  "{ t = Transpose <perm = [1, 0]> (v) y = MatMul(x, t) }", opset)  # fmt: skip
+    result = rewritten(proto, 1)
+    assert assert_same(proto, result) == ["Gemm"]
+    assert result.graph.node(0).attributes.get_int("transB") == 1
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10])
+def test_gemm_without_bias_before_the_opset_that_has_it(opset):
+    proto = model("g (float[N, 4] x) => (float[N, 5] y) { y = MatMul(x, w) }", opset, w=W)
+    result = rewritten(proto, 1)
+    assert assert_same(proto, result) == ["Gemm"]
+    assert result.graph.node(0).domain == FUSED
+
+
+@pytest.mark.parametrize("opt_level", [1, 2, 3])
+@pytest.mark.parametrize("dims", ["3, 4", "2, 3, 4", "2, 1, 3, 4"])
+def test_product_sum_and_activation_are_one_kernel_at_any_rank(dims, opt_level):
+    proto = model(f"g (float[{dims}] x) => (float[{dims[:-1]}5] y) "
+                  "{ p = MatMul(x, w) s = Add(p, b) y = Relu(s) }", w=W, b=bias(5))  # fmt: skip
+    compiled = convert_and_build(proto, "llvm", opt_level=opt_level)
+    feeds = feeds_for(proto)
+    np.testing.assert_allclose(compiled(**feeds), run(proto, feeds)[0], rtol=1e-5, atol=1e-6)
+    assert len(compiled.profile(feeds).kernels) == 1
