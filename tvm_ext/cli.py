@@ -28,7 +28,8 @@ _EXAMPLES = {
   tvm-ext build model.onnx -o model.tvmx --target '{"kind": "llvm", "mcpu": "x86-64-v3"}'""",
     "export": """\
   tvm-ext export model.onnx -o resnet50 --shape batch=1
-  tvm-ext export model.onnx -o resnet50 --format c++ --weights file""",
+  tvm-ext export model.onnx -o resnet50 --format c++ --weights file
+  tvm-ext export model.onnx -o resnet50 --sizes batch=1,4,8""",
     "run": """\
   tvm-ext run model.onnx
   tvm-ext run model.tvmx --input image=image.npy --output-dir results""",
@@ -232,6 +233,14 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("-o", "--output", type=Path, required=True, help="a new folder")
     export.add_argument("--format", choices=("c", "c++"), default="c")
     export.add_argument(
+        "--sizes",
+        type=_sizes,
+        action=_Named,
+        default=[],
+        metavar="NAME=SIZE,...",
+        help="sizes of a symbolic dim (batch=1,4,8), of which callers choose at each run",
+    )
+    export.add_argument(
         "--weights",
         choices=("embedded", "file"),
         default="embedded",
@@ -260,6 +269,13 @@ def _shape(text: str) -> tuple[str, int | list[int | None]]:
     if sizes.isdigit():
         return name, int(sizes)
     return name, [None if size == "?" else int(size) for size in sizes.split(",") if size]
+
+
+def _sizes(text: str) -> tuple[str, list[int]]:
+    name, _, sizes = text.rpartition("=")
+    if not name or not re.fullmatch(r"\d+(,\d+)*", sizes):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SIZE,SIZE,...")
+    return name, [int(size) for size in sizes.split(",")]
 
 
 def _target(text: str) -> object:

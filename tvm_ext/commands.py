@@ -59,6 +59,7 @@ def export(args: Namespace) -> None:
         args.format,
         name=args.name,
         weights=args.weights,
+        sizes=dict(args.sizes) or None,
         target="llvm" if args.target == "auto" else args.target,
         opt_level=args.opt_level,
         shapes=dict(args.shape),

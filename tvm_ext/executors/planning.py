@@ -54,7 +54,9 @@ def _adjacent(weights: Mapping[Slot, np.ndarray]) -> np.ndarray:
         place = whole[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
         place[...] = array
         slot.offset = offset
-        offset += aligned(array.nbytes)
+        end = offset + aligned(array.nbytes)
+        whole[offset + array.nbytes : end] = 0  # the same bytes in every build
+        offset = end
     return whole
 
 

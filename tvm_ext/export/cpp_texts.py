@@ -14,12 +14,15 @@ def header(model: Interface) -> str:
     """``<id>.hxx``: the C interface as a class."""
     id, macro = model.id, model.macro
     weights = _weights(model)
-    into = ", ".join([*_pointers(model.inputs, "const "), *_pointers(model.outputs, "", "out_")])
+    given = [*_sizes(model), *_pointers(model.inputs, "const ")]
+    into = ", ".join([*given, *_pointers(model.outputs, "", "out_")])
+    sizes = ", ".join(_sizes(model))
+    choice = "&sizes, " if model.dims else ""
     return f"""\
 // {id}: a model as a C++17 class, compiled by tvm_ext {__version__}. Link with lib{id}.
 //
 //   {id}::Session session;
-//   auto {"result" if len(model.outputs) == 1 else "results"} = session.infer({_names(model)});
+//   auto {_answer(model)} = session.infer({_example_call(model)});
 #ifndef {macro}_HXX
 #define {macro}_HXX
 
@@ -47,7 +50,7 @@ struct Tensor {{
   std::vector<std::int64_t> shape;
   std::size_t bytes;
 }};
-{_results(model)}
+{_results(model)}{_alias(model)}
 // A session is for one thread at a time; copies share the weights and may run beside it.
 class Session {{
  public:
@@ -63,23 +66,23 @@ class Session {{
   }}
 
   // Dense tensors in, new vectors out; inputs()[k].bytes says how much is read.
-  {_result_type(model)} infer({", ".join(_pointers(model.inputs, "const "))}) {{
+  {_result_type(model)} infer({", ".join(given)}) {{
 {_infer(model)}
   }}
 
   // The same into the caller's memory: nothing is allocated after the first run.
   void run({into}) {{
-    reserve();
-    const tvmx_input tvmx_in[] = {{{_buffers(model.inputs, "")}}};
-    const tvmx_output tvmx_out[] = {{{_buffers(model.outputs, "out_")}}};
-    check({id}_run(model_.get(), tvmx_in, {macro}_INPUTS, tvmx_out, {macro}_OUTPUTS,
+    const tvmx_tensor *const tvmx_given = {id}_inputs({choice}nullptr);
+    const tvmx_tensor *const tvmx_made = {id}_outputs({choice}nullptr);
+    if (!tvmx_given || !tvmx_made) check(TVMX_NO_SUCH_SIZES);
+    const tvmx_input tvmx_in[] = {{{_buffers(model.inputs, "", "tvmx_given")}}};
+    const tvmx_output tvmx_out[] = {{{_buffers(model.outputs, "out_", "tvmx_made")}}};
+    reserve({choice[1:-2]});
+    check({id}_run(model_.get(), {choice}tvmx_in, {macro}_INPUTS, tvmx_out, {macro}_OUTPUTS,
         workspace_.get(), bytes_));
   }}
 
-  static std::vector<Tensor> inputs() {{ return tensors({id}_inputs); }}
-  static std::vector<Tensor> outputs() {{ return tensors({id}_outputs); }}
-  static std::vector<Tensor> initializers() {{ return tensors({id}_initializers); }}
-
+{_metadata(model, sizes, choice)}
  private:
   struct Free {{
     void operator()(void *memory) const {{ ::operator delete(memory, alignment()); }}
@@ -97,9 +100,7 @@ class Session {{
     return model;
   }}
 
-  static std::vector<Tensor> tensors(const tvmx_tensor *(*get)(std::size_t *)) {{
-    std::size_t count = 0;
-    const tvmx_tensor *all = get(&count);
+  static std::vector<Tensor> tensors(const tvmx_tensor *all, std::size_t count) {{
     std::vector<Tensor> result;
     for (std::size_t k = 0; k < count; k++) {{
       const tvmx_tensor &t = all[k];
@@ -109,8 +110,8 @@ class Session {{
   }}
 
   // More threads need more workspace.
-  void reserve() {{
-    const std::size_t bytes = {id}_workspace_bytes();
+  void reserve({sizes}) {{
+    const std::size_t bytes = {id}_workspace_bytes({choice[:-2]});
     if (workspace_ && bytes <= bytes_) return;
     workspace_.reset(::operator new(bytes, alignment()));
     bytes_ = bytes;
@@ -126,6 +127,10 @@ class Session {{
 """
 
 
+def _answer(model: Interface) -> str:
+    return "result" if len(model.outputs) == 1 else "results"
+
+
 def _weights(model: Interface) -> str:
     return "nullptr" if model.embedded else f'"{model.id}.bin"'
 
@@ -138,13 +143,50 @@ def _type(tensor: Tensor) -> str:
     return tensor.c_type if tensor.c_type in ("float", "double") else f"std::{tensor.c_type}"
 
 
-def _names(model: Interface) -> str:
-    return ", ".join(tensor.id for tensor in model.inputs)
+def _example_call(model: Interface) -> str:
+    sizes = ", ".join(map(str, model.variants[0].sizes))
+    return ", ".join([f"{{{sizes}}}"] * bool(sizes) + [tensor.id for tensor in model.inputs])
 
 
-def _buffers(tensors: Sequence[Tensor], prefix: str) -> str:
+def _sizes(model: Interface) -> list[str]:
+    """The parameter by which callers choose."""
+    return ["const Sizes &sizes"] if model.dims else []
+
+
+def _alias(model: Interface) -> str:
+    if not model.dims:
+        return ""
+    members = ", ".join(f".{dim.id}" for dim in model.dims)
+    return (
+        f"\n// Of the symbolic dims: {members}, in this order.\nusing Sizes = {model.id}_sizes;\n"
+    )
+
+
+def _metadata(model: Interface, sizes: str, choice: str) -> str:
+    """The functions that describe tensors, and list the sizes there are."""
+    functions = "".join(
+        f"""\
+  static std::vector<Tensor> {side}({sizes}) {{
+    std::size_t count = 0;
+    const tvmx_tensor *const all = {model.id}_{side}({choice}&count);
+    if (!all) check(TVMX_NO_SUCH_SIZES);
+    return tensors(all, count);
+  }}
+"""
+        for side in ("inputs", "outputs", "initializers")
+    )
+    if not model.dims:
+        return functions
+    all_sizes = f"{model.id}_all_sizes"
+    return (
+        f"{functions}  static std::vector<Sizes> all_sizes() {{\n"
+        f"    return {{{all_sizes}, {all_sizes} + {model.macro}_SIZES}};\n  }}\n"
+    )
+
+
+def _buffers(tensors: Sequence[Tensor], prefix: str, known: str) -> str:
     """Initializers of the C buffers; C++ has no empty arrays."""
-    rows = [f"{{{prefix}{tensor.id}, {tensor.bytes}}}" for tensor in tensors]
+    rows = [f"{{{prefix}{tensor.id}, {known}[{k}].bytes}}" for k, tensor in enumerate(tensors)]
     return ", ".join(rows) or "{nullptr, 0}"
 
 
@@ -161,58 +203,75 @@ def _result_type(model: Interface) -> str:
 
 
 def _infer(model: Interface) -> str:
-    sizes = [tensor.bytes // tensor.element for tensor in model.outputs]
-    if len(model.outputs) == 1:
-        made = f"    {_result_type(model)} tvmx_results({sizes[0]});"
-        places = ["tvmx_results.data()"]
-    else:
-        made = "    Results tvmx_results;"
-        fields = [f"tvmx_results.{tensor.id}" for tensor in model.outputs]
-        made += "".join(f"\n    {f}.resize({s});" for f, s in zip(fields, sizes, strict=True))
-        places = [f"{field}.data()" for field in fields]
-    arguments = ", ".join([*(tensor.id for tensor in model.inputs), *places])
-    return f"{made}\n    run({arguments});\n    return tvmx_results;"
+    single = len(model.outputs) == 1
+    fields = ["tvmx_results" if single else f"tvmx_results.{t.id}" for t in model.outputs]
+    choice, first = ("&sizes, ", ["sizes"]) if model.dims else ("", [])
+    lines = [
+        f"{_result_type(model)} tvmx_results;",
+        f"const tvmx_tensor *const tvmx_made = {model.id}_outputs({choice}nullptr);",
+        "if (!tvmx_made) check(TVMX_NO_SUCH_SIZES);",
+    ]
+    lines += [
+        f"{field}.resize(tvmx_made[{k}].bytes / tvmx_made[{k}].element);"
+        for k, field in enumerate(fields)
+    ]
+    places = [f"{field}.data()" for field in fields]
+    lines.append(f"run({', '.join([*first, *(t.id for t in model.inputs), *places])});")
+    return "\n".join(f"    {line}" for line in [*lines, "return tvmx_results;"])
 
 
 def example(model: Interface) -> str:
     """``session.cpp``: the class answers what the C interface does."""
     id, macro = model.id, model.macro
+    first, sizes = (["sizes"], "sizes") if model.dims else ([], "")
     inputs = "".join(
-        f"  std::vector<{_type(t)}> in_{k}({max(1, t.bytes // t.element)}, 1);\n"
+        f"  std::vector<{_type(t)}> in_{k}(elements<{_type(t)}>(given[{k}]), 1);\n"
         for k, t in enumerate(model.inputs)
     )
-    given = ", ".join(f"in_{k}.data()" for k in range(len(model.inputs)))
-    single = len(model.outputs) == 1
-    weights = _weights(model)
-    answers = ["results" if single else f"results.{tensor.id}" for tensor in model.outputs]
     wanted = "".join(
-        f"  std::vector<{_type(t)}> out_{k}({max(1, t.bytes // t.element)});\n"
+        f"  std::vector<{_type(t)}> out_{k}(elements<{_type(t)}>(made[{k}]));\n"
         for k, t in enumerate(model.outputs)
     )
-    pointers = ", ".join(
-        [given] * bool(given) + [f"out_{k}.data()" for k in range(len(model.outputs))]
-    )
+    given = [*first, *(f"in_{k}.data()" for k in range(len(model.inputs)))]
+    pointers = [*given, *(f"out_{k}.data()" for k in range(len(model.outputs)))]
+    single = len(model.outputs) == 1
+    answers = ["results" if single else f"results.{tensor.id}" for tensor in model.outputs]
     checks = "".join(
-        f"  if (std::memcmp({answer}.data(), out_{k}.data(), {tensor.bytes})) return 1;\n"
-        for k, (answer, tensor) in enumerate(zip(answers, model.outputs, strict=True))
+        f"  if (std::memcmp({answer}.data(), out_{k}.data(), made[{k}].bytes)) return false;\n"
+        for k, answer in enumerate(answers)
+    )
+    loop = f"for (const auto &sizes : {id}::Session::all_sizes()) " if model.dims else ""
+    parameters = ", ".join(
+        [f"{id}::Session session", *(f"const {id}::{p[6:]}" for p in _sizes(model))]
     )
     return f"""\
 // A session and its copy answer the same; inputs are all ones.
 #include "{id}.hxx"
 
+#include <algorithm>
 #include <cstring>
 #include <iostream>
 
 static_assert({macro}_INPUTS == {len(model.inputs)}, "the header belongs to this model");
 
-int main(int argc, char **argv) try {{
-  {id}::Session session(argc > 1 ? argv[1] : {weights});
-  for (const auto &tensor : session.inputs())
-    std::cout << tensor.name << " " << tensor.dtype << "\\n";
-{inputs}{wanted}  auto results = session.infer({given});
+// At least one: data() of an empty vector may be null.
+template <class T> static std::size_t elements(const {id}::Tensor &tensor) {{
+  return std::max<std::size_t>(1, tensor.bytes / sizeof(T));
+}}
+
+static bool agrees({parameters}) {{
+  const auto given = session.inputs({sizes}), made = session.outputs({sizes});
+  for (const auto &tensor : given) std::cout << tensor.name << " " << tensor.dtype << "\\n";
+{inputs}{wanted}  auto results = session.infer({", ".join(given)});
   {id}::Session copy = session;
-  copy.run({pointers});
-{checks}  std::cout << "correct\\n";
+  copy.run({", ".join(pointers)});
+{checks}  return true;
+}}
+
+int main(int argc, char **argv) try {{
+  {id}::Session session(argc > 1 ? argv[1] : {_weights(model)});
+  {loop}if (!agrees(session{", sizes" if model.dims else ""})) return 1;
+  std::cout << "correct\\n";
   return 0;
 }} catch (const {id}::Error &error) {{
   std::cerr << error.what() << "\\n";

@@ -8,12 +8,13 @@ from math import prod
 
 import numpy as np
 
+from ..executors.emit import ENTRY
 from ..executors.parts import Parts
 from ..executors.plan import Plan, Slot
 from ..model import CompiledModel
 from .identifiers import identifier, identifiers
 
-__all__ = ["C_TYPES", "Interface", "Tensor", "checksum"]
+__all__ = ["C_TYPES", "Built", "Dim", "Interface", "Tensor", "Variant", "checksum"]
 
 # What holds an element in C; of types that C lacks, its bits.
 C_TYPES = {
@@ -51,22 +52,64 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Built:
+    """A model that was built for one choice of sizes; ``parts`` run it."""
+
+    sizes: tuple[int, ...]
+    model: CompiledModel
+    parts: Parts
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model at one choice of sizes of its symbolic dims; the function ``entry`` runs it."""
+
+    entry: str
+    sizes: tuple[int, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    constants: tuple[Tensor, ...]
+    arena_bytes: int
+    scratch_bytes: int
+
+    @classmethod
+    def of(cls, number: int, built: Built) -> Variant:
+        """What C needs to know of ``built``, which is variant ``number`` of its package."""
+        model, plan = built.model, built.parts.plan
+        return cls(
+            f"{ENTRY}_{built.parts.tag}_{number}",
+            built.sizes,
+            _tensors([info.name for info in model.inputs], plan.inputs),
+            _tensors([info.name for info in model.outputs], plan.outputs),
+            _constants(model, plan),
+            plan.arena_bytes,
+            built.parts.scratch_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A symbolic dim that a package has several sizes of."""
+
+    name: str
+    id: str
+
+
+@dataclass(frozen=True)
 class Interface:
     """A model as C sees it.
 
     Attributes:
         id: the prefix of its functions and the name of its files.
+        dims: what its users choose a size of; without any there is one variant.
         embedded: whether its library holds the weights.
         checksum: of these: bytes, sum of their 64-bit words, sum of those sums.
     """
 
     name: str
     id: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    constants: tuple[Tensor, ...]
-    arena_bytes: int
-    scratch_bytes: int
+    dims: tuple[Dim, ...]
+    variants: tuple[Variant, ...]
     checksum: tuple[int, int, int]
     embedded: bool
     triple: str
@@ -76,29 +119,36 @@ class Interface:
     def macro(self) -> str:
         return self.id.upper()
 
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """Those of the first variant: names and dtypes are those of all."""
+        return self.variants[0].inputs
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Those of the first variant."""
+        return self.variants[0].outputs
+
     @classmethod
     def of(
         cls,
         name: str,
-        model: CompiledModel,
-        parts: Parts,
+        dims: Sequence[str],
+        built: Sequence[Built],
         weights: np.ndarray,
         embedded: bool,
     ) -> Interface:
-        """The interface of ``model``, which ``parts`` run."""
-        plan = parts.plan
+        """The interface of a model that was built for one or more sizes of ``dims``."""
+        needs = built[0].parts.needs
         return cls(
             name,
             identifier(name),
-            _tensors([info.name for info in model.inputs], plan.inputs),
-            _tensors([info.name for info in model.outputs], plan.outputs),
-            _constants(model, plan),
-            plan.arena_bytes,
-            parts.scratch_bytes,
+            tuple(map(Dim, dims, identifiers(dims))),
+            tuple(map(Variant.of, range(len(built)), built)),
             checksum(weights),
             embedded,
-            parts.needs.triple,
-            parts.needs.features,
+            needs.triple,
+            needs.features,
         )
 
 

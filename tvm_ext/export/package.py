@@ -7,8 +7,9 @@ import secrets
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from ..executors.plan import ALIGNMENT
 from ..executors.static import StaticExecutor
 from ..executors.toolchain import RUNTIME, archive, compile_c, join_objects, link_shared
 from ..model import CompiledModel
-from . import c_texts, cpp_texts, files
-from .example import example_input, expected
-from .interface import Interface
+from . import c_example, c_texts, cpp_texts, files
+from .example import Expected, example_input, expected
+from .interface import Built, Interface, Variant
+from .sizes import SharedWeights, Sizes, choices
 
 __all__ = ["FORMATS", "WEIGHTS", "export"]
 
@@ -41,6 +43,7 @@ def export(
     *,
     name: str | None = None,
     weights: str = "embedded",
+    sizes: Sizes | None = None,
     **options: Any,
 ) -> Path:
     """Write ``model`` as a package that needs neither Python nor TVM; the folder.
@@ -50,15 +53,21 @@ def export(
 
     Args:
         model: what :func:`tvm_ext.convert_and_build` takes, or what it or :func:`tvm_ext.load`
-            returned; its shapes are static, and it was built for CPUs of this kind.
+            returned; its shapes are static but for the dims of ``sizes``, and it was built for
+            CPUs of this kind.
         folder: it must not exist, or be empty; it appears when all is written.
         format: "c", or "c++", which adds a header with a class ``Session``.
         name: what the model is called in C; by default as its file, else ``model``.
         weights: "embedded" in the libraries, or a "file" beside them.
+        sizes: of symbolic dims, of which callers choose at each run: lists of sizes by the names
+            of the dims, such as ``{"batch": [1, 4, 8]}``, of which all combinations are built; or
+            a list of choices, such as ``[{"batch": 1, "length": 512}, ...]``. Constants that are
+            equal are there once.
         options: for ``convert_and_build``; the target is "llvm" by default.
 
     Raises:
-        OptionError: an option has no such value, or the model cannot be exported; with the reason.
+        OptionError: an option or a size has no such value, or the model cannot be exported; with
+            the reason.
         OutputPathError: the folder cannot be written, or has something in it.
         BuildError: the C compiler or its tools fail.
         TvmExtError: whatever ``convert_and_build`` raises.
@@ -70,18 +79,38 @@ def export(
     place = _free(folder)
     if name is None:
         name = Path(model).stem if isinstance(model, str | os.PathLike) else "model"
-    if not isinstance(model, CompiledModel):
-        model = convert_and_build(model, options.pop("target", "llvm"), **options)
-    elif options:
-        raise OptionError(f"the model is built already: no {sorted(options)} to choose")
-    executor = _exportable(model)
-    parts = executor.parts()
+    wanted = choices(sizes)
+    built, block = _built(model, wanted, options)
     embedded = weights == "embedded"
-    interface = Interface.of(name, model, parts, executor.weights, embedded)
+    interface = Interface.of(name, list(wanted[0]), built, block, embedded)
+    answers = [_answers(*pair) for pair in zip(interface.variants, built, strict=True)]
     with _appearing(place) as made:
-        _write_libraries(made, interface, parts, executor.weights)
-        _write_texts(made, interface, executor, format)
+        _write_libraries(made, interface, built, block)
+        _write_texts(made, interface, answers, format)
     return place
+
+
+def _built(
+    model: object, wanted: Sequence[Mapping[str, int]], options: dict[str, Any]
+) -> tuple[list[Built], np.ndarray]:
+    """``model`` for each of the wanted sizes, and the constants of all."""
+    if isinstance(model, CompiledModel):
+        if options or wanted != [{}]:
+            given = sorted([*options, *(["sizes"] if wanted != [{}] else [])])
+            raise OptionError(f"the model is built already: no {given} to choose")
+        executor = _exportable(model)
+        return [Built((), model, executor.parts())], executor.weights
+    target, shapes = options.pop("target", "llvm"), options.pop("shapes", None) or {}
+    shared, built = SharedWeights(), []
+    for choice in wanted:
+        one = convert_and_build(model, target, shapes={**shapes, **choice}, **options)
+        executor = _exportable(one)
+        parts = executor.parts()
+        if len(wanted) == 1:
+            return [Built(tuple(choice.values()), one, parts)], executor.weights
+        plan = shared.add(parts.plan, executor.weights)
+        built.append(Built(tuple(choice.values()), one, replace(parts, plan=plan)))
+    return built, shared.block()
 
 
 def _exportable(model: CompiledModel) -> StaticExecutor:
@@ -89,12 +118,19 @@ def _exportable(model: CompiledModel) -> StaticExecutor:
     symbolic = [str(info) for info in model.inputs if info.static_shape is None]
     if symbolic:
         raise OptionError(
-            f"only static shapes can be exported: give sizes by shapes= or --shape for {symbolic}"
+            "only static shapes can be exported: give one size of each symbolic dim by shapes= or "
+            f"--shape, or several by sizes= or --sizes, for {symbolic}"
         )
     if not isinstance(executor, StaticExecutor):
         raise OptionError("this model needs TVM at run time (cuda, control flow or sorting)")
     executor.needs.check()
     return executor
+
+
+def _answers(variant: Variant, built: Built) -> list[Expected]:
+    """What the example expects."""
+    inputs = [example_input(tensor, k) for k, tensor in enumerate(variant.inputs)]
+    return expected(built.model.executor(inputs))
 
 
 def _free(folder: str | os.PathLike) -> Path:
@@ -122,15 +158,16 @@ def _appearing(place: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _write_libraries(folder: Path, model: Interface, parts: Parts, weights: np.ndarray) -> None:
+def _write_libraries(
+    folder: Path, model: Interface, built: Sequence[Built], weights: np.ndarray
+) -> None:
     """The static and the shared library, and the file of weights where they are in one."""
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as temporary:
         work = Path(temporary)
         for header in _headers():
             shutil.copy(header, work)
         (work / f"{model.id}.h").write_text(c_texts.header(model))
-        objects, sources = parts.write(work)
-        sources.append(work / "interface.c")
+        sources = [work / "interface.c"]
         sources[-1].write_text(c_texts.source(model))
         if model.embedded:
             blob = work / "weights.bin"
@@ -139,18 +176,32 @@ def _write_libraries(folder: Path, model: Interface, parts: Parts, weights: np.n
             sources[-1].write_text(c_texts.weights_assembly(str(blob)))
         else:
             _write_weights(folder / f"{model.id}.bin", model, weights)
-        compiled = [*objects, *(compile_c(source) for source in sources)]
+        programs = [
+            _program(work / variant.entry, one.parts, variant.entry)
+            for variant, one in zip(model.variants, built, strict=True)
+        ]
         runtime = [
             compile_c(Path(shutil.copy(source, work)))
             for source in (RUNTIME / "tvmx.c", _MODEL_RUNTIME / "tvmx_model.c")
         ]
         whole = work / "whole" / f"{model.id}.o"
         whole.parent.mkdir()
-        join_objects(whole, compiled, [f"{model.id}_*", "__TVMBackend*"])
+        parts = [*programs, *(compile_c(source) for source in sources)]
+        join_objects(whole, parts, [f"{model.id}_*", "__TVMBackend*"])
         archive(folder / f"lib{model.id}.a", [whole, *runtime])
         # One pool for all models of a process: the first library's runtime serves them all.
         exports = [f"{model.id}_*", "tvmx_*", "__TVMBackend*"]
         link_shared(folder / f"lib{model.id}.so", [whole, runtime[1]], [], exports=exports)
+
+
+def _program(folder: Path, parts: Parts, entry: str) -> Path:
+    """One object file that runs ``parts``; all its names but ``entry`` are its own."""
+    folder.mkdir()
+    objects, sources = parts.write(folder, entry)
+    joined = folder / "program.o"
+    compiled = [*objects, *(compile_c(source) for source in sources)]
+    join_objects(joined, compiled, [entry, "__TVMBackend*"])
+    return joined
 
 
 def _headers() -> list[Path]:
@@ -165,12 +216,12 @@ def _write_weights(path: Path, model: Interface, weights: np.ndarray) -> None:
         weights.tofile(file)
 
 
-def _write_texts(folder: Path, model: Interface, executor: StaticExecutor, format: str) -> None:
+def _write_texts(
+    folder: Path, model: Interface, answers: Sequence[Sequence[Expected]], format: str
+) -> None:
     for header in _headers():
         shutil.copy(header, folder)
-    inputs = [example_input(tensor, k) for k, tensor in enumerate(model.inputs)]
-    results = expected(executor(inputs))
-    texts = {f"{model.id}.h": c_texts.header(model), "main.c": c_texts.example(model, results)}
+    texts = {f"{model.id}.h": c_texts.header(model), "main.c": c_example.example(model, answers)}
     examples = {"main.c": "C"}
     if format == "c++":
         texts |= {

@@ -46,6 +46,7 @@ const char *tvmx_message(tvmx_status status) {
     case TVMX_WRONG_CPU: return "this CPU lacks instructions";
     case TVMX_NO_WEIGHTS: return "the weights cannot be read";
     case TVMX_WRONG_WEIGHTS: return "the weights do not fit, or are damaged";
+    case TVMX_NO_SUCH_SIZES: return "no code for these sizes";
     case TVMX_NO_MEMORY: return "out of memory";
   }
   return "unknown status";
@@ -78,13 +79,13 @@ static tvmx_checksum checksum_of(const unsigned char *data, size_t bytes) {
 }
 
 static tvmx_status check_weights(const tvmx_model *model, const char *path) {
-  const char *name = model->program->name;
+  const char *name = model->package->name;
   const unsigned char *file = model->file;
   weights_header header;
   if (model->file_bytes < ALIGNMENT || memcmp(file, MAGIC, sizeof MAGIC) != 0)
     return fail(TVMX_WRONG_WEIGHTS, "%s: %s is no file of weights", name, path);
   memcpy(&header, file, sizeof header);
-  if (!same(&header.checksum, &model->program->checksum))
+  if (!same(&header.checksum, &model->package->checksum))
     return fail(TVMX_WRONG_WEIGHTS, "%s: %s has the weights of another model", name, path);
   if (model->file_bytes - ALIGNMENT != header.checksum.bytes)
     return fail(TVMX_WRONG_WEIGHTS, "%s: %s is truncated", name, path);
@@ -95,7 +96,7 @@ static tvmx_status check_weights(const tvmx_model *model, const char *path) {
 }
 
 static tvmx_status map_weights(tvmx_model *model, const char *path) {
-  const char *name = model->program->name;
+  const char *name = model->package->name;
   struct stat status;
   int file = open(path, O_RDONLY | O_CLOEXEC);
   int known = file >= 0 && fstat(file, &status) == 0;
@@ -115,19 +116,19 @@ static tvmx_status map_weights(tvmx_model *model, const char *path) {
 
 /* --- models ------------------------------------------------------------------------------- */
 
-tvmx_status tvmx_create(tvmx_model **model, const tvmx_program *program, const char *weights) {
-  if (!model) return fail(TVMX_NULL_ARGUMENT, "%s: no place for the model", program->name);
+tvmx_status tvmx_create(tvmx_model **model, const tvmx_package *package, const char *weights) {
+  const char *name = package->name;
+  if (!model) return fail(TVMX_NULL_ARGUMENT, "%s: no place for the model", name);
   *model = NULL;
-  const char *missing = program->missing();
+  const char *missing = package->missing();
   if (missing)
-    return fail(TVMX_WRONG_CPU, "%s: built for a CPU with %s, which this one lacks", program->name,
-                missing);
-  if (!weights && !program->weights && program->checksum.bytes > 0)
-    return fail(TVMX_NO_WEIGHTS, "%s: needs the path of its file of weights", program->name);
+    return fail(TVMX_WRONG_CPU, "%s: built for a CPU with %s, which this one lacks", name, missing);
+  if (!weights && !package->weights && package->checksum.bytes > 0)
+    return fail(TVMX_NO_WEIGHTS, "%s: needs the path of its file of weights", name);
   tvmx_model *made = calloc(1, sizeof *made);
-  if (!made) return fail(TVMX_NO_MEMORY, "%s: out of memory", program->name);
-  made->program = program;
-  made->weights = program->weights;
+  if (!made) return fail(TVMX_NO_MEMORY, "%s: out of memory", name);
+  made->package = package;
+  made->weights = package->weights;
   tvmx_status status = weights ? map_weights(made, weights) : TVMX_OK;
   if (status != TVMX_OK) {
     tvmx_destroy(made);
@@ -144,80 +145,180 @@ void tvmx_destroy(tvmx_model *model) {
   free(model);
 }
 
-size_t tvmx_workspace_bytes(const tvmx_program *program) {
-  return program->arena_bytes + program->scratch_bytes * (size_t)tvmx_threads();
+/* --- sizes -------------------------------------------------------------------------------- */
+
+/* Puts "batch = 4, length = 7" at `at` of the text; where that ends. */
+static size_t describe(size_t at, const tvmx_package *package, const int64_t *sizes) {
+  for (size_t dim = 0; dim < package->dim_count && at < sizeof text; dim++) {
+    const char *comma = dim ? ", " : "";
+    int wrote = snprintf(text + at, sizeof text - at, "%s%s = %" PRId64, comma, package->dims[dim],
+                         sizes[dim]);
+    if (wrote > 0) at += (size_t)wrote;
+  }
+  return at < sizeof text ? at : sizeof text - 1;
 }
 
-static tvmx_status check_buffer(const tvmx_program *program, const char *side,
-                                const tvmx_tensor *tensor, const void *data, size_t bytes) {
+static tvmx_status refuse(const tvmx_package *package, const int64_t *sizes) {
+  if (!sizes)
+    return fail(TVMX_NULL_ARGUMENT, "%s: the sizes of symbolic dims are NULL", package->name);
+  fail(TVMX_NO_SUCH_SIZES, "%s: no code for ", package->name);
+  size_t at = describe(strlen(text), package, sizes);
+  for (size_t k = 0; k < package->program_count; k++) {
+    snprintf(text + at, sizeof text - at, "%s", k ? "; " : ", only for ");
+    at = describe(strlen(text), package, package->programs[k].sizes);
+  }
+  return TVMX_NO_SUCH_SIZES;
+}
+
+/* The program for `sizes`, or NULL. */
+static const tvmx_program *find(const tvmx_package *package, const int64_t *sizes) {
+  size_t bytes = package->dim_count * sizeof *sizes;
+  if (bytes == 0) return package->programs;
+  for (size_t k = 0; sizes && k < package->program_count; k++)
+    if (memcmp(package->programs[k].sizes, sizes, bytes) == 0) return &package->programs[k];
+  return NULL;
+}
+
+static size_t workspace_of(const tvmx_program *program, int threads) {
+  return program->arena_bytes + program->scratch_bytes * (size_t)threads;
+}
+
+size_t tvmx_workspace_bytes(const tvmx_package *package, const int64_t *sizes) {
+  int threads = tvmx_threads();
+  const tvmx_program *program = find(package, sizes);
+  if (program) return workspace_of(program, threads);
+  size_t most = 0;
+  if (sizes) refuse(package, sizes);
+  for (size_t k = 0; !sizes && k < package->program_count; k++) {
+    size_t bytes = workspace_of(&package->programs[k], threads);
+    if (bytes > most) most = bytes;
+  }
+  return most;
+}
+
+/* --- runs --------------------------------------------------------------------------------- */
+
+static tvmx_status check_buffer(const char *name, const char *side, const tvmx_tensor *tensor,
+                                const void *data, size_t bytes) {
   if (bytes != tensor->bytes)
-    return fail(TVMX_WRONG_SIZE, "%s: %s %s has %zu bytes, needs %zu", program->name, side,
-                tensor->name, bytes, tensor->bytes);
+    return fail(TVMX_WRONG_SIZE, "%s: %s %s has %zu bytes, needs %zu", name, side, tensor->name,
+                bytes, tensor->bytes);
   if (!data && bytes > 0)
-    return fail(TVMX_NULL_ARGUMENT, "%s: %s %s is NULL", program->name, side, tensor->name);
+    return fail(TVMX_NULL_ARGUMENT, "%s: %s %s is NULL", name, side, tensor->name);
   if ((uintptr_t)data % tensor->element != 0)
-    return fail(TVMX_UNALIGNED, "%s: %s %s is not aligned to its elements of %zu bytes",
-                program->name, side, tensor->name, tensor->element);
+    return fail(TVMX_UNALIGNED, "%s: %s %s is not aligned to its elements of %zu bytes", name, side,
+                tensor->name, tensor->element);
   return TVMX_OK;
 }
 
-static tvmx_status check_workspace(const tvmx_program *program, const void *memory, size_t bytes,
-                                   int threads) {
-  size_t needed = program->arena_bytes + program->scratch_bytes * (size_t)threads;
+static tvmx_status check_workspace(const char *name, size_t needed, const void *memory,
+                                   size_t bytes, int threads) {
   if (bytes < needed)
     return fail(TVMX_WORKSPACE_TOO_SMALL, "%s: the workspace has %zu bytes, needs %zu on %d threads",
-                program->name, bytes, needed, threads);
+                name, bytes, needed, threads);
   if (!memory && needed > 0)
-    return fail(TVMX_NULL_ARGUMENT, "%s: the workspace is NULL", program->name);
+    return fail(TVMX_NULL_ARGUMENT, "%s: the workspace is NULL", name);
   if ((uintptr_t)memory % ALIGNMENT != 0)
-    return fail(TVMX_UNALIGNED, "%s: the workspace is not at a multiple of %d", program->name,
-                ALIGNMENT);
+    return fail(TVMX_UNALIGNED, "%s: the workspace is not at a multiple of %d", name, ALIGNMENT);
   return TVMX_OK;
 }
 
-tvmx_status tvmx_begin(const tvmx_program *program, const tvmx_model *model,
-                       const tvmx_input *inputs, size_t input_count, void **in,
-                       const tvmx_output *outputs, size_t output_count, void **out,
-                       void *workspace, size_t workspace_bytes) {
+static tvmx_status check_handle(const tvmx_package *package, const tvmx_model *model) {
   if (!model)
-    return fail(TVMX_NULL_ARGUMENT, "%s: the model is NULL: create it first", program->name);
-  if (model->program != program)
-    return fail(TVMX_WRONG_MODEL, "%s: the handle is of %s", program->name, model->program->name);
-  if (input_count != program->input_count || output_count != program->output_count)
+    return fail(TVMX_NULL_ARGUMENT, "%s: the model is NULL: create it first", package->name);
+  if (model->package != package)
+    return fail(TVMX_WRONG_MODEL, "%s: the handle is of %s", package->name, model->package->name);
+  return TVMX_OK;
+}
+
+static tvmx_status check_counts(const tvmx_package *package, const tvmx_input *inputs,
+                                size_t input_count, const tvmx_output *outputs,
+                                size_t output_count) {
+  if (input_count != package->input_count || output_count != package->output_count)
     return fail(TVMX_WRONG_COUNT, "%s: %zu inputs and %zu outputs given, the model has %zu and %zu",
-                program->name, input_count, output_count, program->input_count,
-                program->output_count);
+                package->name, input_count, output_count, package->input_count,
+                package->output_count);
   if ((!inputs && input_count > 0) || (!outputs && output_count > 0))
-    return fail(TVMX_NULL_ARGUMENT, "%s: the inputs or the outputs are NULL", program->name);
-  tvmx_status status = TVMX_OK;
+    return fail(TVMX_NULL_ARGUMENT, "%s: the inputs or the outputs are NULL", package->name);
+  return TVMX_OK;
+}
+
+tvmx_status tvmx_run(const tvmx_package *package, const tvmx_model *model, const int64_t *sizes,
+                     const tvmx_input *inputs, size_t input_count, void **in,
+                     const tvmx_output *outputs, size_t output_count, void **out, void *workspace,
+                     size_t workspace_bytes) {
+  const char *name = package->name;
+  tvmx_status status = check_handle(package, model);
+  if (status == TVMX_OK)
+    status = check_counts(package, inputs, input_count, outputs, output_count);
+  if (status != TVMX_OK) return status;
+  const tvmx_program *program = find(package, sizes);
+  if (!program) return refuse(package, sizes);
   for (size_t k = 0; k < input_count && status == TVMX_OK; k++) {
-    status = check_buffer(program, "input", &program->inputs[k], inputs[k].data, inputs[k].bytes);
+    status = check_buffer(name, "input", &program->inputs[k], inputs[k].data, inputs[k].bytes);
     in[k] = (void *)(uintptr_t)inputs[k].data;
   }
   for (size_t k = 0; k < output_count && status == TVMX_OK; k++) {
-    status =
-        check_buffer(program, "output", &program->outputs[k], outputs[k].data, outputs[k].bytes);
+    status = check_buffer(name, "output", &program->outputs[k], outputs[k].data, outputs[k].bytes);
     out[k] = outputs[k].data;
   }
   int threads = tvmx_threads();
-  if (status == TVMX_OK) status = check_workspace(program, workspace, workspace_bytes, threads);
-  if (status == TVMX_OK && program->scratch_bytes > 0)
+  size_t needed = workspace_of(program, threads);
+  if (status == TVMX_OK)
+    status = check_workspace(name, needed, workspace, workspace_bytes, threads);
+  if (status != TVMX_OK) return status;
+  int lends = program->scratch_bytes > 0;
+  if (lends)
     tvmx_lend((unsigned char *)workspace + program->arena_bytes, program->scratch_bytes, threads);
-  return status;
-}
-
-tvmx_status tvmx_end(const tvmx_program *program, int code) {
-  if (program->scratch_bytes > 0) tvmx_lend(NULL, 0, 0);
+  int code = program->execute(model->weights, workspace, in, out, NULL);
+  if (lends) tvmx_lend(NULL, 0, 0);
   if (code != 0)
-    return fail(TVMX_NO_MEMORY, "%s: a kernel returned %d: out of memory", program->name, code);
+    return fail(TVMX_NO_MEMORY, "%s: a kernel returned %d: out of memory", name, code);
   return TVMX_OK;
 }
 
-void tvmx_print_tensors(const tvmx_tensor *tensors, size_t count) {
-  for (const tvmx_tensor *tensor = tensors; tensor < tensors + count; tensor++) {
-    printf("%s  %s[", tensor->name, tensor->dtype);
-    for (int axis = 0; axis < tensor->rank; axis++)
-      printf("%s%" PRId64, axis ? ", " : "", tensor->shape[axis]);
-    printf("]\n");
+/* --- metadata ----------------------------------------------------------------------------- */
+
+static const tvmx_tensor *tensors_of(const tvmx_package *package, const tvmx_program *program,
+                                     tvmx_side side, size_t *count) {
+  switch (side) {
+    case TVMX_INPUTS: *count = package->input_count; return program->inputs;
+    case TVMX_OUTPUTS: *count = package->output_count; return program->outputs;
+    case TVMX_INITIALIZERS: break;
+  }
+  *count = program->initializer_count;
+  return program->initializers;
+}
+
+const tvmx_tensor *tvmx_tensors(const tvmx_package *package, const int64_t *sizes, tvmx_side side,
+                                size_t *count) {
+  const tvmx_program *program = find(package, sizes);
+  size_t found = 0;
+  const tvmx_tensor *tensors = NULL;
+  if (program)
+    tensors = tensors_of(package, program, side, &found);
+  else
+    refuse(package, sizes);
+  if (count) *count = found;
+  return tensors;
+}
+
+static void print_tensor(const tvmx_tensor *tensor) {
+  printf("%s  %s[", tensor->name, tensor->dtype);
+  for (int axis = 0; axis < tensor->rank; axis++)
+    printf("%s%" PRId64, axis ? ", " : "", tensor->shape[axis]);
+  printf("]\n");
+}
+
+void tvmx_print(const tvmx_package *package, tvmx_side side) {
+  for (size_t k = 0; k < package->program_count; k++) {
+    const tvmx_program *program = &package->programs[k];
+    size_t count;
+    const tvmx_tensor *tensors = tensors_of(package, program, side, &count);
+    for (size_t dim = 0; dim < package->dim_count; dim++)
+      printf("%s%s = %" PRId64 "%s", dim ? ", " : "", package->dims[dim], program->sizes[dim],
+             dim + 1 == package->dim_count ? ":\n" : "");
+    for (const tvmx_tensor *tensor = tensors; tensor < tensors + count; tensor++)
+      print_tensor(tensor);
   }
 }

@@ -24,6 +24,7 @@ typedef enum {
   TVMX_WRONG_CPU,           /* this CPU lacks instructions that the model was built for */
   TVMX_NO_WEIGHTS,          /* the file of weights cannot be read */
   TVMX_WRONG_WEIGHTS,       /* they are of another model, or damaged */
+  TVMX_NO_SUCH_SIZES,       /* the package has no code for these sizes of the symbolic dims */
   TVMX_NO_MEMORY
 } tvmx_status;
 
@@ -57,32 +58,49 @@ typedef struct {
   uint64_t bytes, sum, sum_of_sums;
 } tvmx_checksum;
 
+/* A model at one choice of sizes. */
 typedef struct {
-  const char *name;
-  const tvmx_tensor *inputs, *outputs;
-  size_t input_count, output_count;
+  const int64_t *sizes; /* of the symbolic dims; NULL where there are none */
+  const tvmx_tensor *inputs, *outputs, *initializers;
+  size_t initializer_count;
   size_t arena_bytes, scratch_bytes;
-  tvmx_checksum checksum;       /* of the weights */
-  const unsigned char *weights; /* NULL where they are in a file */
-  const char *(*missing)(void); /* the name of an instruction set that this CPU lacks, or NULL */
+  int (*execute)(const unsigned char *weights, unsigned char *arena, void *const *inputs,
+                 void *const *outputs, void (*observe)(int, double));
 } tvmx_program;
 
 typedef struct {
-  const tvmx_program *program;
+  const char *name;
+  const char *const *dims; /* the names of the symbolic dims */
+  const tvmx_program *programs;
+  size_t dim_count, program_count, input_count, output_count;
+  tvmx_checksum checksum;       /* of the weights */
+  const unsigned char *weights; /* NULL where they are in a file */
+  const char *(*missing)(void); /* the name of an instruction set that this CPU lacks, or NULL */
+} tvmx_package;
+
+typedef struct {
+  const tvmx_package *package;
   const unsigned char *weights;
   void *file; /* mapped; NULL where weights are embedded */
   size_t file_bytes;
 } tvmx_model;
 
-tvmx_status tvmx_create(tvmx_model **model, const tvmx_program *program, const char *weights);
+typedef enum { TVMX_INPUTS, TVMX_OUTPUTS, TVMX_INITIALIZERS } tvmx_side;
+
+tvmx_status tvmx_create(tvmx_model **model, const tvmx_package *package, const char *weights);
 void tvmx_destroy(tvmx_model *model);
-size_t tvmx_workspace_bytes(const tvmx_program *program);
-tvmx_status tvmx_begin(const tvmx_program *program, const tvmx_model *model,
-                       const tvmx_input *inputs, size_t input_count, void **in,
-                       const tvmx_output *outputs, size_t output_count, void **out,
-                       void *workspace, size_t workspace_bytes);
-tvmx_status tvmx_end(const tvmx_program *program, int code);
-void tvmx_print_tensors(const tvmx_tensor *tensors, size_t count);
+
+/* Of the program for `sizes`; without sizes the most that any needs. 0 where there is none. */
+size_t tvmx_workspace_bytes(const tvmx_package *package, const int64_t *sizes);
+
+/* `in` and `out` have room for a pointer to each buffer. */
+tvmx_status tvmx_run(const tvmx_package *package, const tvmx_model *model, const int64_t *sizes,
+                     const tvmx_input *inputs, size_t input_count, void **in,
+                     const tvmx_output *outputs, size_t output_count, void **out, void *workspace,
+                     size_t workspace_bytes);
+const tvmx_tensor *tvmx_tensors(const tvmx_package *package, const int64_t *sizes, tvmx_side side,
+                                size_t *count);
+void tvmx_print(const tvmx_package *package, tvmx_side side);
 
 #ifdef __cplusplus
 }
