@@ -4,15 +4,34 @@ import json
 
 import tvm
 from tvm.target import Target, codegen
+from tvm_ffi import Array
 
 from .errors import TargetError
 from .executors.cpu_features import masked_features, triple_of
 from .executors.threads import threads
 
-__all__ = ["host_target", "resolve"]
+__all__ = ["MACHINES", "host_target", "resolve"]
 
 _KINDS = "llvm", "cuda"
 _LISTS = "keys", "libs", "mattr"
+_SYSTEMS = "linux", "none", "wasi"
+
+# The least that Linux on such a machine has; -v adds vectors of 128 bits or more.
+_RISCV = {"mtriple": "riscv64-unknown-linux-gnu", "mabi": "lp64d"}
+_RISCV_FEATURES = ["+m", "+a", "+f", "+d", "+c"]
+_X86 = "x86_64-unknown-linux-gnu"
+_ARMV7 = {"mtriple": "armv7a-unknown-linux-gnueabihf", "mfloat-abi": "hard"}
+
+# Machines by name, as TVM knows them; schedules share loops among so many cores.
+MACHINES: dict[str, dict[str, object]] = {
+    **{f"x86-64-v{k}": {"mtriple": _X86, "mcpu": f"x86-64-v{k}"} for k in (2, 3, 4)},
+    "aarch64": {"mtriple": "aarch64-unknown-linux-gnu", "mattr": ["+neon"]},
+    "armv7": {**_ARMV7, "mattr": ["+neon"]},
+    "riscv64": {**_RISCV, "mattr": _RISCV_FEATURES},
+    "riscv64-v": {**_RISCV, "mattr": [*_RISCV_FEATURES, "+v"]},
+    "wasm32": {"mtriple": "wasm32-unknown-wasi", "mattr": ["+simd128"], "vector-width": 128},
+}
+_CORES = 4
 
 
 def host_target(cores: int | None = None) -> Target:
@@ -30,8 +49,9 @@ def resolve(target: object = "auto", cores: int | None = None) -> Target:
 
     ``"auto"`` is cuda where a GPU is, else this CPU; ``"llvm"`` is this CPU with its exact
     features; ``"cuda"`` is the GPU here, or sm_80 where there is none (it builds, it cannot
-    run). Anything else is given to ``tvm.target.Target``: a tag, a kind, a JSON dict, or options
-    as TVM once wrote them (``"llvm -mcpu=core-avx2"``).
+    run); one of :data:`MACHINES` is any such machine, with Linux where that is not WebAssembly
+    (``"aarch64"`` or ``"aarch64-linux"``). Anything else is given to ``tvm.target.Target``: a tag,
+    a kind, a JSON dict, or options as TVM once wrote them (``"llvm -mcpu=core-avx2"``).
 
     Raises:
         TargetError: TVM does not know the target, or tvm_ext has no kernels for its kind.
@@ -45,12 +65,16 @@ def resolve(target: object = "auto", cores: int | None = None) -> Target:
             f"sm_{tvm.cuda(0).compute_version.replace('.', '')}" if tvm.cuda(0).exist else "sm_80"
         )
         target = {"kind": "cuda", "arch": arch}
+    if isinstance(target, str) and target.removesuffix("-linux") in MACHINES:
+        machine = MACHINES[target.removesuffix("-linux")]
+        alone = machine is MACHINES["wasm32"]
+        target = {"kind": "llvm", "num-cores": cores or (1 if alone else _CORES), **machine}
     try:
         resolved = target if isinstance(target, Target) else Target(_described(target))
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise TargetError(
-            f"unknown target {target!r}; use 'auto', 'llvm', 'cuda', or a TVM target "
-            f"(tag, kind or dict): {str(error).strip().splitlines()[-1]}"
+            f"unknown target {target!r}; use 'auto', 'llvm', 'cuda', {', '.join(MACHINES)}, or a "
+            f"TVM target (tag, kind or dict): {str(error).strip().splitlines()[-1]}"
         ) from error
     if resolved.kind.name not in _KINDS:
         raise TargetError(
@@ -58,8 +82,26 @@ def resolve(target: object = "auto", cores: int | None = None) -> Target:
         )
     if resolved.kind.name == "cuda" and not resolved.host:
         return resolved.with_host(host_target())
-    _check_cpu(resolved if resolved.kind.name == "llvm" else resolved.host, target)
-    return resolved
+    cpu = _normal(resolved if resolved.kind.name == "llvm" else resolved.host)
+    _check_cpu(cpu, target)
+    return cpu if resolved.kind.name == "llvm" else resolved.with_host(cpu)
+
+
+def _normal(cpu: Target) -> Target:
+    """``cpu`` with a triple that names a vendor: LLVM takes the second part for one.
+
+    With the system in that place, 32-bit ARM calls functions by a convention that libgcc's lack.
+    """
+    machine, *system = str(cpu.attrs.get("mtriple", "")).split("-")
+    if not system or system[0] not in _SYSTEMS:
+        return cpu
+    spec = {name: v for name, v in cpu.attrs.items() if not name.startswith("feature.")}
+    spec |= {"kind": "llvm", "mtriple": "-".join([machine, "unknown", *system])}
+    return Target({name: _plain(value) for name, value in spec.items()})
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, Array) else value
 
 
 def _check_cpu(cpu: Target, given: object) -> None:

@@ -22,9 +22,9 @@ _SAME = {"amd64": "x86_64", "arm64": "aarch64"}
 # lists. Others are not checked: an older kernel may be silent about what the CPU has.
 _SAME_NAME = """
     sse sse2 ssse3 sse4a avx avx2 fma fma4 f16c xop tbm bmi2 popcnt movbe gfni cmov avx512f avx512cd
-    avx512bw avx512dq avx512vl avx512ifma avx512vbmi sve sve2 bf16 i8mm
+    avx512bw avx512dq avx512vl avx512ifma avx512vbmi
 """
-_FLAGS = {name: name for name in _SAME_NAME.split()} | {
+_X86 = {name: name for name in _SAME_NAME.split()} | {
     "sse3": "pni",
     "sse4.1": "sse4_1",
     "sse4.2": "sse4_2",
@@ -38,12 +38,17 @@ _FLAGS = {name: name for name in _SAME_NAME.split()} | {
     "avx512bf16": "avx512_bf16",
     "avx512fp16": "avx512_fp16",
     "avx512vp2intersect": "avx512_vp2intersect",
+}
+_AARCH64 = {name: name for name in ("sve", "sve2", "bf16", "i8mm")} | {
     "fp-armv8": "fp",
     "neon": "asimd",
     "dotprod": "asimddp",
     "fullfp16": "asimdhp",
     "lse": "atomics",
 }
+_ARM = {"neon": "neon", "vfp3": "vfpv3", "vfp4": "vfpv4", "d32": "vfpd32"}
+_RISCV = {name: name for name in "acdfmv"}  # letters of what Linux calls the ISA
+_FLAGS = {"x86_64": _X86, "aarch64": _AARCH64, "arm": _ARM, "riscv64": _RISCV}
 
 
 @dataclass(frozen=True)
@@ -58,34 +63,44 @@ class CpuNeeds:
         """Whether the code is for another kind of machine than this."""
         return _machine(self.triple) != _machine(_this_machine())
 
+    def lacking(self) -> str | None:
+        """Why running the code would end this process; None where it would not."""
+        if self.foreign:
+            return f"for {self.triple}; this machine is {_this_machine()}"
+        missing = [name for name in self.features if not _host_features().get(name, True)]
+        return f"for a CPU with {', '.join(missing)}, which this one lacks" if missing else None
+
     def check(self) -> None:
         """Raise where running the code would end this process.
 
         Raises:
             TargetError: this is another kind of machine, or its CPU lacks instructions.
         """
-        if self.foreign:
-            lacks = f"for {self.triple}; this machine is {_this_machine()}"
-        else:
-            missing = [name for name in self.features if not _host_features().get(name, True)]
-            if not missing:
-                return
-            lacks = f"for a CPU with {', '.join(missing)}, which this one lacks"
-        raise TargetError(
-            f"the model was built {lacks}: build it for target='llvm' here, or run it there"
-        )
+        lacking = self.lacking()
+        if lacking is not None:
+            raise TargetError(
+                f"the model was built {lacking}: build it for target='llvm' here, or run it there"
+            )
 
 
 @cache
 def _host_features() -> Mapping[str, bool]:
     """Feature -> whether this CPU has it; features that the system does not list are left out."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return {}
-    listed = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    flags = listed.partition(":")[2].split()
-    return {name: flag in flags for name, flag in _FLAGS.items()} if flags else {}
+    return _listed(text, _machine(_this_machine())[0])
+
+
+def _listed(cpuinfo: str, machine: str) -> dict[str, bool]:
+    """What ``_host_features`` finds in the text that Linux gives on such a machine."""
+    rows = (line.partition(":") for line in cpuinfo.splitlines())
+    found = {name.strip(): value.strip() for name, _, value in rows}
+    isa = found.get("isa", "").partition("_")[0]  # rv64imafdcv_zicsr
+    flags = found.get("flags", found.get("Features", " ".join(isa[len("rv64") :]))).split()
+    names = _FLAGS.get(machine, {}) if flags else {}
+    return {name: flag in flags for name, flag in names.items()}
 
 
 def _this_machine() -> str:
@@ -94,6 +109,7 @@ def _this_machine() -> str:
 
 def _machine(triple: str) -> tuple[str, str]:
     """Architecture and system of a triple; what it does not name is this machine's."""
-    parts = triple.split("-")
-    system = next((s for s in _SYSTEMS for part in parts if part.startswith(s)), "linux")
-    return _SAME.get(parts[0], parts[0]), {"macos": "darwin"}.get(system, system)
+    first, *rest = triple.split("-")
+    system = next((s for s in _SYSTEMS for part in rest if part.startswith(s)), "linux")
+    machine = "arm" if first.startswith("armv") else _SAME.get(first, first)
+    return machine, {"macos": "darwin"}.get(system, system)

@@ -17,7 +17,7 @@ __all__ = ["masked_features", "needs_of", "triple_of"]
 # list of a CPU too, and virtual machines hide them; code does without.
 _EMITTED = re.compile(
     r"s?sse|avx|fma|f16c|xop|tbm|bmi|lzcnt|popcnt|movbe|gfni|cmov|egpr|ndd|ccmp|zu$|nf$"
-    r"|neon|sve|dotprod|fullfp16|bf16|i8mm|lse|fp-armv8"
+    r"|neon|sve|dotprod|fullfp16|bf16|i8mm|lse|fp-armv8|vfp[34]$|d32$|[acdfmv]$"
 )
 
 

@@ -15,7 +15,7 @@ __all__ = [
     "archive",
     "compile_c",
     "compiler",
-    "has_shared_libraries",
+    "is_wasm",
     "join_objects",
     "link_shared",
     "run_tool",
@@ -43,9 +43,9 @@ def compiler(triple: str | None = None) -> list[str]:
     raise BuildError("no C compiler: install gcc or clang, or name one by the variable CC")
 
 
-def has_shared_libraries(triple: str | None) -> bool:
-    """Whether programs of that machine load libraries; WebAssembly does not."""
-    return triple is None or not triple.startswith("wasm")
+def is_wasm(triple: str | None) -> bool:
+    """Whether that machine is WebAssembly: no shared libraries, no threads, no mapped files."""
+    return triple is not None and triple.startswith("wasm")
 
 
 def shared_linker(triple: str | None) -> list[str]:
@@ -54,7 +54,7 @@ def shared_linker(triple: str | None) -> list[str]:
     Raises:
         BuildError: there is no compiler, or that machine has no shared libraries.
     """
-    if not has_shared_libraries(triple):
+    if is_wasm(triple):
         raise BuildError(f"{triple} has no shared libraries: export the model as a C package")
     return [*compiler(triple), "-fPIC", "-shared"]
 
@@ -93,7 +93,7 @@ def compile_c(source: Path, triple: str | None = None, flags: Sequence[str] = ()
         BuildError: there is no compiler, or it fails.
     """
     compiled = source.with_suffix(".o")
-    place = ["-fPIC"] if has_shared_libraries(triple) else []
+    place = [] if is_wasm(triple) else ["-fPIC"]
     command = [*compiler(triple), *_FLAGS, *place, *flags, f"-I{source.parent}"]
     run_tool([*command, "-c", str(source), "-o", str(compiled)])
     return compiled
@@ -101,18 +101,20 @@ def compile_c(source: Path, triple: str | None = None, flags: Sequence[str] = ()
 
 def join_objects(
     joined: Path, objects: Sequence[Path], keep: Sequence[str], triple: str | None = None
-) -> None:
-    """One object file of many, in which only the names that match ``keep`` stay global; those of
-    ziglang's linker all do.
+) -> list[Path]:
+    """One object file of many, in which only the names that match ``keep`` stay global; the many,
+    where ziglang takes the place of binutils: it hides no names.
 
     Raises:
         BuildError: there are no tools of that kind, or they fail.
     """
-    run_tool([*compiler(triple), "-r", "-nostdlib", "-o", str(joined), *map(str, objects)])
     objcopy = _binary_tool("objcopy", triple)
-    if objcopy is not None:
-        kept = [f"--keep-global-symbol={name}" for name in keep]
-        run_tool([*objcopy, "--wildcard", "--strip-debug", *kept, str(joined)])
+    if objcopy is None:
+        return list(objects)
+    run_tool([*compiler(triple), "-r", "-nostdlib", "-o", str(joined), *map(str, objects)])
+    kept = [f"--keep-global-symbol={name}" for name in keep]
+    run_tool([*objcopy, "--wildcard", "--strip-debug", *kept, str(joined)])
+    return [joined]
 
 
 def archive(library: Path, objects: Sequence[Path], triple: str | None = None) -> None:
@@ -122,7 +124,7 @@ def archive(library: Path, objects: Sequence[Path], triple: str | None = None) -
         BuildError: there is no ``ar``, or it fails.
     """
     command = _binary_tool("ar", triple) or _zig("ar", str(triple))
-    run_tool([*command, "rcsD", str(library), *map(str, objects)])
+    run_tool([*command, "qcsD", str(library), *map(str, objects)])
 
 
 def _binary_tool(name: str, triple: str | None) -> list[str] | None:
@@ -144,7 +146,7 @@ def _zig(tool: str, triple: str) -> list[str]:
         machine = _gnu_machine(triple)
         system = f"{machine}-gcc (Debian's package gcc-{machine}), or "
         raise BuildError(
-            f"no C compiler for {triple}: install {system if has_shared_libraries(triple) else ''}"
+            f"no C compiler for {triple}: install {'' if is_wasm(triple) else system}"
             "ziglang (pip install 'tvm_ext[cross]')"
         )
     return [sys.executable, "-m", "ziglang", tool]

@@ -6,15 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from .._version import __version__
 from ..executors.emit import ENTRY_PARAMETERS
+from ..executors.toolchain import is_wasm
 from .interface import Interface, Tensor, Variant
 
 __all__ = ["header", "source", "weights_argument", "weights_assembly"]
-
-# What compilers know by these names; the rest of LLVM's features comes along on real CPUs.
-_CHECKED = """
-    sse3 ssse3 sse4.1 sse4.2 popcnt avx avx2 fma bmi bmi2 avx512f avx512cd avx512bw avx512dq
-    avx512vl
-""".split()
 
 
 def header(model: Interface) -> str:
@@ -175,13 +170,14 @@ def _source(model: Interface) -> Iterator[str]:
     id = model.id
     yield f'#include "{id}.h"\n'
     if model.embedded:
-        yield "extern const unsigned char tvmx_weights[];"
+        yield f"extern const unsigned char {model.weights_symbol}[];"
     for number, variant in enumerate(model.variants):
         yield f"int {variant.entry}({ENTRY_PARAMETERS});"
         for side in ("inputs", "outputs", "constants"):
             yield from _table(f"{side}_{number}", getattr(variant, side))
     yield from _all_sizes(model)
-    yield from _missing(model)
+    needs = "".join(f"{_string(feature)}, " for feature in model.features)
+    yield f"\nstatic const char *const NEEDS[] = {{{needs}NULL}};"
     yield from _package(model)
     sizes = "(const int64_t *)sizes" if model.dims else "NULL"  # a struct of int64_t alone
     first = f"const {id}_sizes *sizes, " if model.dims else ""
@@ -234,7 +230,7 @@ static const tvmx_package PACKAGE = {{
     {_string(model.name)}, {"DIMS" if model.dims else "NULL"}, PROGRAMS,
     {", ".join(map(str, counts))},
     {{UINT64_C({bytes_}), UINT64_C({total}), UINT64_C({sums})}},
-    {"tvmx_weights" if model.embedded else "NULL"}, missing,
+    {model.weights_symbol if model.embedded else "NULL"}, NEEDS,
 }};"""
 
 
@@ -254,24 +250,19 @@ def _table(name: str, tensors: Sequence[Tensor]) -> Iterator[str]:
     yield "};"
 
 
-def _missing(model: Interface) -> Iterator[str]:
-    """The function that names what the CPU lacks."""
-    yield "\nstatic const char *missing(void) {"
-    if model.triple.startswith("x86_64"):
-        for feature in _CHECKED:
-            if feature in model.features:
-                yield f'  if (!__builtin_cpu_supports("{feature}")) return "{feature}";'
-    yield "  return NULL;\n}"
-
-
-def weights_assembly(file: str) -> str:
+def weights_assembly(model: Interface, file: str) -> str:
     """Assembly that puts the bytes of ``file`` under the name that the source uses."""
+    name = model.weights_symbol
+    wasm = is_wasm(model.triple)
+    section = f'.rodata.{name},"",@' if wasm else ".rodata"
+    size = f".size {name}, {model.checksum[0] + 1}"
+    end = size if wasm else '.section .note.GNU-stack,"",%progbits'
     return f"""\
-    .section .rodata
+    .section {section}
     .balign 64
-    .globl tvmx_weights
-tvmx_weights:
+    .globl {name}
+{name}:
     .incbin "{file}"
     .byte 0
-    .section .note.GNU-stack,"",%progbits
+    {end}
 """

@@ -11,6 +11,8 @@ def cmake_lists(model: Interface, sources: dict[str, str]) -> str:
 
     ``sources`` gives each example's language.
     """
+    threads = "" if model.single_thread else _THREADS
+    links = "m" if model.single_thread else '"m;Threads::Threads"'
     languages = " ".join(dict.fromkeys(["C", *sources.values()]))
     examples = "\n".join(
         f"""\
@@ -23,14 +25,12 @@ def cmake_lists(model: Interface, sources: dict[str, str]) -> str:
     return f"""\
 cmake_minimum_required(VERSION 3.13)
 project({model.id} {languages})
-set(THREADS_PREFER_PTHREAD_FLAG ON)
-find_package(Threads REQUIRED)
-
+{threads}
 add_library({model.id} STATIC IMPORTED GLOBAL)
 set_target_properties({model.id} PROPERTIES
   IMPORTED_LOCATION ${{CMAKE_CURRENT_SOURCE_DIR}}/lib{model.id}.a
   INTERFACE_INCLUDE_DIRECTORIES ${{CMAKE_CURRENT_SOURCE_DIR}}
-  INTERFACE_LINK_LIBRARIES "m;Threads::Threads")
+  INTERFACE_LINK_LIBRARIES {links})
 
 if(CMAKE_PROJECT_NAME STREQUAL PROJECT_NAME)
   set(CMAKE_C_STANDARD 11)
@@ -38,6 +38,12 @@ if(CMAKE_PROJECT_NAME STREQUAL PROJECT_NAME)
   enable_testing()
 {examples}
 endif()
+"""
+
+
+_THREADS = """\
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
 """
 
 
@@ -50,5 +56,5 @@ Description: a model compiled by tvm_ext
 Version: {__version__}
 Cflags: -I${{prefix}}
 Libs: -L${{prefix}} -l{model.id}
-Libs.private: -lm -lpthread
+Libs.private: -lm{"" if model.single_thread else " -lpthread"}
 """

@@ -53,11 +53,15 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Built:
-    """A model that was built for one choice of sizes; ``parts`` run it."""
+    """A model that was built for one choice of sizes; ``parts`` run it.
+
+    ``witness`` gives the same answers on this machine, where ``model`` is for another.
+    """
 
     sizes: tuple[int, ...]
     model: CompiledModel
     parts: Parts
+    witness: CompiledModel
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,8 @@ class Interface:
         dims: what its users choose a size of; without any there is one variant.
         embedded: whether its library holds the weights.
         checksum: of these: bytes, sum of their 64-bit words, sum of those sums.
+        tag: what keeps internal names apart from those of other models.
+        single_thread: whether it does without pthreads.
     """
 
     name: str
@@ -114,6 +120,13 @@ class Interface:
     embedded: bool
     triple: str
     features: tuple[str, ...]
+    tag: str
+    single_thread: bool
+
+    @property
+    def weights_symbol(self) -> str:
+        """The embedded weights."""
+        return f"tvmx_weights_{self.tag}"
 
     @property
     def macro(self) -> str:
@@ -137,9 +150,10 @@ class Interface:
         built: Sequence[Built],
         weights: np.ndarray,
         embedded: bool,
+        single_thread: bool,
     ) -> Interface:
         """The interface of a model that was built for one or more sizes of ``dims``."""
-        needs = built[0].parts.needs
+        first = built[0].parts
         return cls(
             name,
             identifier(name),
@@ -147,8 +161,10 @@ class Interface:
             tuple(map(Variant.of, range(len(built)), built)),
             checksum(weights),
             embedded,
-            needs.triple,
-            needs.features,
+            first.needs.triple,
+            first.needs.features,
+            first.tag,
+            single_thread,
         )
 
 

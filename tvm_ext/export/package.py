@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import struct
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,23 +15,20 @@ import numpy as np
 
 from ..build import convert_and_build
 from ..errors import OptionError, OutputPathError
-from ..executors.parts import Parts
-from ..executors.plan import ALIGNMENT
 from ..executors.static import StaticExecutor
-from ..executors.toolchain import RUNTIME, archive, compile_c, join_objects, link_shared
+from ..executors.toolchain import is_wasm
 from ..model import CompiledModel
-from . import c_example, c_texts, cpp_texts, files
+from ..targets import resolve
+from . import c_example, c_texts, cpp_texts, files, wasm_texts
 from .example import Expected, example_input, expected
 from .interface import Built, Interface, Variant
+from .libraries import HEADERS, write_libraries
 from .sizes import SharedWeights, Sizes, choices
 
 __all__ = ["FORMATS", "WEIGHTS", "export"]
 
 FORMATS = "c", "c++"
 WEIGHTS = "embedded", "file"
-
-_MODEL_RUNTIME = Path(__file__).parent / "runtime"
-_MAGIC = b"tvmx w1\0"
 
 
 def export(
@@ -44,17 +39,19 @@ def export(
     name: str | None = None,
     weights: str = "embedded",
     sizes: Sizes | None = None,
+    single_thread: bool = False,
     **options: Any,
 ) -> Path:
     """Write ``model`` as a package that needs neither Python nor TVM; the folder.
 
     It holds a static and a shared library, headers, ``CMakeLists.txt``, a file for pkg-config,
-    and an example that runs the model and checks its answer.
+    and an example that runs the model and checks its answer. For other machines than this it is
+    compiled by their gcc, or by the package ziglang; WebAssembly has no shared libraries.
 
     Args:
         model: what :func:`tvm_ext.convert_and_build` takes, or what it or :func:`tvm_ext.load`
-            returned; its shapes are static but for the dims of ``sizes``, and it was built for
-            CPUs of this kind.
+            returned; its shapes are static but for the dims of ``sizes``. What is built already
+            was built for CPUs of this kind.
         folder: it must not exist, or be empty; it appears when all is written.
         format: "c", or "c++", which adds a header with a class ``Session``.
         name: what the model is called in C; by default as its file, else ``model``.
@@ -63,7 +60,10 @@ def export(
             of the dims, such as ``{"batch": [1, 4, 8]}``, of which all combinations are built; or
             a list of choices, such as ``[{"batch": 1, "length": 512}, ...]``. Constants that are
             equal are there once.
-        options: for ``convert_and_build``; the target is "llvm" by default.
+        single_thread: do without pthreads; only one thread at a time may then call. WebAssembly
+            always does.
+        options: for ``convert_and_build``; the target is "llvm" by default, and may be another
+            machine.
 
     Raises:
         OptionError: an option or a size has no such value, or the model cannot be exported; with
@@ -80,18 +80,22 @@ def export(
     if name is None:
         name = Path(model).stem if isinstance(model, str | os.PathLike) else "model"
     wanted = choices(sizes)
-    built, block = _built(model, wanted, options)
+    built, block = _built(model, wanted, single_thread, options)
     embedded = weights == "embedded"
-    interface = Interface.of(name, list(wanted[0]), built, block, embedded)
+    single_thread |= is_wasm(built[0].parts.needs.triple)
+    interface = Interface.of(name, list(wanted[0]), built, block, embedded, single_thread)
     answers = [_answers(*pair) for pair in zip(interface.variants, built, strict=True)]
     with _appearing(place) as made:
-        _write_libraries(made, interface, built, block)
+        write_libraries(made, interface, built, block)
         _write_texts(made, interface, answers, format)
     return place
 
 
 def _built(
-    model: object, wanted: Sequence[Mapping[str, int]], options: dict[str, Any]
+    model: object,
+    wanted: Sequence[Mapping[str, int]],
+    single_thread: bool,
+    options: dict[str, Any],
 ) -> tuple[list[Built], np.ndarray]:
     """``model`` for each of the wanted sizes, and the constants of all."""
     if isinstance(model, CompiledModel):
@@ -99,18 +103,28 @@ def _built(
             given = sorted([*options, *(["sizes"] if wanted != [{}] else [])])
             raise OptionError(f"the model is built already: no {given} to choose")
         executor = _exportable(model)
-        return [Built((), model, executor.parts())], executor.weights
-    target, shapes = options.pop("target", "llvm"), options.pop("shapes", None) or {}
+        executor.needs.check()
+        return [Built((), model, executor.parts(), model)], executor.weights
+    target = resolve(options.pop("target", "llvm"), cores=1 if single_thread else None)
+    shapes = options.pop("shapes", None) or {}
     shared, built = SharedWeights(), []
     for choice in wanted:
-        one = convert_and_build(model, target, shapes={**shapes, **choice}, **options)
+        options["shapes"] = {**shapes, **choice}
+        one = convert_and_build(model, target, **options)
         executor = _exportable(one)
         parts = executor.parts()
+        witness = one if executor.needs.lacking() is None else _running_here(model, options)
         if len(wanted) == 1:
-            return [Built(tuple(choice.values()), one, parts)], executor.weights
+            return [Built(tuple(choice.values()), one, parts, witness)], executor.weights
         plan = shared.add(parts.plan, executor.weights)
-        built.append(Built(tuple(choice.values()), one, replace(parts, plan=plan)))
+        built.append(Built(tuple(choice.values()), one, replace(parts, plan=plan), witness))
     return built, shared.block()
+
+
+def _running_here(model: object, options: Mapping[str, Any]) -> CompiledModel:
+    """The same model for this CPU; steps of the caller's bring their own target."""
+    here = {name: value for name, value in options.items() if name != "steps"}
+    return convert_and_build(model, "llvm", **here)
 
 
 def _exportable(model: CompiledModel) -> StaticExecutor:
@@ -123,14 +137,13 @@ def _exportable(model: CompiledModel) -> StaticExecutor:
         )
     if not isinstance(executor, StaticExecutor):
         raise OptionError("this model needs TVM at run time (cuda, control flow or sorting)")
-    executor.needs.check()
     return executor
 
 
 def _answers(variant: Variant, built: Built) -> list[Expected]:
     """What the example expects."""
     inputs = [example_input(tensor, k) for k, tensor in enumerate(variant.inputs)]
-    return expected(built.model.executor(inputs))
+    return expected(built.witness.executor(inputs))
 
 
 def _free(folder: str | os.PathLike) -> Path:
@@ -158,68 +171,10 @@ def _appearing(place: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _write_libraries(
-    folder: Path, model: Interface, built: Sequence[Built], weights: np.ndarray
-) -> None:
-    """The static and the shared library, and the file of weights where they are in one."""
-    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as temporary:
-        work = Path(temporary)
-        for header in _headers():
-            shutil.copy(header, work)
-        (work / f"{model.id}.h").write_text(c_texts.header(model))
-        sources = [work / "interface.c"]
-        sources[-1].write_text(c_texts.source(model))
-        if model.embedded:
-            blob = work / "weights.bin"
-            weights.tofile(blob)
-            sources.append(work / "weights.s")
-            sources[-1].write_text(c_texts.weights_assembly(str(blob)))
-        else:
-            _write_weights(folder / f"{model.id}.bin", model, weights)
-        programs = [
-            _program(work / variant.entry, one.parts, variant.entry)
-            for variant, one in zip(model.variants, built, strict=True)
-        ]
-        runtime = [
-            compile_c(Path(shutil.copy(source, work)))
-            for source in (RUNTIME / "tvmx.c", _MODEL_RUNTIME / "tvmx_model.c")
-        ]
-        whole = work / "whole" / f"{model.id}.o"
-        whole.parent.mkdir()
-        parts = [*programs, *(compile_c(source) for source in sources)]
-        join_objects(whole, parts, [f"{model.id}_*", "__TVMBackend*"])
-        archive(folder / f"lib{model.id}.a", [whole, *runtime])
-        # One pool for all models of a process: the first library's runtime serves them all.
-        exports = [f"{model.id}_*", "tvmx_*", "__TVMBackend*"]
-        link_shared(folder / f"lib{model.id}.so", [whole, runtime[1]], [], exports=exports)
-
-
-def _program(folder: Path, parts: Parts, entry: str) -> Path:
-    """One object file that runs ``parts``; all its names but ``entry`` are its own."""
-    folder.mkdir()
-    objects, sources = parts.write(folder, entry)
-    joined = folder / "program.o"
-    compiled = [*objects, *(compile_c(source) for source in sources)]
-    join_objects(joined, compiled, [entry, "__TVMBackend*"])
-    return joined
-
-
-def _headers() -> list[Path]:
-    return [RUNTIME / "tvmx.h", _MODEL_RUNTIME / "tvmx_model.h"]
-
-
-def _write_weights(path: Path, model: Interface, weights: np.ndarray) -> None:
-    header = _MAGIC + struct.pack("<3Q", *model.checksum)
-    with path.open("wb") as file:
-        file.write(header.ljust(ALIGNMENT, b"\0"))
-        file.flush()
-        weights.tofile(file)
-
-
 def _write_texts(
     folder: Path, model: Interface, answers: Sequence[Sequence[Expected]], format: str
 ) -> None:
-    for header in _headers():
+    for header in HEADERS:
         shutil.copy(header, folder)
     texts = {f"{model.id}.h": c_texts.header(model), "main.c": c_example.example(model, answers)}
     examples = {"main.c": "C"}
@@ -233,5 +188,7 @@ def _write_texts(
         "CMakeLists.txt": files.cmake_lists(model, examples),
         f"{model.id}.pc": files.pkg_config(model),
     }
+    if is_wasm(model.triple):
+        texts["main.mjs"] = wasm_texts.runner()
     for file, text in texts.items():
         (folder / file).write_text(text)

@@ -2,7 +2,8 @@
  *
  * Kernels split their loops over a pool of threads, which all models of a process share. The
  * pool starts with the first parallel loop; idle threads spin for a while, then sleep.
- * Define TVMX_SINGLE_THREAD to build without pthreads: every loop then runs in the caller.
+ * Define TVMX_SINGLE_THREAD to build without pthreads: every loop then runs in the caller, and
+ * only one thread at a time may call.
  */
 #ifndef TVMX_H
 #define TVMX_H

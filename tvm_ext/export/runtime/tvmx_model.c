@@ -9,9 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#ifndef __wasm__ /* which has no files to map */
+#include <sys/mman.h>
+#endif
 
 #define ALIGNMENT 64
 
@@ -95,6 +98,30 @@ static tvmx_status check_weights(const tvmx_model *model, const char *path) {
   return TVMX_OK;
 }
 
+#ifdef __wasm__
+
+static void *map_file(int file, size_t bytes) {
+  unsigned char *memory = aligned_alloc(ALIGNMENT, bytes / ALIGNMENT * ALIGNMENT + ALIGNMENT);
+  ssize_t count = 1;
+  for (size_t have = 0; memory && have < bytes && count > 0; have += (size_t)count)
+    count = read(file, memory + have, bytes - have);
+  if (memory && count <= 0) free(memory), memory = NULL;
+  return memory;
+}
+
+static void unmap_file(void *memory, size_t bytes) { (void)bytes, free(memory); }
+
+#else
+
+static void *map_file(int file, size_t bytes) {
+  void *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
+  return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void unmap_file(void *memory, size_t bytes) { munmap(memory, bytes); }
+
+#endif
+
 static tvmx_status map_weights(tvmx_model *model, const char *path) {
   const char *name = model->package->name;
   struct stat status;
@@ -103,8 +130,8 @@ static tvmx_status map_weights(tvmx_model *model, const char *path) {
   if (known && !S_ISREG(status.st_mode)) errno = EINVAL, known = 0;
   if (known && status.st_size > 0) {
     model->file_bytes = (size_t)status.st_size;
-    model->file = mmap(NULL, model->file_bytes, PROT_READ, MAP_SHARED, file, 0);
-    if (model->file == MAP_FAILED) model->file = NULL, known = 0;
+    model->file = map_file(file, model->file_bytes);
+    known = model->file != NULL;
   }
   int reason = errno;
   if (file >= 0) close(file);
@@ -120,7 +147,7 @@ tvmx_status tvmx_create(tvmx_model **model, const tvmx_package *package, const c
   const char *name = package->name;
   if (!model) return fail(TVMX_NULL_ARGUMENT, "%s: no place for the model", name);
   *model = NULL;
-  const char *missing = package->missing();
+  const char *missing = tvmx_cpu_lacks(package->needs);
   if (missing)
     return fail(TVMX_WRONG_CPU, "%s: built for a CPU with %s, which this one lacks", name, missing);
   if (!weights && !package->weights && package->checksum.bytes > 0)
@@ -141,7 +168,7 @@ tvmx_status tvmx_create(tvmx_model **model, const tvmx_package *package, const c
 
 void tvmx_destroy(tvmx_model *model) {
   if (!model) return;
-  if (model->file) munmap(model->file, model->file_bytes);
+  if (model->file) unmap_file(model->file, model->file_bytes);
   free(model);
 }
 

@@ -75,15 +75,18 @@ typedef struct {
   size_t dim_count, program_count, input_count, output_count;
   tvmx_checksum checksum;       /* of the weights */
   const unsigned char *weights; /* NULL where they are in a file */
-  const char *(*missing)(void); /* the name of an instruction set that this CPU lacks, or NULL */
+  const char *const *needs;     /* the instruction sets in it, by LLVM's names; NULL ends them */
 } tvmx_package;
 
 typedef struct {
   const tvmx_package *package;
   const unsigned char *weights;
-  void *file; /* mapped; NULL where weights are embedded */
+  void *file; /* mapped or read; NULL where weights are embedded */
   size_t file_bytes;
 } tvmx_model;
+
+/* The first of `needs` that this CPU lacks, or NULL; what cannot be told is taken to be there. */
+const char *tvmx_cpu_lacks(const char *const *needs);
 
 typedef enum { TVMX_INPUTS, TVMX_OUTPUTS, TVMX_INITIALIZERS } tvmx_side;
 
