@@ -27,7 +27,7 @@ def failures(report):
 @pytest.fixture
 def one_size(monkeypatch):
     """Families give one sample per dtype."""
-    monkeypatch.setattr(samples, "_EXTENTS", ((3, 5, 1, 7),))
+    monkeypatch.setattr(samples, "EXTENTS", ((3, 5, 1, 7),))
 
 
 def test_the_contract_of_a_right_operator_holds(plugin, one_size):

@@ -15,7 +15,8 @@ from tvm_ext import convert_and_build, extend, pipeline, targets
 from tvm_ext.build import import_model, run_phase
 from tvm_ext.cli import main
 from tvm_ext.errors import BuildError, OptionError, PluginError, RunError
-from tvm_ext.extend import CCode, compound
+from tvm_ext.extend import CCode, compound, samples
+from tvm_ext.extend.compound_samples import CompoundSample
 from tvm_ext.extend.models import text_model
 from tvm_ext.extend.plugin import INTERACTIVE
 from tvm_ext.provenance import Provenance
@@ -198,6 +199,51 @@ def test_a_pattern_may_be_a_function():
     check_answer(RELU_OF_ADD)
 
 
+def test_a_cell_that_runs_again_takes_the_place_of_the_one_before():
+    """What else was placed beside it stays where it is."""
+    for bound in (1.0, 2.0):
+        declared = relu_of_add()
+        declared.check(lambda m, bound=bound: bound > 1)
+        declared.check(lambda m, bound=bound: bound > 1)  # a cell of its own
+        declared.schedule("llvm")(lambda sch, target: 1 // 0)
+        declared.schedule("llvm")(lambda sch, target: None)
+        if bound == 1:
+            assert not selected(RELU_OF_ADD)
+            relu_of_add("acme.second", after="acme.relu_of_add")
+    assert selected(RELU_OF_ADD) == ["acme.relu_of_add"]
+    check_answer(RELU_OF_ADD)
+    names = [step.name for step in pipeline.default(targets.resolve("llvm")).steps]
+    assert names.index("acme.second") == names.index("acme.relu_of_add") + 1
+    assert names.count("acme.relu_of_add:llvm") == 1
+    INTERACTIVE.unload()
+    assert not any("acme" in step.name for step in pipeline.default(targets.resolve("llvm")).steps)
+
+
+def test_two_files_cannot_declare_one_compound(plugin):
+    plugin(PLUGIN, "own.py")
+    with pytest.raises(PluginError, match=r"declared already, at .*own.py:6; here at .*test_com"):
+        relu_of_add("acme.own")
+    with pytest.raises(PluginError, match=r"at .*own.py:6; here at .*other.py:6"):
+        plugin(PLUGIN, "other.py")
+    assert selected(RELU_OF_ADD) == ["acme.own"]
+
+
+def test_attributes_are_printed(tmp_path, capsys):
+    relu_of_add().attributes(lambda m: {"size": m.dims("a")})
+    onnx.save(RELU_OF_ADD, tmp_path / "m.onnx")
+    argv = ["inspect", str(tmp_path / "m.onnx"), "--target", "llvm"]
+    assert main([*argv, "--dump-after", "acme.relu_of_add"]) == 0
+    assert re.search(r'"Composite": "acme.relu_of_add".*"size": \[3, 5\]', capsys.readouterr().out)
+    assert main(["profile", *argv[1:], "--no-cache"]) == 0
+    assert "acme.relu_of_add(size=(3, 5))" in capsys.readouterr().out
+
+
+def test_nothing_is_stored_between_the_parts():
+    assert check_answer(RELU_OF_ADD, opt_level=0).memory.arena_bytes >= 4 * 15
+    relu_of_add(opt_level=0)
+    assert check_answer(RELU_OF_ADD, opt_level=0).memory.arena_bytes == 0
+
+
 # --- compute, layout, C ----------------------------------------------------------------------
 
 
@@ -360,16 +406,29 @@ def test_a_function_that_is_wrong_is_named(what, function, message):
     check_answer(RELU_OF_ADD, without=["acme.relu_of_add"])
 
 
+@pytest.mark.parametrize(
+    "find, reason", [(lambda g, v: 1 // 0, "ZeroD"), (lambda g, v: v, "gives")]
+)
+def test_a_function_that_finds_wrongly_is_named(find, reason):
+    compound("acme.found", find)
+    with pytest.raises(BuildError, match=rf"pattern of .*acme.found', .*test_.*py:\d+: {reason}"):
+        convert_and_build(RELU_OF_ADD, "llvm")
+
+
 def test_a_declaration_that_is_wrong_is_refused():
     declared = relu_of_add()
-    with pytest.raises(PluginError, match=r"declared already, at .*test_compound.py:\d+"):
-        relu_of_add()
     with pytest.raises(PluginError, match=r"takes \['q'\]; its parts are \('a', 'b'\)"):
         declared.compute(lambda a, q: a)
     with pytest.raises(PluginError, match="is no pattern"):
         compound("acme.other", "relax.add")
     with pytest.raises(PluginError, match="parts are names and patterns"):
         compound("acme.other", wildcard(), parts=["x"])
+    with pytest.raises(PluginError, match=r"results \['c'\] are no parts"):
+        relu_of_add("acme.other", results=["c"])
+    with pytest.raises(PluginError, match="nothing can be fused behind several results"):
+        relu_of_add("acme.other", results=["a"], epilogue=True)
+    with pytest.raises(PluginError, match="a function that finds matches says itself"):
+        compound("acme.other", lambda graph, var: None, shared=True)
     with pytest.raises(PluginError, match="no step 'Nowhere'"):
         relu_of_add("acme.other", after="Nowhere")
     with pytest.raises(PluginError, match="sample of acme"):
@@ -406,22 +465,31 @@ def _(a, b):
 
 @own.schedule("llvm")
 def _(sch, target):
-    sch.unroll(sch.get_loops(sch.get_sblock("own"))[-1])
+    sch.parallel(sch.get_loops(sch.get_sblock("own"))[0])
 
-own.sample("(float[3,5] x, float[3,5] z) => (float[n,m] y) { s = Add(x, z) y = Relu(s) }")
+own.sample("(float[n,m] x, float[n,m] z) => (float[n,m] y) { s = Add(x, z) y = Relu(s) }")
 """
 
 
-def test_the_contract_of_a_right_compound_holds(plugin):
+def test_the_contract_of_a_right_compound_holds(plugin, monkeypatch):
+    monkeypatch.setattr(samples, "EXTENTS", ((2, 3), (1, 17)))
     report = extend.check(plugin(PLUGIN, "own.py"))
     assert report.passed, report
-    assert {finding.check for finding in report.findings} == {
-        "found, llvm",
-        "found, cuda",
-        "llvm, all levels",
-        "llvm, speed",
-        "cuda on the CPU",
+    assert {
+        (finding.check, finding.case.removeprefix("sample 0 ")) for finding in report.findings
+    } == {
+        ("found, llvm", "n=2, m=3"),
+        ("found, cuda", "n=2, m=3"),
+        ("llvm, all levels", "n=2, m=3"),
+        ("llvm, speed", "n=2, m=3, against unfused"),
+        ("cuda on the CPU", "n=2, m=3"),
+        ("llvm, sizes", "n=1, m=17"),
+        ("llvm, dtypes", "float64"),
+        ("llvm, dtypes", "float16"),
+        ("llvm, dtypes", "bfloat16"),
+        ("llvm, symbolic dims", "symbolic n, m"),
     }
+    assert not any("not" in f.detail for f in report.findings), report  # all are taken
 
 
 @pytest.mark.parametrize(
@@ -435,9 +503,55 @@ def test_the_contract_of_a_right_compound_holds(plugin):
 )
 def test_a_wrong_compound_is_found(plugin, monkeypatch, right, wrong, message):
     monkeypatch.setattr("tvm_ext.extend.compound_contract.NO_COMPILER", "left out here")
+    monkeypatch.setattr(samples, "EXTENTS", ((3, 5),))
+    monkeypatch.setattr(CompoundSample, "retyped", lambda sample: [])
     assert right in PLUGIN
     report = extend.check(plugin(PLUGIN.replace(right, wrong), "own.py"))
     assert any(re.search(message, finding.detail) for finding in report.failures), report
+
+
+HIDDEN = PLUGIN.replace(
+    "def _(a, b):\n",
+    """def _(a, b):
+    if {wrong}:
+        return te.compute(a.shape, lambda *i: a(*i) + tirx.const(7, a.dtype), "own")
+""",
+)
+
+
+@pytest.mark.parametrize(
+    "wrong, check",
+    [
+        ("isinstance(a.shape[1], tirx.IntImm) and a.shape[1] == 1", "sizes"),
+        ("str(a.dtype.dtype) == 'float16'", "dtypes"),
+        ("not isinstance(a.shape[1], tirx.IntImm)", "symbolic dims"),
+    ],
+)
+def test_what_is_wrong_only_in_a_variant_is_found(plugin, monkeypatch, wrong, check):
+    monkeypatch.setattr("tvm_ext.extend.compound_contract.NO_COMPILER", "left out here")
+    monkeypatch.setattr(samples, "EXTENTS", ((3, 5), (1, 1)))
+    report = extend.check(plugin(HIDDEN.replace("{wrong}", wrong), "own.py"))
+    assert {finding.check for finding in report.failures} == {f"llvm, {check}"}, report
+
+
+def test_a_schedule_that_breaks_symbolic_dims_is_named(plugin, monkeypatch):
+    monkeypatch.setattr("tvm_ext.extend.compound_contract.NO_COMPILER", "left out here")
+    monkeypatch.setattr(samples, "EXTENTS", ((3, 5),))
+    monkeypatch.setattr(CompoundSample, "retyped", lambda sample: [])
+    report = extend.check(plugin(PLUGIN.replace("sch.parallel", "sch.unroll"), "own.py"))
+    (failure,) = report.failures
+    assert failure.check == "llvm, symbolic dims"
+    assert re.search(r"schedule .*own.py:1\d: opt level 3: ", failure.detail)
+
+
+def test_what_the_constraints_leave_alone_is_told(plugin, monkeypatch):
+    monkeypatch.setattr("tvm_ext.extend.compound_contract.NO_COMPILER", "left out here")
+    monkeypatch.setattr(samples, "EXTENTS", ((3, 5),))
+    check = "own.check(lambda m: m.dtype() == 'float32' or f'no {m.dtype()}')"
+    report = extend.check(plugin(f"{PLUGIN}\n{check}\n", "own.py"))
+    assert report.passed, report
+    told = {finding.detail for finding in report.findings if finding.check == "llvm, dtypes"}
+    assert told == {"not taken: no float64", "not taken: no float16", "not taken: no bfloat16"}
 
 
 def test_the_example_is_one_short_file_that_passes():

@@ -9,7 +9,8 @@ point of the group ``tvm_ext.plugins``. ``tvm-ext new-op`` writes a file to star
 ``tvm-ext check-op`` proves it right.
 """
 
-from .compound import CCode, Compound, Kernel, Match, compound
+from ..passes.fused import c_kernel
+from .compound import CCode, Compound, Graph, Kernel, Match, compound, declined
 from .contract import check
 from .operator import Operator, operator
 from .plugin import Plugin, load, load_installed
@@ -20,13 +21,16 @@ from .steps import step
 __all__ = [
     "CCode",
     "Compound",
+    "Graph",
     "Kernel",
     "Match",
     "Operator",
     "Plugin",
     "Sample",
+    "c_kernel",
     "check",
     "compound",
+    "declined",
     "load",
     "load_installed",
     "new_operator",

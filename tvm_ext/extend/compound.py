@@ -34,10 +34,17 @@ pattern and a schedule. ``emit`` gives C text instead, for a device of one's own
     def _(x, w, bias, *, strides):              # what has shape and dtype -> CCode
         return CCode("int32_t TVMX_KERNEL(float *x, float *w, float *bias, float *y) {...}")
 
-Where C cannot be linked (symbolic shapes elsewhere in the model, cuda) ``compute``, or the
-operators themselves, serve. What the operators inside compute must not be read from outside,
-unless ``shared=True``. Compounds are steps of the pipeline: those of plugins stand before the
-built-in ones, and ``convert_and_build(..., without=["acme.conv_bias_relu"])`` leaves one out.
+C is for CPUs and static shapes; elsewhere ``compute``, or the operators themselves, serve.
+
+What the operators inside compute must not be read from outside. Two options change that:
+``shared=True`` (it is computed twice), and ``results=["total"]``, by which a part is a result of
+the kernel, too: ``compute`` gives a list, the pattern's own result first. A pattern whose result is
+a tuple (``relax.split``) has one result per field.
+
+Compounds are steps of the pipeline: those of plugins stand before the built-in ones, and
+``convert_and_build(..., without=["acme.conv_bias_relu"])`` leaves one out. ``declined(module)``
+tells why others of its matches are not taken; the text is in ``model.sources()["select"]``, too.
+In a notebook a declaration that runs again takes the place of the one before.
 """
 
 from __future__ import annotations
@@ -45,6 +52,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, currentframe, signature
@@ -58,15 +66,16 @@ from tvm.target import Target
 from .. import pipeline
 from ..errors import BuildError, PluginError, TvmExtError
 from ..passes import compound as passes
-from ..passes.compound import CCode, Kernel, Match, Pattern
+from ..passes.compound import CCode, Kernel, Match, declined
 from ..passes.facts import dtype_of, known_dims
 from ..passes.graph import Graph
+from .compound_pattern import Finder, finder
+from .compound_samples import CompoundSample
 from .kernels import LEVEL, OperatorRule, insert_rule
-from .models import text_model
 from .plugin import INTERACTIVE, PLUGINS, current, place
 from .steps import insert_everywhere
 
-__all__ = ["CCode", "Compound", "Kernel", "Match", "compound"]
+__all__ = ["CCode", "Compound", "Graph", "Kernel", "Match", "compound", "declined"]
 
 _log = logging.getLogger("tvm_ext.extend")
 
@@ -74,7 +83,6 @@ _log = logging.getLogger("tvm_ext.extend")
 _FIRST = "DispatchSampling"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Finder = Callable[[Graph, relax.Var], Match | None]
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class Compound:
     """A declared compound operator.
 
     Attributes:
-        models: the samples.
+        samples: the models that ``check-op`` tries.
         name: of its step in the pipeline, and in the attribute ``Composite`` of its kernels.
         targets: the target kinds that have it; empty: all.
         rules: target kind -> the schedule rule tried before the built-in ones.
@@ -102,18 +110,20 @@ class Compound:
         parts: Sequence[str],
         targets: Sequence[str],
         epilogue: bool,
-        where: str,
+        where: _Place,
     ):
         self.name = name
         self.find = find
         self.parts = tuple(parts)
         self.targets = tuple(targets)
         self.epilogue = epilogue
-        self.place = where
+        self.module = where.module
+        self.place = str(where)
         self.rules: dict[str, OperatorRule] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._parameters: list[str] | None = None
-        self.models: list[onnx.ModelProto] = []
+        self.samples: list[CompoundSample] = []
+        self.undo = ExitStack()
 
     def __str__(self) -> str:
         return self.name
@@ -139,7 +149,8 @@ class Compound:
     def layouts(self, function: Function) -> Function:
         """Decorate which layouts ``compute`` has, a function of the :class:`Match`:
         ``{"x": "NCHW16c", "result": "NCHW16c"}``. What is not named stays NCHW. Conversions stand
-        outside of the kernel, and vanish where a neighbour has the same layout."""
+        outside of the kernel, and vanish where a neighbour has the same layout. Of several results
+        none can be named."""
         return self._attach("layouts", function)
 
     def select(self, function: Function) -> Function:
@@ -156,13 +167,15 @@ class Compound:
         """
 
         def attach(rule: object) -> object:
-            if kind in self.rules:
-                raise PluginError(f"{self} has a schedule for {kind} already")
-            made = rule() if isinstance(rule, type) else rule
-            own = self.rules[kind] = OperatorRule(self.name, kind, made)
-            extension = partial(insert_rule, rule=own)
-            pipeline.EXTENSIONS.append(extension)
-            current().undo.callback(pipeline.EXTENSIONS.remove, extension)
+            made = OperatorRule(self.name, kind, rule() if isinstance(rule, type) else rule)
+            if kind in self.rules and not self._runs_again:
+                other = self.rules[kind].place
+                raise PluginError(f"{self} has a schedule for {kind} already, at {other}")
+            if kind not in self.rules:
+                extension = partial(self._with_rule, kind)
+                pipeline.EXTENSIONS.append(extension)
+                self.undo.callback(pipeline.EXTENSIONS.remove, extension)
+            self.rules[kind] = made
             return rule
 
         return attach
@@ -170,21 +183,32 @@ class Compound:
     def sample(self, graph: str, constants: Sequence[str] = ()) -> None:
         """Declare a model that holds the pattern, in ONNX's text: what ``check-op`` tries.
 
-        ``"(float[1,3,8,8] x, float[4,3,1,1] w) => (float[n,c,h,v] y) { y = Conv(x, w) }"``. Inputs
-        are seeded random numbers, those among ``constants`` are initializers.
+        ``"(float[n,3,8,8] x, float[4,3,1,1] w) => (float[n,f,h,v] y) { y = Conv(x, w) }"``. Inputs
+        are seeded random numbers, those among ``constants`` are initializers. A dim with a name
+        runs through sizes that hurt, and is left symbolic; float32 is tried as other floats.
 
         Raises:
             PluginError: it is no graph.
         """
         try:
-            self.models.append(text_model(graph, constants))
+            made = CompoundSample(graph, tuple(constants))
         except (ValueError, onnx.parser.ParseError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise PluginError(f"sample of {self}: {reason}") from error
+        if made not in self.samples:
+            self.samples.append(made)
+
+    @property
+    def _runs_again(self) -> bool:
+        """Whether what is attached twice comes from a notebook's cell that runs again."""
+        return self in INTERACTIVE.compounds
+
+    def _with_rule(self, kind: str, steps: pipeline.Pipeline) -> pipeline.Pipeline:
+        return insert_rule(steps, self.rules[kind])
 
     def _attach(self, what: str, function: Function) -> Function:
-        if what in self._functions:
-            raise PluginError(f"{self} has a function {what!r} already")
+        if what in self._functions and not self._runs_again:
+            raise PluginError(f"{self} has a function {what!r} already, at {self._place(what)}")
         self._functions[what] = function
         return function
 
@@ -194,8 +218,12 @@ class Compound:
         unknown = [name for name in names if name not in self.parts]
         if unknown:
             raise PluginError(f"{what} of {self} takes {unknown}; its parts are {self.parts}")
-        if self._parameters not in (None, names):
-            raise PluginError(f"compute and emit of {self} take other parts: one is {names}")
+        other = {"compute": "emit", "emit": "compute"}[what]
+        if other in self._functions and self._parameters != names:
+            raise PluginError(
+                f"{what} of {self} takes {names}, {other} takes {self._parameters}: "
+                "they are called with the same parts"
+            )
         self._parameters = names
         return self._attach(what, function)
 
@@ -252,6 +280,8 @@ class Compound:
         }
         if self._parameters is None or lanes.keys() - {*self._parameters, "result"}:
             raise self._failure("layouts", f"names {sorted(lanes)}, compute {self._parameters}")
+        if "result" in lanes and match.others:
+            raise self._failure("layouts", "names the result, of which there are several")
         operands = {k: lanes[name] for k, name in enumerate(self._parameters) if name in lanes}
         return replace(kernel, lanes=operands, result_lanes=lanes.get("result"))
 
@@ -302,6 +332,7 @@ def compound(
     before: str | None = None,
     after: str | None = None,
     shared: bool = False,
+    results: Sequence[str] = (),
     epilogue: bool = False,
     bound: float = 1e-4,
 ) -> Compound:
@@ -316,48 +347,73 @@ def compound(
         opt_level: the least level that has it.
         before, after: its place, beside a step of the pipeline. By default before the built-in
             compounds, behind those declared earlier.
-        shared: take matches, too, whose inner values are read from outside: see Pattern.
+        shared: take matches, too, whose inner values are read from outside; the operators that
+            compute those stay beside the kernel.
+        results: the names of parts that are results, too, behind that of the pattern. The kernel
+            gives them all, whether they are read or not.
         epilogue: element-wise operators behind it may be fused into the kernel.
         bound: how far it may move a float32 answer ``y``, as a part of ``1 + |y|``.
 
     Raises:
-        PluginError: the name is taken, the pattern is none, or the anchor exists at no level.
+        PluginError: the name is taken, the pattern is none, the anchor exists at no level, or the
+            options contradict each other.
     """
     where = _caller()
-    for plugin in (INTERACTIVE, current(), *PLUGINS.values()):
-        for other in plugin.compounds:
-            if other.name == name:
-                raise PluginError(f"compound {name!r} is declared already, at {other.place}")
-    find = _finder(name, pattern, parts, shared)
+    if results and epilogue:
+        raise PluginError(f"compound {name!r}: nothing can be fused behind several results")
+    find = finder(name, pattern, parts, shared, results)
+    at = _make_room(name, where)
     declared = Compound(name, find, list(parts), targets, epilogue, where)
-
     if before is None and after is None:
         before = _FIRST
     run = passes.Compound(name, find, declared.kernel)
     anchors = {"before": before, "after": after, "phase": None}
-    insert_everywhere(name, run, targets, opt_level, anchors, bound)
-    current().compounds.append(declared)
+    insert_everywhere(name, run, targets, opt_level, anchors, bound, declared.undo)
+    if at is not None:
+        pipeline.EXTENSIONS.insert(at, pipeline.EXTENSIONS.pop())
+    plugin = current()
+    plugin.compounds.append(declared)
+    plugin.undo.push(declared.undo)
     return declared
 
 
-def _finder(
-    name: str,
-    pattern: DFPattern | Finder,
-    parts: Mapping[str, DFPattern] | Sequence[str],
-    shared: bool,
-) -> Finder:
-    if isinstance(pattern, DFPattern):
-        named = dict(parts) if isinstance(parts, Mapping) else {}
-        if len(named) != len(parts) or not all(isinstance(p, DFPattern) for p in named.values()):
-            raise PluginError(f"compound {name!r}: parts are names and patterns, not {parts!r}")
-        return Pattern(pattern, named, shared)
-    if callable(pattern):
-        return pattern
-    raise PluginError(f"compound {name!r}: {pattern!r} is no pattern")
+def _make_room(name: str, where: _Place) -> int | None:
+    """Take back what the same notebook or module has declared before, outside of any plugin; the
+    place among the extensions that it had.
+
+    Raises:
+        PluginError: something else has the name.
+    """
+    for plugin in (INTERACTIVE, current(), *PLUGINS.values()):
+        for other in [compound for compound in plugin.compounds if compound.name == name]:
+            if plugin is not INTERACTIVE or current() is not plugin or other.module != where.module:
+                raise PluginError(
+                    f"compound {name!r} is declared already, at {other.place}; here at {where}"
+                )
+            before = list(pipeline.EXTENSIONS)
+            other.undo.close()
+            plugin.compounds.remove(other)
+            gone = (k for k, each in enumerate(before) if each not in pipeline.EXTENSIONS)
+            return next(gone, None)
+    return None
 
 
-def _caller() -> str:
+@dataclass(frozen=True)
+class _Place:
+    """Where a compound is declared."""
+
+    file: str
+    line: int
+    module: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def _caller() -> _Place:
+    """Who called :func:`compound`."""
     frame = currentframe()
-    assert frame is not None and frame.f_back is not None and frame.f_back.f_back is not None
-    caller = frame.f_back.f_back
-    return f"{caller.f_code.co_filename}:{caller.f_lineno}"
+    for _ in range(2):
+        frame = frame.f_back if frame else None
+    assert frame is not None
+    return _Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__", ""))

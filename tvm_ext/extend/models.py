@@ -21,6 +21,7 @@ __all__ = [
     "expected",
     "feeds_of",
     "fused_model",
+    "initialised",
     "node_model",
     "random_array",
     "reference_operators",
@@ -37,7 +38,15 @@ def text_model(graph: str, constants: Sequence[str]) -> onnx.ModelProto:
     """
     version = onnx.defs.onnx_opset_version()
     head = f'<ir_version: 10, opset_import: ["": {version}]> sample '
-    model = onnx.parser.parse_model(head + graph)
+    return initialised(onnx.parser.parse_model(head + graph), constants)
+
+
+def initialised(model: onnx.ModelProto, constants: Sequence[str]) -> onnx.ModelProto:
+    """``model``, its inputs among ``constants`` now initializers of seeded random numbers.
+
+    Raises:
+        ValueError: a constant is no input.
+    """
     inputs = {info.name: info for info in model.graph.input}
     random = np.random.default_rng(0)
     for name in constants:

@@ -23,7 +23,7 @@ _INPUT = re.compile(r"\s*(\w+)\s*(?::\s*(\w+)\s*)?\[([^\]]*)\]\s*(?:,|$)")
 
 # Extents by the position of a dim's name: each family is tried with each row, cut or repeated.
 # Odd and prime sizes meet vector tails; 1 meets unit loops; the last has something to share out.
-_EXTENTS = ((2, 3, 5, 7, 4), (1, 1, 1, 1, 1), (3, 17, 1, 31, 2), (2, 33, 12, 20, 3))
+EXTENTS = ((2, 3, 5, 7, 4), (1, 1, 1, 1, 1), (3, 17, 1, 31, 2), (2, 33, 12, 20, 3))
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Family:
             dict(zip(self.attributes, values, strict=True))
             for values in itertools.product(*self.attributes.values())
         ]
-        sized = [(extents, self.dtypes[0]) for extents in _EXTENTS]
-        sized += [(_EXTENTS[0], dtype) for dtype in self.dtypes[1:]]
+        sized = [(extents, self.dtypes[0]) for extents in EXTENTS]
+        sized += [(EXTENTS[0], dtype) for dtype in self.dtypes[1:]]
         for k in range(max(len(sized), len(combinations))):
             extents, dtype = sized[k % len(sized)]
             yield self._sample(random, extents, dtype, combinations[k % len(combinations)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -58,8 +59,11 @@ def insert_everywhere(
     opt_level: int,
     anchors: Mapping[str, str | None],
     bound: float,
+    undo: ExitStack | None = None,
 ) -> None:
     """Add a step to the default pipelines of these target kinds (none: of all).
+
+    ``undo`` takes it back; by default that of the plugin which is loaded.
 
     Raises:
         PluginError: the anchor exists at no level, or the name is taken.
@@ -75,7 +79,8 @@ def insert_everywhere(
 
     _try(extend, name, anchor, kinds)
     pipeline.EXTENSIONS.append(extend)
-    current().undo.callback(pipeline.EXTENSIONS.remove, extend)
+    stack = current().undo if undo is None else undo
+    stack.callback(pipeline.EXTENSIONS.remove, extend)
 
 
 def _named(name: str, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
