@@ -17,6 +17,8 @@ from .cache import Cache, key_of
 from .errors import BuildError, OptionError, TargetError, TvmExtError
 from .executors.choice import build_executor
 from .frontend import Conversion, Limits, check_declared, convert, load, mark_nodes, specialise
+from .keep import check_folder
+from .keep import keep as write_all
 from .kernel_facts import kernel_facts
 from .model import CompiledModel, TensorInfo
 from .progress import Advance, progress, silent
@@ -44,6 +46,7 @@ def convert_and_build(
     verify: str | None = None,
     feeds: Mapping[str, object] | None = None,
     cache: str | os.PathLike | None = None,
+    keep: str | os.PathLike | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model for ``target``.
 
@@ -63,6 +66,8 @@ def convert_and_build(
         feeds: the inputs to verify on, by name; seeded random ones by default.
         cache: a folder that keeps what was built. What is there, for the same model, target,
             options, plugins and versions, is loaded instead of built.
+        keep: a folder for everything that the build makes: programs after each phase, code, the
+            memory plan (:func:`tvm_ext.keep.keep`).
 
     Raises:
         ModelError: the model cannot be read or contradicts itself.
@@ -71,6 +76,7 @@ def convert_and_build(
         BuildError: the compiler failed.
         OptionError: ``opt_level``, ``shapes``, ``limits`` or ``steps`` have no such value or type,
             a step that ``without`` names is not there, or ``feeds`` have nothing to verify.
+        OutputPathError: the folder ``keep`` cannot be written.
     """
     _check_options(opt_level, shapes, limits, steps)
     if steps is not None and cache is not None:
@@ -85,7 +91,23 @@ def convert_and_build(
     if precision not in (None, "fp32"):
         kind = steps.target.kind.name
         raise TargetError(f"target {kind} has no precision {precision!r}: use None or 'fp32'")
-    if cache is None or verify is not None:
+    if keep is not None:
+        check_folder(keep)  # before the work, not after it
+    built = _fetched(model, steps, shapes, limits, cache if verify is None else None)
+    if keep is not None:
+        write_all(built, keep)
+    return built
+
+
+def _fetched(
+    model: object,
+    steps: pipeline.Pipeline,
+    shapes: Mapping[str, int | Sequence[int | None]] | None,
+    limits: Limits | None,
+    cache: str | os.PathLike | None,
+) -> CompiledModel:
+    """The model as ``cache`` has it, or as it is built."""
+    if cache is None:
         return _build(model, steps, shapes, limits)
     source = load(model, limits)
     key = key_of(source, steps, shapes=shapes)

@@ -196,6 +196,14 @@ def _parser() -> argparse.ArgumentParser:
             action="store_true",
             help="compile even if the cache has this model, and leave the cache alone",
         )
+    for sub in (build, export):
+        sub.add_argument(
+            "--keep",
+            type=Path,
+            metavar="DIR",
+            help="also write there what the build makes: Relax and TIR after each phase, LLVM IR, "
+            "assembly, C, the memory plan as JSON and as a picture",
+        )
     for sub in (run, profile):
         sub.add_argument(
             "--input",

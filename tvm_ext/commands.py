@@ -18,6 +18,7 @@ from .cache import Cache, default_folder
 from .compare import compare as compare_engines
 from .errors import InputError, OutputPathError
 from .executors.artifact import is_artifact
+from .executors.atomic import replaced
 from .export import export as write_package
 from .inputs import dims_of, random_inputs, read_array
 from .inspect import OperatorSupport, inspect_model, support_table
@@ -47,8 +48,10 @@ def load_plugins(sources: Sequence[str]) -> None:
 def build(args: Namespace) -> None:
     """Compile MODEL and save it."""
     _check_output(args.output, args.model)
-    _compile(args, verify=args.verify).save(args.output)
-    print(f"wrote {args.output} ({args.output.stat().st_size / 1e6:.1f} MB)")
+    model = _compile(args, verify=args.verify, keep=args.keep)
+    model.save(args.output)
+    memory = f"; {model.memory}" if model.memory else ""
+    print(f"wrote {args.output} ({args.output.stat().st_size / 1e6:.1f} MB){memory}")
 
 
 def export(args: Namespace) -> None:
@@ -60,6 +63,7 @@ def export(args: Namespace) -> None:
         name=args.name,
         weights=args.weights,
         sizes=dict(args.sizes) or None,
+        keep=args.keep,
         target="llvm" if args.target == "auto" else args.target,
         opt_level=args.opt_level,
         shapes=dict(args.shape),
@@ -157,7 +161,7 @@ def check_op(args: Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def _compile(args: Namespace, verify: str | None = None) -> CompiledModel:
+def _compile(args: Namespace, verify: str | None = None, keep: Path | None = None) -> CompiledModel:
     return tvm_ext.convert_and_build(
         args.model,
         args.target,
@@ -165,6 +169,7 @@ def _compile(args: Namespace, verify: str | None = None) -> CompiledModel:
         shapes=dict(args.shape),
         without=args.without,
         verify=verify,
+        keep=keep,
         cache=None if args.no_cache else default_folder(),
     )
 
@@ -221,13 +226,10 @@ def _check_writable(folder: Path) -> None:
 
 def _write(path: Path, array: np.ndarray) -> None:
     """``path`` holds the whole array or is not touched."""
-    part = path.with_name(f"{path.name}.part")
     try:
-        with part.open("wb") as file:
+        with replaced(path) as file:
             np.save(file, array)
-        part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise OutputPathError(f"cannot write {path}: {error.strerror or error}") from error
 
 

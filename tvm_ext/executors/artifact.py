@@ -11,11 +11,9 @@ Part of what loading a model needs: nothing here imports TVM but for models that
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import secrets
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +26,7 @@ import numpy as np
 
 from .._version import __version__
 from ..errors import OutputPathError, TvmExtError
+from .atomic import replaced
 from .cpu import CpuNeeds
 from .library import Library, fresh_name
 from .parts import Parts, packed, unpacked
@@ -96,7 +95,7 @@ def write(
     place = _destination(path)
     parts = list(_parts(executor, interface, sources))
     try:
-        with _replaced(place) as file:
+        with replaced(place) as file:
             _write(file, parts)
     except OSError as error:
         raise OutputPathError(f"cannot write {path}: {error.strerror or error}") from error
@@ -256,20 +255,6 @@ def _destination(path: str | os.PathLike) -> Path:
         reason = getattr(error, "strerror", None) or error
         raise OutputPathError(f"cannot write {path}: {reason}") from error
     return place
-
-
-@contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of ``path`` when everything is written."""
-    part = path.with_name(f".tvmx-{secrets.token_hex(8)}")
-    with part.open("xb") as file:
-        try:
-            yield file
-            file.close()
-            part.replace(path)
-        except BaseException:
-            part.unlink()
-            raise
 
 
 def _write(file: IO[bytes], parts: Iterable[Section]) -> None:

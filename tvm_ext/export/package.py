@@ -17,10 +17,13 @@ from ..build import convert_and_build
 from ..errors import OptionError, OutputPathError
 from ..executors.static import StaticExecutor
 from ..executors.toolchain import is_wasm
+from ..keep import check_folder
+from ..keep import keep as write_all
 from ..model import CompiledModel
 from ..targets import resolve
 from . import c_example, c_texts, cpp_texts, files, wasm_texts
 from .example import Expected, example_input, expected
+from .identifiers import identifiers
 from .interface import Built, Interface, Variant
 from .libraries import HEADERS, write_libraries
 from .sizes import SharedWeights, Sizes, choices
@@ -40,6 +43,7 @@ def export(
     weights: str = "embedded",
     sizes: Sizes | None = None,
     single_thread: bool = False,
+    keep: str | os.PathLike | None = None,
     **options: Any,
 ) -> Path:
     """Write ``model`` as a package that needs neither Python nor TVM; the folder.
@@ -62,6 +66,8 @@ def export(
             equal are there once.
         single_thread: do without pthreads; only one thread at a time may then call. WebAssembly
             always does.
+        keep: a folder for everything that is made on the way (:func:`tvm_ext.keep.keep`); of
+            several sizes, each in a folder of its own in it.
         options: for ``convert_and_build``; the target is "llvm" by default, and may be another
             machine.
 
@@ -80,7 +86,11 @@ def export(
     if name is None:
         name = Path(model).stem if isinstance(model, str | os.PathLike) else "model"
     wanted = choices(sizes)
+    if keep is not None:
+        check_folder(keep)
     built, block = _built(model, wanted, single_thread, options)
+    if keep is not None:
+        _keep(keep, wanted, built)
     embedded = weights == "embedded"
     single_thread |= is_wasm(built[0].parts.needs.triple)
     interface = Interface.of(name, list(wanted[0]), built, block, embedded, single_thread)
@@ -125,6 +135,19 @@ def _running_here(model: object, options: Mapping[str, Any]) -> CompiledModel:
     """The same model for this CPU; steps of the caller's bring their own target."""
     here = {name: value for name, value in options.items() if name != "steps"}
     return convert_and_build(model, "llvm", **here)
+
+
+def _keep(
+    folder: str | os.PathLike, wanted: Sequence[Mapping[str, int]], built: Sequence[Built]
+) -> None:
+    """What was made, by the sizes where there are several."""
+    for choice, one in zip(wanted, built, strict=True):
+        place = Path(folder)
+        if len(built) > 1:
+            place.mkdir(exist_ok=True)
+            pairs = zip(identifiers(choice), choice.values(), strict=True)
+            place /= ",".join(f"{name}={size}" for name, size in pairs)
+        write_all(one.model, place)
 
 
 def _exportable(model: CompiledModel) -> StaticExecutor:
