@@ -15,7 +15,7 @@ ALLOWED = {
     "tvm_ext/schedules": set(),
     "tvm_ext/passes": {"ops", "schedules"},
     "tvm_ext/executors": {"_version", "errors", "schedules"},
-    "tvm_ext/export": {"_version", "build", "errors", "executors", "keep", "model"},
+    "tvm_ext/export": {"_version", "build", "errors", "executors", "keep", "model", "targets"},
     "tvm_ext/emulator": {"build", "errors"},
     "tvm_ext/extend": {
         "build",

@@ -8,6 +8,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import backend, compare, debug, errors, export, extend, relay
     from .build import convert_and_build
+    from .executors.threads import set_affinity, set_spin, set_threads, threads
     from .model import CompiledModel, load
     from .session import InferenceSession
 
@@ -24,6 +25,10 @@ __all__ = [
     "extend",
     "load",
     "relay",
+    "set_affinity",
+    "set_spin",
+    "set_threads",
+    "threads",
 ]
 
 _HOMES = {
@@ -31,6 +36,10 @@ _HOMES = {
     "InferenceSession": "session",
     "convert_and_build": "build",
     "load": "model",
+    "set_affinity": "executors.threads",
+    "set_spin": "executors.threads",
+    "set_threads": "executors.threads",
+    "threads": "executors.threads",
 }
 _MODULES = ("backend", "compare", "debug", "errors", "export", "extend", "relay")
 

@@ -1,5 +1,6 @@
 """The C runtime by itself: parallel regions, threads, scratch memory, forks."""
 
+import os
 import shutil
 import subprocess
 
@@ -110,3 +111,99 @@ def test_a_build_without_threads(tmp_path):
     if shutil.which("nm"):
         names = subprocess.run(["nm", object_], capture_output=True, text=True, check=True).stdout
         assert "pthread" not in names
+
+
+AFFINITY = r"""
+#define _GNU_SOURCE
+#include "tvmx.h"
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static cpu_set_t masks[4];
+static atomic_int met;
+
+static int look(int task, void *group, void *data) {
+  (void)group, (void)data;
+  sched_getaffinity(0, sizeof masks[task], &masks[task]);
+  atomic_fetch_add(&met, 1);
+  return 0;
+}
+
+/* How many cores each of four threads may use, and which of them is the first. */
+int main(int argc, char **argv) {
+  int cores[8];
+  size_t count = 0;
+  for (int k = 2; k < argc; k++) cores[count++] = atoi(argv[k]);
+  if (argv[1][0] == 'f') tvmx_set_threads(4);
+  if (argv[1][0] == 'f' && tvmx_set_affinity(cores, count) != 0) return 1;
+  int wrong[] = {0, -1};
+  if (tvmx_set_affinity(wrong, 2) != -1 || tvmx_set_affinity(NULL, 1) != -1) return 2;
+  tvmx_get_launcher()(look, NULL, 4);
+  for (int k = 0; k < 4; k++) {
+    int first = 0;
+    while (!CPU_ISSET(first, &masks[k])) first++;
+    printf("%d:%d ", CPU_COUNT(&masks[k]), first);
+  }
+  if (tvmx_set_affinity(NULL, 0) != 0) return 3;
+  tvmx_get_launcher()(look, NULL, 4);
+  printf("%d", CPU_COUNT(&masks[3]));
+  return atomic_load(&met) == 8 ? 0 : 4;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def affinity(tmp_path_factory):
+    source = tmp_path_factory.mktemp("affinity") / "main.c"
+    source.write_text(AFFINITY)
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{RUNTIME}"]
+    program = source.with_suffix("")
+    command = [*compiler(), *flags, source, RUNTIME / "tvmx.c", "-lpthread", "-o", program]
+    subprocess.run(command, check=True)
+    return program
+
+
+def bound(program, *arguments, **variables):
+    """Per thread, how many cores it may use and the first of them; then, of the last, when free."""
+    environment = dict(os.environ) | variables
+    done = subprocess.run(
+        [program, *map(str, arguments)], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done
+    *threads, free = done.stdout.split()
+    return [tuple(map(int, thread.split(":"))) for thread in threads], int(free)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs Linux and two cores",
+)
+def test_threads_are_bound_to_cores_in_turn(affinity):
+    usable = sorted(os.sched_getaffinity(0))
+    a, b = usable[:2]
+    anywhere, everywhere = len(usable), (len(usable), a)
+    turns = [everywhere, (1, b), (1, a), (1, b)]  # the caller is where its owner put it
+    assert bound(affinity, "f", a, b) == (turns, anywhere)
+    four = {"TVMX_THREADS": "4"}
+    assert bound(affinity, "e", TVMX_AFFINITY=f"{a},{b}", **four) == (turns, anywhere)
+    one = [everywhere] + 3 * [(1, b)]
+    assert bound(affinity, "e", TVMX_AFFINITY=f"{b}", **four) == (one, anywhere)
+    assert bound(affinity, "e", TVMX_AFFINITY=f"{b}-{b}", **four) == (one, anywhere)
+    for unreadable in "", "x", f"{a},", f"{b}-", "-1", "3-1", "99999", "1;2":
+        got, _ = bound(affinity, "e", TVMX_AFFINITY=unreadable, **four)
+        assert got == 4 * [everywhere], unreadable
+    assert bound(affinity, "f", a, b, TVMX_AFFINITY=f"{a}") == (turns, anywhere)
+
+
+@pytest.mark.parametrize("count, wanted", [("3", 3), ("", 0), ("0", 0), ("-2", 0), ("3x", 0)])
+def test_the_number_of_threads_from_the_environment(tmp_path, count, wanted):
+    source = tmp_path / "main.c"
+    source.write_text('#include "tvmx.h"\nint main(void) { return tvmx_threads(); }\n')
+    command = [*compiler(), source, RUNTIME / "tvmx.c", f"-I{RUNTIME}", "-lpthread"]
+    subprocess.run([*command, "-o", tmp_path / "main"], check=True)
+    done = subprocess.run([tmp_path / "main"], env=dict(os.environ) | {"TVMX_THREADS": count})
+    assert done.returncode == (wanted or len(os.sched_getaffinity(0)))

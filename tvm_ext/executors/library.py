@@ -45,19 +45,11 @@ class Library:
         with self._loading:
             if Library._pool is None:
                 Library._pool = self._library
-                self._configure()
+                threads.serve(self._library)
         get = Library._pool.tvmx_get_launcher
         get.restype = ctypes.c_void_p
         self._library.tvmx_set_launcher(ctypes.c_void_p(get()))
         self._function.argtypes = [ctypes.c_void_p] * 5
-
-    def _configure(self) -> None:
-        """The pool of this library is that of all: as many threads as kernels may use."""
-        self._library.tvmx_set_threads(threads.threads())
-        threads.follow(self._library.tvmx_set_threads)
-        spin = threads.spin()
-        if spin is not None:
-            self._library.tvmx_set_spin(spin)
 
     def execute(
         self,

@@ -6,16 +6,24 @@ runs. Both take their number from here. Nothing here imports TVM.
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
+from typing import Any
 
-__all__ = ["follow", "set_threads", "spin", "threads"]
+from ..errors import OptionError
+
+__all__ = ["follow", "serve", "set_affinity", "set_spin", "set_threads", "threads"]
 
 _COUNT = "TVM_NUM_THREADS"  # TVM's own variable
 _SPIN = "TVM_THREAD_POOL_SPIN_COUNT"
 
 _followers: list[Callable[[int], object]] = []
+_pools: list[Any] = []
 _wanted: int | None = None
+_spin: int | None = None
+_cores: list[int] | None = None
 
 
 def _usable_cores() -> int:
@@ -27,9 +35,15 @@ os.environ.setdefault(_COUNT, str(_usable_cores()))
 
 
 def set_threads(count: int) -> None:
-    """Let kernels of this process use ``count`` threads, at most ``TVM_NUM_THREADS``."""
+    """Let kernels of this process use ``count`` threads, at most ``TVM_NUM_THREADS``.
+
+    That variable is by default the number of cores that this process may use.
+
+    Raises:
+        OptionError: ``count`` is no whole number above 0.
+    """
     global _wanted
-    _wanted = max(1, min(count, _most()))
+    _wanted = min(_number("a count of threads", count, least=1), _most())
     for follower in _followers:
         follower(_wanted)
 
@@ -37,6 +51,64 @@ def set_threads(count: int) -> None:
 def threads() -> int:
     """The threads that kernels of this process use."""
     return _wanted or _most()
+
+
+def set_spin(looks: int) -> None:
+    """How often an idle thread looks for work before it sleeps: more is quicker, and costs power.
+
+    By default 20000 times, some 0.2 ms, or what the variable ``TVM_THREAD_POOL_SPIN_COUNT`` has.
+    Models of symbolic shape have a pool of TVM's, which takes it from that variable alone.
+
+    Raises:
+        OptionError: ``looks`` is no whole number of at least 0.
+    """
+    global _spin
+    _spin = _number("a number of looks", looks, least=0)
+    for pool in _pools:
+        pool.tvmx_set_spin(_spin)
+
+
+def set_affinity(cores: Sequence[int]) -> None:
+    """Bind the threads that kernels run on to ``cores``, in turn; none: the system places them.
+
+    The first of the cores is meant for the thread that calls the model, which stays where it is.
+    The variable ``TVMX_AFFINITY`` says the same, as in ``0-3,8``. Linux only; models of symbolic
+    shape have a pool of TVM's, which does not take part.
+
+    Raises:
+        OptionError: one is no number of a core.
+    """
+    global _cores
+    if not isinstance(cores, Iterable):
+        raise OptionError(f"cores are a list of numbers, not {cores!r}")
+    _cores = [_number("a core", core, least=0) for core in cores]
+    for pool in _pools:
+        _bind(pool, _cores)
+
+
+def serve(pool: Any) -> None:
+    """Let ``pool``, a library with our runtime, follow the settings of this process."""
+    pool.tvmx_set_threads(threads())
+    follow(pool.tvmx_set_threads)
+    _pools.append(pool)
+    given = os.environ.get(_SPIN, "")
+    spin = int(given) if _spin is None and given.isdigit() else _spin
+    if spin is not None:
+        pool.tvmx_set_spin(spin)
+    if _cores is not None:
+        _bind(pool, _cores)
+
+
+def _bind(pool: Any, cores: Sequence[int]) -> None:
+    array = (ctypes.c_int * len(cores))(*cores)
+    if pool.tvmx_set_affinity(array, ctypes.c_size_t(len(cores))) != 0:
+        raise OptionError(f"these are no numbers of cores: {cores}")
+
+
+def _number(what: str, value: object, least: int) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise OptionError(f"{what} is a whole number of at least {least}, not {value!r}")
+    return int(value)
 
 
 def _most() -> int:
@@ -47,9 +119,3 @@ def _most() -> int:
 def follow(set_count: Callable[[int], object]) -> None:
     """Tell ``set_count`` the number of threads whenever it changes."""
     _followers.append(set_count)
-
-
-def spin() -> int | None:
-    """How often an idle thread looks for work before it sleeps; None is the pool's default."""
-    given = os.environ.get(_SPIN, "")
-    return int(given) if given.isdigit() else None

@@ -66,17 +66,19 @@ def link_shared(
     triple: str | None = None,
     exports: Sequence[str] = ("tvmx_*",),
     flags: Sequence[str] = (),
+    version: str = "",
 ) -> None:
     """Link ``objects`` and compiled C ``sources`` with the runtime as ``library``, for
     this machine or that of ``triple``.
 
-    Only the names that match ``exports`` are seen from outside.
+    Only the names that match ``exports`` are seen from outside, as of ``version`` if that is given.
 
     Raises:
         BuildError: there is no compiler, it fails, or that machine has no shared libraries.
     """
     names = library.with_suffix(".map")
-    names.write_text(f"{{ global: {' '.join(f'{name};' for name in exports)} local: *; }};\n")
+    seen = " ".join(f"{name};" for name in exports)
+    names.write_text(f"{version} {{ global: {seen} local: *; }};\n")
     run_tool(
         [*shared_linker(triple), *_FLAGS, *flags, f"-Wl,-soname,{library.name}"]
         + [f"-Wl,--version-script={names}", "-Wl,-z,defs", "-Wl,-s", "-o", str(library)]

@@ -227,6 +227,7 @@ def _package(model: Interface) -> Iterator[str]:
     yield f"""}};
 
 static const tvmx_package PACKAGE = {{
+    TVMX_VERSION,
     {_string(model.name)}, {"DIMS" if model.dims else "NULL"}, PROGRAMS,
     {", ".join(map(str, counts))},
     {{UINT64_C({bytes_}), UINT64_C({total}), UINT64_C({sums})}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import struct
 import tempfile
@@ -44,6 +45,8 @@ def write_libraries(
     needs = built[0].parts.needs
     triple = needs.triple if needs.foreign else None
     flags = ["-DTVMX_SINGLE_THREAD"] if model.single_thread else []
+    version = _runtime_version(flags)
+    flags.append(f"-DTVMX_VERSION=UINT64_C(0x{version})")
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as temporary:
         work = Path(temporary)
         for file in (*HEADERS, *_SOURCES, _THREADS):
@@ -58,7 +61,7 @@ def write_libraries(
             sources[-1].write_text(c_texts.weights_assembly(model, str(blob)))
         else:
             _write_weights(folder / f"{model.id}.bin", model, weights)
-        objects = [compile_c(source, triple) for source in sources]
+        objects = [compile_c(source, triple, flags) for source in sources]
         for variant, one in zip(model.variants, built, strict=True):
             objects += _program(work / variant.entry, one.parts, variant.entry, triple)
         threads, *runtime = (
@@ -69,10 +72,21 @@ def write_libraries(
         objects = join_objects(whole, objects, [f"{model.id}_*", "__TVMBackend*"], triple)
         archive(folder / f"lib{model.id}.a", [*objects, threads, *runtime], triple)
         if not is_wasm(triple):
-            # One pool for all models of a process: the first library's runtime serves them all.
+            # One pool for all models of a process: the first library's runtime serves all of that
+            # version, by which the loader tells their names apart.
             exports = [f"{model.id}_*", "tvmx_*", "__TVMBackend*"]
             library = folder / f"lib{model.id}.so"
-            link_shared(library, [*objects, *runtime], [], triple, exports, flags)
+            link_shared(
+                library, [*objects, *runtime], [], triple, exports, flags, f"TVMX_{version}"
+            )
+
+
+def _runtime_version(flags: Sequence[str]) -> str:
+    """Sixteen digits that are others for another runtime."""
+    whole = hashlib.sha256("\n".join(flags).encode())
+    for file in (*HEADERS, *_SOURCES, _THREADS):
+        whole.update(file.read_bytes())
+    return whole.hexdigest()[:16]
 
 
 def _program(folder: Path, parts: Parts, entry: str, triple: str | None) -> list[Path]:

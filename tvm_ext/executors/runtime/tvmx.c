@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "tvmx.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +69,7 @@ void tvmx_lend(void *memory, size_t bytes, int shares) {
 
 int tvmx_set_threads(int count) { return count < 0 ? -1 : 0; }
 int tvmx_threads(void) { return 1; }
+int tvmx_set_affinity(const int *cores, size_t count) { return (void)cores, (void)count, 0; }
 void tvmx_set_spin(int looks) { (void)looks; }
 void tvmx_start(void) {}
 static void release_at_thread_exit(void) {}
@@ -84,6 +86,7 @@ static int launch(region_body body, void *data, int tasks) {
 #include <unistd.h>
 
 #define MAX_WORKERS 255
+#define SPIN 20000
 
 typedef struct {
   pthread_t thread;
@@ -101,6 +104,9 @@ static struct {
   atomic_int spin;
   atomic_int failure;
   atomic_int wanted; /* threads asked for; 0: one per usable core */
+  atomic_int affine; /* how many cores were given; negative: nobody has said */
+  int cores[MAX_WORKERS + 1];
+  int moved;         /* the cores are not yet those of the workers */
   int started;       /* workers that run */
   int stopping;
   worker workers[MAX_WORKERS];
@@ -112,7 +118,8 @@ static struct {
     .region = PTHREAD_MUTEX_INITIALIZER,
     .door = PTHREAD_MUTEX_INITIALIZER,
     .wake = PTHREAD_COND_INITIALIZER,
-    .spin = 20000,
+    .spin = -1,
+    .affine = -1,
 };
 
 static THREAD_LOCAL int inside; /* this thread runs a region: one within it runs here alone */
@@ -125,8 +132,32 @@ static void pause_briefly(void) {
 #endif
 }
 
-static unsigned await_region(unsigned seen) {
+/* The number in `text`, or -1; `end` gets where it ends. */
+static int number(const char *text, char **end) {
+  if (*text < '0' || *text > '9') return -1;
+  long value = strtol(text, end, 10);
+  return value > INT_MAX ? -1 : (int)value;
+}
+
+/* A variable of the environment that is a number alone, or `otherwise`. */
+static int setting(const char *name, int otherwise) {
+  char *end = NULL;
+  const char *text = getenv(name);
+  int value = text ? number(text, &end) : -1;
+  return value < 0 || *end ? otherwise : value;
+}
+
+static int spin(void) {
   int looks = atomic_load_explicit(&pool.spin, memory_order_relaxed);
+  if (looks < 0) {
+    looks = setting("TVMX_SPIN", SPIN);
+    atomic_store(&pool.spin, looks);
+  }
+  return looks;
+}
+
+static unsigned await_region(unsigned seen) {
+  int looks = spin();
   for (int look = 0; look < looks; look++) {
     unsigned now = atomic_load_explicit(&pool.generation, memory_order_acquire);
     if (now != seen) return now;
@@ -140,9 +171,22 @@ static unsigned await_region(unsigned seen) {
   return atomic_load(&pool.generation);
 }
 
+/* Where the system refuses a core, the thread stays where it is. */
+static void bind_to_core(int thread) {
+  int count = atomic_load(&pool.affine);
+  if (count <= 0) return;
+#if defined(__linux__) && defined(CPU_SET)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET((size_t)pool.cores[thread % count], &set);
+  sched_setaffinity(0, sizeof set, &set);
+#endif
+}
+
 static void *work(void *argument) {
   worker *self = argument;
   inside = 1;
+  bind_to_core(self->index);
   for (;;) {
     self->seen = await_region(self->seen);
     if (pool.stopping) return NULL;
@@ -194,7 +238,8 @@ static int usable_cores(void) {
 int tvmx_threads(void) {
   int wanted = atomic_load(&pool.wanted);
   if (wanted == 0) {
-    wanted = usable_cores();
+    int given = setting("TVMX_THREADS", 0);
+    wanted = given > 0 ? given : usable_cores();
     atomic_store(&pool.wanted, wanted);
   }
   return wanted > MAX_WORKERS + 1 ? MAX_WORKERS + 1 : wanted;
@@ -208,11 +253,55 @@ int tvmx_set_threads(int count) {
 
 void tvmx_set_spin(int looks) { atomic_store(&pool.spin, looks < 0 ? 0 : looks); }
 
+#ifdef CPU_SETSIZE
+#define MAX_CORE CPU_SETSIZE
+#else
+#define MAX_CORE 1024
+#endif
+
+/* The caller holds the region. */
+static int give_cores(const int *cores, size_t count) {
+  if (count > MAX_WORKERS + 1) count = MAX_WORKERS + 1;
+  for (size_t k = 0; k < count; k++)
+    if (cores[k] < 0 || cores[k] >= MAX_CORE) return -1;
+  if (count > 0) memcpy(pool.cores, cores, count * sizeof *cores);
+  atomic_store(&pool.affine, (int)count);
+  pool.moved = 1;
+  return 0;
+}
+
+int tvmx_set_affinity(const int *cores, size_t count) {
+  if (inside || (!cores && count > 0)) return -1;
+  pthread_mutex_lock(&pool.region);
+  int result = give_cores(cores, count);
+  pthread_mutex_unlock(&pool.region);
+  return result;
+}
+
+/* TVMX_AFFINITY: numbers and ranges, as in 0-3,8. The caller holds the region. */
+static void read_affinity(void) {
+  int cores[MAX_WORKERS + 1];
+  size_t count = 0;
+  char *end = NULL;
+  const char *text = getenv("TVMX_AFFINITY");
+  atomic_store(&pool.affine, 0);
+  while (text && count <= MAX_WORKERS) {
+    int first = number(text, &end);
+    int last = first >= 0 && *end == '-' ? number(end + 1, &end) : first;
+    if (first < 0 || last < first) return;
+    for (int core = first; core <= last && count <= MAX_WORKERS; core++) cores[count++] = core;
+    if (*end && *end != ',') return;
+    text = *end ? end + 1 : NULL;
+  }
+  give_cores(cores, count);
+}
+
 /* As many workers as are wanted, or fewer where the system refuses more threads. */
 static void resize_pool(int workers) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, watch_forks);
   stop_workers();
+  pool.moved = 0;
   while (pool.started < workers) {
     worker *next = &pool.workers[pool.started];
     next->index = pool.started + 1;
@@ -236,7 +325,8 @@ static int launch(region_body body, void *data, int tasks) {
   int threads = tvmx_threads();
   if (inside || threads == 1 || pthread_mutex_trylock(&pool.region) != 0)
     return run_tasks(body, data, 0, 1, tasks > 0 ? tasks : 1);
-  if (pool.started != threads - 1) resize_pool(threads - 1);
+  if (atomic_load_explicit(&pool.affine, memory_order_relaxed) < 0) read_affinity();
+  if (pool.started != threads - 1 || pool.moved) resize_pool(threads - 1);
   pool.body = body;
   pool.data = data;
   pool.tasks = tasks > 0 ? tasks : pool.started + 1;
@@ -261,7 +351,7 @@ static int nothing(int task, void *group, void *data) {
   return 0;
 }
 
-void tvmx_start(void) { launch(nothing, NULL, 1); }
+void tvmx_start(void) { tvmx_get_launcher()(nothing, NULL, 1); }
 
 #endif
 
@@ -338,7 +428,7 @@ void *__TVMBackendParallelLaunch = (void *)launch;
 void *__TVMBackendAllocWorkspace = (void *)acquire;
 void *__TVMBackendFreeWorkspace = (void *)release;
 
-tvmx_launcher tvmx_get_launcher(void) { return (tvmx_launcher)launch; }
+tvmx_launcher tvmx_get_launcher(void) { return (tvmx_launcher)__TVMBackendParallelLaunch; }
 void tvmx_set_launcher(tvmx_launcher launcher) {
   __TVMBackendParallelLaunch = (void *)launcher;
 }

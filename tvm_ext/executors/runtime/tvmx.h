@@ -4,6 +4,9 @@
  * pool starts with the first parallel loop; idle threads spin for a while, then sleep.
  * Define TVMX_SINGLE_THREAD to build without pthreads: every loop then runs in the caller, and
  * only one thread at a time may call.
+ *
+ * What no function has set comes from the environment, where that has it: TVMX_THREADS=4,
+ * TVMX_SPIN=0, TVMX_AFFINITY=0-3,8. What cannot be read there counts as not set.
  */
 #ifndef TVMX_H
 #define TVMX_H
@@ -25,6 +28,11 @@ int tvmx_threads(void);
 /* How often an idle thread looks for work before it sleeps (default 20000, some 0.2 ms). */
 void tvmx_set_spin(int looks);
 
+/* Bind the threads of the pool to cores: number k to cores[k % count]. Number 0 is the caller of a
+ * loop, which stays where its owner wants it; no cores: the system places all. Linux only, nothing
+ * happens elsewhere. Returns 0, or -1 where a number is no core's. Not from within a kernel. */
+int tvmx_set_affinity(const int *cores, size_t count);
+
 /* Start the pool now, not with the first parallel loop. */
 void tvmx_start(void);
 
@@ -33,8 +41,10 @@ void tvmx_start(void);
  * once per thread. NULL ends the loan. */
 void tvmx_lend(void *memory, size_t bytes, int shares);
 
-/* The function that parallel loops of this library are launched by, and another in its place:
- * libraries that each hold a copy of this runtime share one pool so. */
+/* The function that parallel loops of this library are launched by, and another in its place.
+ * Libraries that a program is linked with share one pool. Those that it opens by dlopen() with
+ * RTLD_LOCAL have one each, unless the launcher of one is given to the others before they run;
+ * let all have the same number of threads then. */
 typedef int (*tvmx_launcher)(int (*body)(int, void *, void *), void *data, int tasks);
 tvmx_launcher tvmx_get_launcher(void);
 void tvmx_set_launcher(tvmx_launcher launcher);

@@ -50,6 +50,7 @@ const char *tvmx_message(tvmx_status status) {
     case TVMX_NO_WEIGHTS: return "the weights cannot be read";
     case TVMX_WRONG_WEIGHTS: return "the weights do not fit, or are damaged";
     case TVMX_NO_SUCH_SIZES: return "no code for these sizes";
+    case TVMX_WRONG_RUNTIME: return "linked with another version of the runtime";
     case TVMX_NO_MEMORY: return "out of memory";
   }
   return "unknown status";
@@ -147,6 +148,11 @@ tvmx_status tvmx_create(tvmx_model **model, const tvmx_package *package, const c
   const char *name = package->name;
   if (!model) return fail(TVMX_NULL_ARGUMENT, "%s: no place for the model", name);
   *model = NULL;
+  if (package->version != TVMX_VERSION)
+    return fail(TVMX_WRONG_RUNTIME,
+                "%s: linked with the runtime of a package that another version of tvm_ext, or one "
+                "for a single thread, has written: link the shared libraries",
+                name);
   const char *missing = tvmx_cpu_lacks(package->needs);
   if (missing)
     return fail(TVMX_WRONG_CPU, "%s: built for a CPU with %s, which this one lacks", name, missing);

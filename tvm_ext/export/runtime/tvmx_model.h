@@ -25,6 +25,7 @@ typedef enum {
   TVMX_NO_WEIGHTS,          /* the file of weights cannot be read */
   TVMX_WRONG_WEIGHTS,       /* they are of another model, or damaged */
   TVMX_NO_SUCH_SIZES,       /* the package has no code for these sizes of the symbolic dims */
+  TVMX_WRONG_RUNTIME,       /* linked with the runtime of another version of tvm_ext */
   TVMX_NO_MEMORY
 } tvmx_status;
 
@@ -54,6 +55,11 @@ typedef struct {
 
 /* --- for the generated sources ------------------------------------------------------------ */
 
+/* Of a runtime: another version of it, or one for a single thread, has another. */
+#ifndef TVMX_VERSION
+#define TVMX_VERSION 0
+#endif
+
 typedef struct {
   uint64_t bytes, sum, sum_of_sums;
 } tvmx_checksum;
@@ -69,6 +75,7 @@ typedef struct {
 } tvmx_program;
 
 typedef struct {
+  uint64_t version; /* TVMX_VERSION when it was compiled; this and the name never move */
   const char *name;
   const char *const *dims; /* the names of the symbolic dims */
   const tvmx_program *programs;
