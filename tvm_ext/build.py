@@ -25,7 +25,7 @@ from .progress import Advance, progress, silent
 from .provenance import Provenance
 from .verify import EachPass
 
-__all__ = ["convert_and_build", "import_model", "leave_out", "run_phase"]
+__all__ = ["ONE_BUILD", "convert_and_build", "import_model", "leave_out", "run_phase"]
 
 Program = TypeVar("Program")  # an onnx_ir model, or a module
 
@@ -117,7 +117,7 @@ def _fetched(
 
 
 # TVM's BlockBuilder keeps what it is building in a variable of the process.
-_ONE_BUILD = threading.RLock()
+ONE_BUILD = threading.RLock()
 
 
 def _build(
@@ -127,7 +127,7 @@ def _build(
     limits: Limits | None,
 ) -> CompiledModel:
     resolved = steps.target
-    with _ONE_BUILD, progress(len(steps.steps) + 1) as advance:
+    with ONE_BUILD, progress(len(steps.steps) + 1) as advance:
         conversion = import_model(model, steps, shapes, limits, advance)
         module, provenance = conversion.module, Provenance(conversion.origin)
         sources, facts = {"import": module.script()}, {}

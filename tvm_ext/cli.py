@@ -29,7 +29,8 @@ _EXAMPLES = {
     "export": """\
   tvm-ext export model.onnx -o resnet50 --shape batch=1
   tvm-ext export model.onnx -o resnet50 --format c++ --weights file
-  tvm-ext export model.onnx -o resnet50 --sizes batch=1,4,8""",
+  tvm-ext export model.onnx -o resnet50 --sizes batch=1,4,8
+  tvm-ext export model.onnx -o resnet50 --shape batch=1 --format c-source""",
     "run": """\
   tvm-ext run model.onnx
   tvm-ext run model.tvmx --input image=image.npy --output-dir results""",
@@ -239,7 +240,10 @@ def _parser() -> argparse.ArgumentParser:
     new_op.add_argument("--output-dir", type=Path, default=Path("."), help="where to write")
     check_op.add_argument("plugin_file", metavar="FILE", help="a Python file or module; it is run")
     export.add_argument("-o", "--output", type=Path, required=True, help="a new folder")
-    export.add_argument("--format", choices=("c", "c++"), default="c")
+    export.add_argument("--format", choices=("c", "c++", "c-source"), default="c")
+    export.add_argument(
+        "--openmp", action="store_true", help="mark loops of c-source that threads may share"
+    )
     export.add_argument(
         "--sizes",
         type=_sizes,

@@ -64,6 +64,7 @@ def export(args: Namespace) -> None:
         weights=args.weights,
         sizes=dict(args.sizes) or None,
         keep=args.keep,
+        openmp=args.openmp,
         target="llvm" if args.target == "auto" else args.target,
         opt_level=args.opt_level,
         shapes=dict(args.shape),

@@ -16,7 +16,12 @@ __all__ = ["NotStatic", "plan"]
 
 
 class NotStatic(Exception):
-    """The module needs what a static plan does not have: symbolic shapes or control flow."""
+    """The module needs what a static plan does not have: symbolic shapes or control flow.
+
+    ``variable`` is the one of ``main`` that cannot be computed so, where it is one.
+    """
+
+    variable: str | None = None
 
 
 def plan(module: IRModule) -> tuple[Plan, np.ndarray]:
@@ -32,7 +37,11 @@ def plan(module: IRModule) -> tuple[Plan, np.ndarray]:
     inputs = tuple(walk.parameter(k, param) for k, param in enumerate(main.params))
     for block in main.body.blocks:
         for binding in block.bindings:
-            walk.bind(binding)
+            try:
+                walk.bind(binding)
+            except NotStatic as reason:
+                reason.variable = binding.var.name
+                raise
     outputs = tuple(walk.flat(main.body.body))
     end = len(walk.kernels)
     for index, slot in enumerate(outputs):
@@ -89,7 +98,7 @@ class _Walk:
             shape, dtype = _tensor(binding.var.ty)
             self.values[binding.var] = Slot(shape, dtype, base.kind, base.index, base=base)
         else:
-            raise NotStatic(f"a call of {value.op}")
+            raise NotStatic(f"a call of {getattr(value.op, 'name', value.op)}")
 
     def kernel(self, call: relax.Call, variable: str) -> Slot | tuple[Slot, ...]:
         symbol, arguments = call.args[0], call.args[1]

@@ -10,12 +10,13 @@ from .c_texts import weights_argument
 from .example import Expected
 from .interface import Interface
 
-__all__ = ["example"]
+__all__ = ["FUNCTIONS", "example", "literal"]
 
 
 def example(model: Interface, results: Sequence[Sequence[Expected]]) -> str:
     """``main.c``: runs each variant on the input that its ``results`` were computed from."""
-    return "\n".join([_EXAMPLE_HEAD.replace("MODEL", model.id), *_example(model, results)])
+    head = _EXAMPLE_HEAD.replace("MODEL", model.id)
+    return "\n".join([head, FUNCTIONS, *_example(model, results)])
 
 
 def _example(model: Interface, results: Sequence[Sequence[Expected]]) -> Iterator[str]:
@@ -78,7 +79,7 @@ def _expected(model: Interface, results: Sequence[Sequence[Expected]]) -> Iterat
     """The tables of samples: per variant, per output."""
     for number, variant in enumerate(results):
         for k, samples in enumerate(variant):
-            rows = ", ".join(f"{{{place}, {_literal(value)}}}" for place, value in samples)
+            rows = ", ".join(f"{{{place}, {literal(value)}}}" for place, value in samples)
             yield f"static const sample EXPECTED_{number}_{k}[] = {{{rows or '{0, 0}'}}};"
     yield f"static const expected EXPECTED[{len(results)}][{model.macro}_OUTPUTS + 1] = {{"
     for number, variant in enumerate(results):
@@ -87,7 +88,8 @@ def _expected(model: Interface, results: Sequence[Sequence[Expected]]) -> Iterat
     yield "};"
 
 
-def _literal(value: float) -> str:
+def literal(value: float) -> str:
+    """``value`` in C."""
     if np.isnan(value):
         return "NAN"
     if np.isinf(value):
@@ -105,6 +107,15 @@ _EXAMPLE_HEAD = """\
 #include <stdlib.h>
 #include <string.h>
 
+static void *allocate(size_t bytes) {
+  void *memory = aligned_alloc(64, bytes / 64 * 64 + 64);
+  if (!memory) exit(1);
+  return memory;
+}
+"""
+
+#: Makes inputs and checks outputs, which ``tvmx_tensor`` describes.
+FUNCTIONS = """\
 typedef struct {
   size_t place; /* number of the element */
   double value;
@@ -114,12 +125,6 @@ typedef struct {
   const sample *samples;
   size_t count;
 } expected;
-
-static void *allocate(size_t bytes) {
-  void *memory = aligned_alloc(64, bytes / 64 * 64 + 64);
-  if (!memory) exit(1);
-  return memory;
-}
 
 /* The output function of splitmix64. */
 static uint64_t mixed(uint64_t state) {

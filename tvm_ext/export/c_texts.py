@@ -9,12 +9,12 @@ from ..executors.emit import ENTRY_PARAMETERS
 from ..executors.toolchain import is_wasm
 from .interface import Interface, Tensor, Variant
 
-__all__ = ["header", "source", "weights_argument", "weights_assembly"]
+__all__ = ["comment", "header", "source", "string", "weights_argument", "weights_assembly"]
 
 
 def header(model: Interface) -> str:
     """``<id>.h``: the documented interface."""
-    name, id, macro = _comment(model.name), model.id, model.macro
+    name, id, macro = comment(model.name), model.id, model.macro
     where = "embedded" if model.embedded else f"in {id}.bin"
     sizes, only = ("sizes, ", "const {id}_sizes *sizes") if model.dims else ("", "void")
     only = only.format(id=id)
@@ -95,7 +95,7 @@ def _variants(model: Interface) -> str:
 
 def _choice(model: Interface, variant: Variant) -> str:
     pairs = zip(model.dims, variant.sizes, strict=True)
-    return _comment(", ".join(f"{dim.name} = {size}" for dim, size in pairs))
+    return comment(", ".join(f"{dim.name} = {size}" for dim, size in pairs))
 
 
 def _example_sizes(model: Interface) -> str:
@@ -133,13 +133,13 @@ extern const {id}_sizes {id}_all_sizes[{macro}_SIZES];
 """
 
 
-def _comment(text: str) -> str:
+def comment(text: str) -> str:
     """``text`` where it cannot end a comment or a line."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     return plain.replace("*/", "* /").replace("/*", "/ *").replace("?", " ?").rstrip("\\")
 
 
-def _string(text: str) -> str:
+def string(text: str) -> str:
     """A C string literal: what is not plain ASCII as UTF-8 in octal."""
     escaped = {ord("\\"): "\\\\", ord('"'): '\\"', ord("?"): "\\?"}
     plain = (escaped.get(b, chr(b) if 32 <= b < 127 else f"\\{b:03o}") for b in text.encode())
@@ -147,7 +147,7 @@ def _string(text: str) -> str:
 
 
 def _rows(tensors: Sequence[Tensor]) -> str:
-    rows = [f" *   {k}  {_comment(t.name)}  {t}  {t.bytes} bytes" for k, t in enumerate(tensors)]
+    rows = [f" *   {k}  {comment(t.name)}  {t}  {t.bytes} bytes" for k, t in enumerate(tensors)]
     return "\n".join(rows) or " *   none"
 
 
@@ -176,7 +176,7 @@ def _source(model: Interface) -> Iterator[str]:
         for side in ("inputs", "outputs", "constants"):
             yield from _table(f"{side}_{number}", getattr(variant, side))
     yield from _all_sizes(model)
-    needs = "".join(f"{_string(feature)}, " for feature in model.features)
+    needs = "".join(f"{string(feature)}, " for feature in model.features)
     yield f"\nstatic const char *const NEEDS[] = {{{needs}NULL}};"
     yield from _package(model)
     sizes = "(const int64_t *)sizes" if model.dims else "NULL"  # a struct of int64_t alone
@@ -212,7 +212,7 @@ def _all_sizes(model: Interface) -> Iterator[str]:
     if model.dims:
         rows = ", ".join(f"{{{', '.join(map(str, v.sizes))}}}" for v in model.variants)
         yield f"\nconst {model.id}_sizes {model.id}_all_sizes[{model.macro}_SIZES] = {{{rows}}};"
-        names = ", ".join(_string(dim.name) for dim in model.dims)
+        names = ", ".join(string(dim.name) for dim in model.dims)
         yield f"static const char *const DIMS[] = {{{names}}};"
 
 
@@ -228,7 +228,7 @@ def _package(model: Interface) -> Iterator[str]:
 
 static const tvmx_package PACKAGE = {{
     TVMX_VERSION,
-    {_string(model.name)}, {"DIMS" if model.dims else "NULL"}, PROGRAMS,
+    {string(model.name)}, {"DIMS" if model.dims else "NULL"}, PROGRAMS,
     {", ".join(map(str, counts))},
     {{UINT64_C({bytes_}), UINT64_C({total}), UINT64_C({sums})}},
     {model.weights_symbol if model.embedded else "NULL"}, NEEDS,
@@ -243,7 +243,7 @@ def _table(name: str, tensors: Sequence[Tensor]) -> Iterator[str]:
         if tensor.shape:
             shape = f"{name}_{k}"
             yield f"static const int64_t {shape}[] = {{{', '.join(map(str, tensor.shape))}}};"
-        label, dtype = _string(tensor.name), _string(tensor.dtype)
+        label, dtype = string(tensor.name), string(tensor.dtype)
         size = f"{len(tensor.shape)}, {shape}, {tensor.bytes}, {tensor.element}"
         rows.append(f"    {{{label}, {dtype}, {size}}},")
     yield f"static const tvmx_tensor {name}[] = {{"

@@ -20,11 +20,12 @@ def run_example(folder: Path) -> None:
     Raises:
         BuildError: it does not compile, or finds another answer than when it was written.
     """
-    (library,) = folder.glob("lib*.a")
+    (*libraries,) = folder.glob("lib*.a")
+    sources = [folder / "main.c"] if libraries else list(folder.glob("*.c"))
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as work:
         program = Path(work, "main")
         strict = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
-        command = [*compiler(), *strict, f"-I{folder}", folder / "main.c", library]
+        command = [*compiler(), *strict, f"-I{folder}", *sources, *libraries]
         _run([*command, "-lm", "-lpthread", "-o", program], folder)
         _run([program], folder)
 

@@ -27,10 +27,11 @@ from .identifiers import identifiers
 from .interface import Built, Interface, Variant
 from .libraries import HEADERS, write_libraries
 from .sizes import SharedWeights, Sizes, choices
+from .source import SourcePackage
 
 __all__ = ["FORMATS", "WEIGHTS", "export"]
 
-FORMATS = "c", "c++"
+FORMATS = "c", "c++", "c-source"
 WEIGHTS = "embedded", "file"
 
 
@@ -44,6 +45,7 @@ def export(
     sizes: Sizes | None = None,
     single_thread: bool = False,
     keep: str | os.PathLike | None = None,
+    openmp: bool = False,
     **options: Any,
 ) -> Path:
     """Write ``model`` as a package that needs neither Python nor TVM; the folder.
@@ -57,7 +59,8 @@ def export(
             returned; its shapes are static but for the dims of ``sizes``. What is built already
             was built for CPUs of this kind.
         folder: it must not exist, or be empty; it appears when all is written.
-        format: "c", or "c++", which adds a header with a class ``Session``.
+        format: "c"; "c++", which adds a header with a class ``Session``; or "c-source", which
+            holds no library but C11 that people read, for any compiler, on one thread.
         name: what the model is called in C; by default as its file, else ``model``.
         weights: "embedded" in the libraries, or a "file" beside them.
         sizes: of symbolic dims, of which callers choose at each run: lists of sizes by the names
@@ -68,6 +71,7 @@ def export(
             always does.
         keep: a folder for everything that is made on the way (:func:`tvm_ext.keep.keep`); of
             several sizes, each in a folder of its own in it.
+        openmp: with "c-source", mark the loops that OpenMP may share among threads.
         options: for ``convert_and_build``; the target is "llvm" by default, and may be another
             machine.
 
@@ -85,6 +89,15 @@ def export(
     place = _free(folder)
     if name is None:
         name = Path(model).stem if isinstance(model, str | os.PathLike) else "model"
+    if format == "c-source":
+        if keep is not None:
+            raise OptionError("C source is all that is made: there is nothing else to keep")
+        source = _source(model, name, weights == "embedded", sizes, openmp, options)
+        with _appearing(place) as made:
+            source.write(made)
+        return place
+    if openmp:
+        raise OptionError(f"openmp is for format='c-source': {format!r} has threads of its own")
     wanted = choices(sizes)
     if keep is not None:
         check_folder(keep)
@@ -99,6 +112,24 @@ def export(
         write_libraries(made, interface, built, block)
         _write_texts(made, interface, answers, format)
     return place
+
+
+def _source(
+    model: object,
+    name: str,
+    embedded: bool,
+    sizes: Sizes | None,
+    openmp: bool,
+    options: dict[str, Any],
+) -> SourcePackage:
+    """``model`` as C source."""
+    if isinstance(model, CompiledModel):
+        raise OptionError("C source is printed from the ONNX model: give that, or its path")
+    if sizes is not None:
+        raise OptionError("C source is for one size of each symbolic dim: give it by shapes=")
+    if options.pop("target", "llvm") not in ("auto", "llvm"):
+        raise OptionError("C source is for every CPU: no target to choose")
+    return SourcePackage.of(model, name, embedded, openmp, options)
 
 
 def _built(

@@ -11,7 +11,9 @@ The float32 polynomials are minimax fits on the reduced range of each function, 
 N. Juffa published for single precision.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 from tvm import tirx
@@ -24,6 +26,7 @@ __all__ = [
     "exp",
     "exp_nonpositive",
     "expm1_negative",
+    "libm",
     "log",
     "log1p_positive",
     "sigmoid",
@@ -40,11 +43,23 @@ ERF_SMALL = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76
 ERF_LARGE = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1,
              -6.34846687e-1, -1.28717512e-1)  # fmt: skip
 
+_by_libm: ContextVar[bool] = ContextVar("by_libm", default=False)
+
+
+@contextmanager
+def libm() -> Iterator[None]:
+    """Inside, float32 goes to libm too: for programs that people read."""
+    token = _by_libm.set(True)
+    try:
+        yield
+    finally:
+        _by_libm.reset(token)
+
 
 @formula
 def exp(x: tirx.Expr) -> tirx.Expr:
     """e**x, 1 ulp."""
-    if not _is_single(x):
+    if not _by_polynomial(x):
         return tirx.exp(x)
     x = once(x)
     n, p = _reduced_expm1(_clamped(x, -104.0, 89.0))
@@ -57,7 +72,7 @@ def exp(x: tirx.Expr) -> tirx.Expr:
 @formula
 def exp_nonpositive(x: tirx.Expr) -> tirx.Expr:
     """e**x for x <= 0, 1 ulp; below -87 it is 0, where subnormal numbers are near."""
-    if not _is_single(x):
+    if not _by_polynomial(x):
         return tirx.exp(x)
     x = once(x)
     # Adding 1.5 * 2**23 leaves the nearest integer in the low bits: no conversion, NaN stays.
@@ -73,7 +88,7 @@ def exp_nonpositive(x: tirx.Expr) -> tirx.Expr:
 @formula
 def expm1_negative(x: tirx.Expr) -> tirx.Expr:
     """e**x - 1 for x <= 0, 1 ulp."""
-    if not _is_single(x):
+    if not _by_polynomial(x):
         return _libm("expm1", x)
     x = once(x)
     n, p = _reduced_expm1(_clamped(x, -40.0, 0.0))
@@ -84,7 +99,7 @@ def expm1_negative(x: tirx.Expr) -> tirx.Expr:
 @formula
 def log(x: tirx.Expr) -> tirx.Expr:
     """The natural logarithm, 1 ulp; -inf at 0, NaN below."""
-    if not _is_single(x):
+    if not _by_polynomial(x):
         return tirx.log(x)
     x = once(x)
     is_subnormal = x < _f32(1.17549435e-38)
@@ -101,7 +116,7 @@ def log(x: tirx.Expr) -> tirx.Expr:
 @formula
 def log1p_positive(x: tirx.Expr) -> tirx.Expr:
     """log(1 + x) for x >= 0, 2 ulp."""
-    if not _is_single(x):
+    if not _by_polynomial(x):
         return _libm("log1p", x)
     x = once(x)
     exponent = once(_exponent_above(x + 1.0, 2 / 3))
@@ -115,7 +130,7 @@ def log1p_positive(x: tirx.Expr) -> tirx.Expr:
 @formula
 def tanh(x: tirx.Expr) -> tirx.Expr:
     """Hyperbolic tangent, 3 ulp."""
-    if not _is_single(x):
+    if not _by_polynomial(x):
         return _libm("tanh", x)
     x = once(x)
     t = once(expm1_negative(_magnitude(x) * -2.0))
@@ -125,7 +140,7 @@ def tanh(x: tirx.Expr) -> tirx.Expr:
 @formula
 def atanh(x: tirx.Expr) -> tirx.Expr:
     """Inverse hyperbolic tangent, 3 ulp; NaN outside [-1, 1]."""
-    if not _is_single(x):
+    if not _by_polynomial(x):
         return _libm("atanh", x)
     x = once(x)
     magnitude = once(_magnitude(x))
@@ -145,7 +160,7 @@ def sigmoid(x: tirx.Expr) -> tirx.Expr:
 @formula
 def erf(x: tirx.Expr) -> tirx.Expr:
     """The error function, 1 ulp."""
-    if not _is_single(x):
+    if not _by_polynomial(x):
         return tirx.erf(x)
     x = once(x)
     magnitude, square = once(_magnitude(x)), once(x * x)
@@ -212,12 +227,13 @@ def _nan_or(x: tirx.Expr, result: tirx.Expr) -> tirx.Expr:
     return tirx.Select(tirx.isnan(x), x, result)
 
 
-def _is_single(x: tirx.Expr) -> bool:
-    return str(x.ty.dtype) == "float32"
+def _by_polynomial(x: tirx.Expr) -> bool:
+    return str(x.ty.dtype) == "float32" and not _by_libm.get()
 
 
 def _libm(name: str, x: tirx.Expr) -> tirx.Expr:
-    return tirx.call_pure_extern(str(x.ty.dtype), name, x)
+    dtype = str(x.ty.dtype)
+    return tirx.call_pure_extern(dtype, f"{name}f" if dtype == "float32" else name, x)
 
 
 def _f32(value: float) -> tirx.Expr:

@@ -9,6 +9,7 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from .c import C_SOURCE
 from .cuda import CUDA, SAFE
 from .llvm import LLVM_CONTRACTIONS, LLVM_GENERIC, LLVM_SIMPLE
 
@@ -21,6 +22,8 @@ def rules(target: Target, opt_level: int) -> tuple[dl.base.ScheduleRule, ...]:
     """The ordered rules of ``target`` at ``opt_level``."""
     if target.kind.name == "cuda":
         return CUDA if opt_level >= 2 else SAFE
+    if target.kind.name == "c":
+        return C_SOURCE
     return (*LLVM_CONTRACTIONS, *LLVM_GENERIC) if opt_level else LLVM_SIMPLE
 
 

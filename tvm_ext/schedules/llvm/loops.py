@@ -65,8 +65,12 @@ def walk(sch: Schedule, block: SBlockRV) -> Walk:
     return Walk(sch.get(block))
 
 
-def normal_form(func: tirx.PrimFunc) -> tuple[Schedule, list[SBlockRV]] | None:
+def normal_form(
+    func: tirx.PrimFunc, keep: Callable[[Schedule, SBlockRV], bool] = lambda *_: False
+) -> tuple[Schedule, list[SBlockRV]] | None:
     """A schedule of ``func`` with producers inlined, and the blocks that are left, in order.
+
+    Those that ``keep`` says are not inlined.
 
     Each block has one loop per iteration variable, spatial before reduction, without unit loops.
     None where the function has no such form (opaque or nested blocks, no loops).
@@ -77,7 +81,9 @@ def normal_form(func: tirx.PrimFunc) -> tuple[Schedule, list[SBlockRV]] | None:
         return None
     blocks = [info.block_rv for info in infos]
     for block in reversed(blocks[:-1]):
-        if _worth_inlining(sch, block) and attempt(sch.compute_inline, block):
+        if keep(sch, block) or not _worth_inlining(sch, block):
+            continue
+        if attempt(sch.compute_inline, block):
             blocks.remove(block)
     return sch, blocks
 

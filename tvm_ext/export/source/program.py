@@ -1,0 +1,341 @@
+"""A model as C functions over a memory plan, before any file is written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir
+from tvm import IRModule
+from tvm.target import Target
+
+from ... import pipeline
+from ...build import ONE_BUILD, import_model, leave_out, run_phase
+from ...errors import BuildError, OptionError
+from ...executors.plan import Kernel, Plan, Slot, aligned
+from ...executors.planning import NotStatic, plan
+from ...executors.static_build import lower_views
+from ...frontend import Limits
+from ...model import TensorInfo
+from ...ops.approximations import libm
+from ...provenance import Provenance
+from ..identifiers import identifier
+from ..interface import Tensor
+from .c_types import Unprintable, c_type
+from .helpers import Helpers
+from .lowering import lower_to_loops
+from .naming import free_name, function_name, value_name
+from .statements import Function, Local, print_kernel
+
+__all__ = ["Call", "Program", "Weight", "program_of"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a kernel: the ONNX nodes it computes, its function, operands, and arrays of its
+    own at their places in the workspace."""
+
+    nodes: tuple[str, ...]
+    function: str
+    operands: tuple[Slot, ...]
+    scratch: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant: its name in C, and that of the ONNX initializer where it is one."""
+
+    id: str
+    initializer: str | None
+    array: np.ndarray
+    offset: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model as C.
+
+    Attributes:
+        id: the prefix of what is seen from outside.
+        functions: the text of each kernel by its name.
+        helpers: small functions that these need.
+        names: what the values of the workspace are called.
+        workspace_bytes: for those, and for the kernels' own arrays.
+    """
+
+    name: str
+    id: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    functions: Mapping[str, str]
+    helpers: tuple[str, ...]
+    calls: tuple[Call, ...]
+    results: tuple[Slot, ...]
+    names: Mapping[Slot, str]
+    weights: tuple[Weight, ...]
+    workspace_bytes: int
+
+
+def program_of(
+    model: object,
+    name: str,
+    *,
+    parallel: str = "",
+    opt_level: int = 3,
+    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    limits: Limits | None = None,
+    without: Sequence[str] = (),
+) -> Program:
+    """``model`` as C functions.
+
+    Args:
+        model: what :func:`tvm_ext.convert_and_build` takes.
+        name: of the model in C.
+        parallel: what stands in front of loops that may be shared among threads.
+        opt_level, shapes, limits, without: as of ``convert_and_build``.
+
+    Raises:
+        OptionError: the model needs the Relax VM; with the node.
+        BuildError: a kernel has no form in C; with its nodes and the reason.
+        TvmExtError: whatever ``convert_and_build`` raises before it compiles.
+    """
+    steps = leave_out(pipeline.default(Target("c"), opt_level), without)
+    imported: list[onnx_ir.Model] = []
+
+    def watch(step: pipeline.Step, result: Any, _seconds: float) -> None:
+        if step.phase == "import":
+            imported[:] = [result]
+
+    with ONE_BUILD, libm():
+        steps = steps.watched(watch)
+        conversion = import_model(model, steps, shapes, limits)
+        module, provenance = conversion.module, Provenance(conversion.origin)
+        with steps.target:
+            for phase in pipeline.PHASES[1:]:
+                module = run_phase(steps, phase, module, provenance)
+        infos = [
+            [TensorInfo.of(name, ty, conversion.elements) for name, ty in side.items()]
+            for side in (conversion.inputs, conversion.outputs)
+        ]
+        module = lower_views(module)
+        planned, blob = _planned(module, provenance, infos[0])
+        initializers = imported[0].graph.initializers if imported else {}
+        texts = _Texts(name, planned, module, provenance, conversion.origin)
+        return texts.program(infos, blob, _by_content(initializers), parallel)
+
+
+def _planned(
+    module: IRModule, provenance: Provenance, inputs: Sequence[TensorInfo]
+) -> tuple[Plan, np.ndarray]:
+    symbolic = [str(info) for info in inputs if info.static_shape is None]
+    if symbolic:
+        raise OptionError(
+            f"only static shapes can be exported: give sizes by shapes= or --shape for {symbolic}"
+        )
+    try:
+        return plan(module)
+    except NotStatic as reason:
+        nodes = _nodes_at(module, provenance, reason.variable)
+        at = f" for {', '.join(nodes)}" if nodes else ""
+        raise OptionError(f"no C source: {reason}{at} needs TVM at run time") from reason
+
+
+def _nodes_at(module: IRModule, provenance: Provenance, variable: str | None) -> list[str]:
+    """The ONNX nodes of ``variable``, or of the nearest one that has a name in ONNX."""
+    bindings = [binding for block in module["main"].body.blocks for binding in block.bindings]
+    names = [binding.var.name for binding in bindings]
+    at = names.index(variable) if variable in names else len(names)
+    nearest = [*names[at:], *reversed(names[:at])]
+    return next(filter(None, map(provenance.nodes, nearest)), [])
+
+
+def _by_content(initializers: Mapping[str, onnx_ir.Value]) -> dict[tuple, str]:
+    """The names of initializers by type and content."""
+    found: dict[tuple, str] = {}
+    for name, value in initializers.items():
+        if value.const_value is not None and value.const_value.dtype != onnx_ir.DataType.STRING:
+            found.setdefault(_key(value.const_value.numpy()), name)
+    return found
+
+
+def _key(array: np.ndarray) -> tuple:
+    content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
+    return array.dtype.name, content
+
+
+class _Texts:
+    """Names everything, prints the kernels, and places their own arrays."""
+
+    def __init__(
+        self,
+        name: str,
+        planned: Plan,
+        module: IRModule,
+        provenance: Provenance,
+        origin: Mapping[str, onnx_ir.Node],
+    ):
+        self._name = name
+        self._plan = planned
+        self._module = module
+        self._provenance = provenance
+        self._origin = origin
+        self._id = identifier(name)
+        self._taken: list[str] = [f"{self._id}_run", "workspace", "arena", "weights"]
+        self._names: dict[Slot, str] = {}
+
+    def program(
+        self,
+        infos: Sequence[Sequence[TensorInfo]],
+        blob: np.ndarray,
+        initializers: Mapping[tuple, str],
+        parallel: str,
+    ) -> Program:
+        """The whole."""
+        inputs, outputs = (
+            self._tensors(side, slots)
+            for side, slots in zip(infos, (self._plan.inputs, self._plan.outputs), strict=True)
+        )
+        for tensor, slot in zip(inputs, self._plan.inputs, strict=True):
+            self._names[slot] = tensor.id
+        self._name_results(outputs)
+        weights = tuple(self._weights(blob, initializers))
+        helpers = Helpers()
+        printed = self._functions(helpers, parallel)
+        top, calls = self._plan.arena_bytes, []
+        for number, kernel in enumerate(self._plan.kernels):
+            function, made = printed[kernel.symbol]
+            scratch = _placed(self._plan, number, made.locals)
+            sizes = (aligned(local.bytes) for local in made.locals)
+            top = max(top, *map(sum, zip(scratch, sizes, strict=True)), 0)
+            nodes = tuple(self._provenance.nodes(kernel.variable))
+            calls.append(Call(nodes, function, (*kernel.reads, *kernel.writes), scratch))
+        return Program(
+            self._name,
+            self._id,
+            inputs,
+            outputs,
+            {name: made.text for name, made in printed.values()},
+            tuple(helpers),
+            tuple(calls),
+            self._plan.outputs,
+            self._names,
+            weights,
+            top,
+        )
+
+    def _tensors(self, infos: Sequence[TensorInfo], slots: Sequence[Slot]) -> tuple[Tensor, ...]:
+        made = []
+        for info, slot in zip(infos, slots, strict=True):
+            try:
+                c_type(slot.dtype)
+            except Unprintable as reason:
+                raise OptionError(f"no C source: {info} has {reason}") from reason
+            id = self._free(value_name(info.name))
+            made.append(Tensor(info.name, id, slot.dtype, slot.shape))
+        return tuple(made)
+
+    def _name_results(self, outputs: Sequence[Tensor]) -> None:
+        for kernel in self._plan.kernels:
+            for slot in kernel.writes:
+                if slot.kind == "output":
+                    self._names[slot] = outputs[slot.index].id
+                else:
+                    self._names[slot] = self._free(value_name(self._value_of(kernel)))
+
+    def _value_of(self, kernel: Kernel) -> str:
+        """The ONNX value that a kernel computes."""
+        last = self._provenance.members(kernel.variable)[-1]
+        node = self._origin.get(last)
+        if node is None or len(kernel.writes) != 1 or len(node.outputs) != 1:
+            return last
+        return node.outputs[0].name or last
+
+    def _weights(self, blob: np.ndarray, initializers: Mapping[tuple, str]) -> Iterator[Weight]:
+        for kernel in self._plan.kernels:
+            for position, slot in enumerate(kernel.reads):
+                if slot.root.kind == "weight":
+                    yield from self._weight(slot.root, blob, initializers, kernel, position)
+        for slot in self._plan.outputs:
+            if slot.root.kind == "weight":
+                yield from self._weight(slot.root, blob, initializers, None, 0)
+
+    def _weight(
+        self,
+        slot: Slot,
+        blob: np.ndarray,
+        initializers: Mapping[tuple, str],
+        kernel: Kernel | None,
+        position: int,
+    ) -> Iterator[Weight]:
+        if slot in self._names:
+            return
+        array = blob[slot.offset : slot.offset + slot.nbytes].view(slot.dtype).reshape(slot.shape)
+        initializer = initializers.get(_key(array))
+        reader = "output" if kernel is None else value_name(self._value_of(kernel))
+        wanted = f"{self._id}_{initializer or f'{reader}_constant_{position}'}"
+        self._names[slot] = self._free(wanted)
+        yield Weight(self._names[slot], initializer, array, slot.offset)
+
+    def _functions(self, helpers: Helpers, parallel: str) -> dict[str, tuple[str, Function]]:
+        """Each kernel's name in C and text, by its symbol, in the order of the first calls."""
+        uses: dict[str, list[Kernel]] = {}
+        for kernel in self._plan.kernels:
+            uses.setdefault(kernel.symbol, []).append(kernel)
+        found = {}
+        for symbol, kernels in uses.items():
+            nodes = self._provenance.nodes(kernels[0].variable)
+            name = self._free(function_name(nodes, symbol))
+            try:
+                lowered = lower_to_loops(self._module[symbol])
+                operands = self._operands(kernels)
+                made = print_kernel(
+                    lowered, name, operands, len(kernels[0].writes), helpers, parallel
+                )
+            except Unprintable as reason:
+                raise BuildError(
+                    f"no C source for kernel {symbol!r} of {', '.join(nodes) or 'no node'}: "
+                    f"{reason}"
+                ) from reason
+            found[symbol] = name, made
+        return found
+
+    def _operands(self, kernels: Sequence[Kernel]) -> list[str]:
+        """Names of the parameters: those of the values where the kernel is called once."""
+        first = kernels[0]
+        if len(kernels) == 1:
+            prefix = f"{self._id}_"
+            return [
+                value_name(self._names[slot.root].removeprefix(prefix))
+                for slot in (*first.reads, *first.writes)
+            ]
+        reads = ["w" if slot.root.kind == "weight" else "x" for slot in first.reads]
+        return [*reads, *("y" for _ in first.writes)]
+
+    def _free(self, wanted: str) -> str:
+        name = free_name(wanted, self._taken)
+        self._taken.append(name)
+        return name
+
+
+def _placed(planned: Plan, number: int, locals_: Sequence[Local]) -> tuple[int, ...]:
+    """Where the arrays of kernel ``number`` lie: between what is alive while it runs."""
+    alive = {
+        slot.root
+        for kernel in planned.kernels
+        for slot in (*kernel.reads, *kernel.writes)
+        if slot.root.kind == "arena" and slot.root.live[0] <= number <= slot.root.live[1]
+    }
+    taken = [(slot.offset, slot.offset + aligned(slot.nbytes)) for slot in alive]
+    places = []
+    for local in locals_:
+        size, place = aligned(local.bytes), 0
+        for start, end in sorted(taken):
+            if start - place >= size:
+                break
+            place = max(place, end)
+        places.append(place)
+        taken.append((place, place + size))
+    return tuple(places)
