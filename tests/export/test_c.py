@@ -15,6 +15,7 @@ from tests.export.programs import CXX, compiled, ran
 from tvm_ext import convert_and_build
 from tvm_ext.cli import main
 from tvm_ext.errors import BuildError, OptionError, OutputPathError
+from tvm_ext.export import libraries
 from tvm_ext.export.check import run_example
 from tvm_ext.export.identifiers import identifier, identifiers
 
@@ -274,6 +275,22 @@ int main(int argc, char **argv) {
 def test_threads_share_a_model(package, sanitizer):
     program = compiled(package, [THREADS], *sanitizer.split())
     assert ran(program, package, *weights_of(package)) == "fine\n"
+
+
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+@pytest.mark.parametrize("by", ["gcc", "clang"])
+@pytest.mark.parametrize("package", ["embedded"], indirect=True)
+def test_the_runtime_itself_is_clean(package, tmp_path, by, sanitizer):
+    """The model's object with the runtime compiled anew, so that all of it is watched."""
+    if not shutil.which(by):
+        pytest.skip(f"needs {by}")
+    version = f"-DTVMX_VERSION=UINT64_C(0x{libraries.runtime_version([])})"
+    subprocess.run(["ar", "x", package / "libmy_net_1.a", "my_net_1.o"], cwd=tmp_path, check=True)
+    runtime = [*libraries.RUNTIME_SOURCES, tmp_path / "my_net_1.o"]
+    flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-Wno-pedantic", version]
+    for text in MISUSE, THREADS:
+        program = compiled(package, [text], *flags, libraries=runtime, by=by)
+        assert ran(program, package, *weights_of(package)) == "fine\n"
 
 
 COUNTED = r"""

@@ -24,14 +24,15 @@ from ..executors.toolchain import (
 from . import c_texts
 from .interface import Built, Interface
 
-__all__ = ["HEADERS", "write_libraries"]
+__all__ = ["HEADERS", "RUNTIME_SOURCES", "runtime_version", "write_libraries"]
 
 _MODEL_RUNTIME = Path(__file__).parent / "runtime"
 _MAGIC = b"tvmx w1\0"
 
 HEADERS = RUNTIME / "tvmx.h", _MODEL_RUNTIME / "tvmx_model.h"
 _THREADS = RUNTIME / "tvmx.c"
-_SOURCES = _MODEL_RUNTIME / "tvmx_model.c", _MODEL_RUNTIME / "tvmx_cpu.c"
+
+RUNTIME_SOURCES = _THREADS, _MODEL_RUNTIME / "tvmx_model.c", _MODEL_RUNTIME / "tvmx_cpu.c"
 
 
 def write_libraries(
@@ -45,11 +46,11 @@ def write_libraries(
     needs = built[0].parts.needs
     triple = needs.triple if needs.foreign else None
     flags = ["-DTVMX_SINGLE_THREAD"] if model.single_thread else []
-    version = _runtime_version(flags)
+    version = runtime_version(flags)
     flags.append(f"-DTVMX_VERSION=UINT64_C(0x{version})")
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as temporary:
         work = Path(temporary)
-        for file in (*HEADERS, *_SOURCES, _THREADS):
+        for file in (*HEADERS, *RUNTIME_SOURCES):
             shutil.copy(file, work)
         (work / f"{model.id}.h").write_text(c_texts.header(model))
         sources = [work / "interface.c"]
@@ -65,7 +66,7 @@ def write_libraries(
         for variant, one in zip(model.variants, built, strict=True):
             objects += _program(work / variant.entry, one.parts, variant.entry, triple)
         threads, *runtime = (
-            compile_c(work / source.name, triple, flags) for source in (_THREADS, *_SOURCES)
+            compile_c(work / source.name, triple, flags) for source in RUNTIME_SOURCES
         )
         whole = work / "whole" / f"{model.id}.o"
         whole.parent.mkdir()
@@ -81,10 +82,10 @@ def write_libraries(
             )
 
 
-def _runtime_version(flags: Sequence[str]) -> str:
+def runtime_version(flags: Sequence[str]) -> str:
     """Sixteen digits that are others for another runtime."""
     whole = hashlib.sha256("\n".join(flags).encode())
-    for file in (*HEADERS, *_SOURCES, _THREADS):
+    for file in (*HEADERS, *RUNTIME_SOURCES):
         whole.update(file.read_bytes())
     return whole.hexdigest()[:16]
 
