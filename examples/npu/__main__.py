@@ -2,11 +2,13 @@
 
 import argparse
 import importlib
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 
-from tvm_ext import convert_and_build, extend
+from tvm_ext import extend
 
 from .network import small_cnn
 
@@ -16,13 +18,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.npu", description=__doc__)
     parser.add_argument("--opt-level", type=int, default=3)
     parser.add_argument("--commands", type=int, default=12, help="how many to list per region")
+    parser.add_argument("--write", type=Path, help="write the network there, and do nothing else")
     options = parser.parse_args()
 
     model = small_cnn()
+    if options.write:
+        onnx.save(model, options.write)
+        return
     plugin = extend.load("examples.npu.target")
     target = importlib.import_module("examples.npu.target")
-    compiled = convert_and_build(model, "llvm", opt_level=options.opt_level)
-    report = target.REPORT
+    compiled, report = target.build(model, opt_level=options.opt_level)
     plugin.unload()
 
     image = np.random.default_rng(0).standard_normal((1, 3, 64, 64)).astype("float32")

@@ -5,8 +5,7 @@ Before::
     a = R.call_tir(conv, (x, w, b));  c = R.call_tir(pool, (a,));  y = R.call_tir(softmax, (c,))
 
 After: ``c = R.call_tir(region, (x, w, b));  y = R.call_tir(softmax, (c,))``, where ``region`` is
-the PrimFunc of both, and carries the C text that drives the device. A model for which no C can be
-linked runs the PrimFunc.
+the C text that drives the device.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.ir.expr import GenericConst
 
-__all__ = ["Stretch", "cut", "merged", "outline"]
+__all__ = ["Stretch", "cut", "outline"]
 
 Bindings = Sequence[relax.Binding]
 
@@ -96,20 +94,6 @@ def _leaves(call: relax.Call) -> Iterable[relax.Expr]:
     return call.args[1].fields
 
 
-def merged(module: IRModule, stretch: Stretch) -> tirx.PrimFunc:
-    """The kernels of a stretch as one, of its inputs, its constants and its outputs."""
-    kernels = {binding.value.args[0] for binding in stretch.bindings}
-    builder = relax.BlockBuilder(IRModule({gv: module[gv] for gv in kernels}))
-    symbol = builder.add_func(_function(stretch), "region")
-    params = [relax.Var(f"x{k}", x.ty) for k, x in enumerate(_operands(stretch))]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(relax.Call(symbol, params))
-        builder.emit_func_output(result)
-    fused = relax.transform.FuseTIR()(builder.get())
-    return fused[fused["main"].body.blocks[0].bindings[0].value.args[0]]
-
-
 def outline(
     module: IRModule,
     blocks: Sequence[Sequence[Stretch | relax.Binding]],
@@ -133,35 +117,11 @@ def outline(
     return relax.transform.DeadCodeElimination()(builder.get())
 
 
-def _function(stretch: Stretch) -> relax.Function:
-    """The bindings as a function of their operands, marked to become one kernel."""
-    builder = relax.BlockBuilder()
-    operands = _operands(stretch)
-    params = [relax.Var(f"x{k}", operand.ty) for k, operand in enumerate(operands)]
-    known: dict[relax.Expr, relax.Expr] = dict(zip(operands, params, strict=True))
-
-    def renamed(leaf: relax.Expr) -> relax.Expr:
-        return known.get(leaf, leaf)
-
-    with builder.function("region", params, attrs={"Primitive": 1}):
-        with builder.dataflow():
-            for binding in stretch.bindings:
-                value = tvm_ffi.structural_map(binding.value, ((relax.Var, GenericConst), renamed))
-                known[binding.var] = builder.emit(value)
-            results = [known[var] for var in stretch.outputs]
-            result = builder.emit_output(results[0] if len(results) == 1 else results)
-        builder.emit_func_output(result)
-    return builder.get()["region"].without_attr("global_symbol")
-
-
-def _operands(stretch: Stretch) -> tuple[relax.Expr, ...]:
-    return *stretch.inputs, *stretch.constants
-
-
 def _calls(stretch: Stretch, symbol: relax.GlobalVar) -> list[relax.VarBinding]:
     """The call of a stretch, and the variables that it has defined before."""
     types = [var.ty for var in stretch.outputs]
-    call = relax.call_tir(symbol, _operands(stretch), types if len(types) > 1 else types[0])
+    operands = *stretch.inputs, *stretch.constants
+    call = relax.call_tir(symbol, operands, types if len(types) > 1 else types[0])
     if len(types) == 1:
         return [relax.VarBinding(stretch.outputs[0], call)]
     whole = relax.DataflowVar(symbol.name_hint, relax.TupleType(types))

@@ -2,7 +2,8 @@
 
 A plugin: ``tvm_ext.extend.load("examples.npu.target")`` or ``--plugin examples.npu.target``, and
 every model for a CPU is built for CPU and accelerator. What a compound's check refuses, and all
-that no compound names, stays on the host.
+that no compound names, stays on the host. Nothing here is state: how much memory the device has is
+in the target (:func:`target_of`), what became of a model is in its program (:func:`build`).
 """
 
 from __future__ import annotations
@@ -13,29 +14,42 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import BaseFunc, Op
 from tvm.ir.expr import GenericConst
 from tvm.relax.dpl import is_const, is_op, wildcard
+from tvm.target import Target
 
-from tvm_ext.extend import Match, compound, step
+from tvm_ext import CompiledModel, convert_and_build, pipeline, targets
+from tvm_ext.extend import CCode, Match, c_kernel, compound, declined, step
 
 from .emit import region_source, support_source
 from .operators import Addition, Convolution, Operator, Pooling, Tensor
 from .program import Device, Program, Region, compile_regions
-from .regions import Stretch, cut, merged, outline
+from .regions import Stretch, cut, outline
 from .tiling import Geometry, conv_tile, pool_tile
 
-#: The device that models are built for.
-DEVICE = Device()
 MAX_KERNEL, MAX_STRIDE = 11, 4
 
 
-@dataclass
+def target_of(device: Device) -> Target:
+    """This CPU with ``device`` beside it; a target that says nothing has the usual one."""
+    attributes = {"device": "npu", "model": f"{device.dram},{device.scratchpad}"}
+    return Target({**targets.host_target().export(), **attributes})
+
+
+def device_of(target: Target | None) -> Device:
+    """The device of a target."""
+    if target is None or target.attrs.get("device", "") != "npu":
+        return Device()
+    return Device(*map(int, target.attrs["model"].split(",")))
+
+
+@dataclass(frozen=True)
 class Report:
-    """What became of the last model: the device's programs, and why the rest is not there.
+    """What becomes of a model: the device's programs, and why the rest is not there.
 
     ``host`` has variable, operator and reason.
     """
 
-    programs: list[Program]
-    host: list[tuple[str, str, str]]
+    programs: tuple[Program, ...]
+    host: tuple[tuple[str, str, str], ...]
 
     def __str__(self) -> str:
         rows = [
@@ -47,8 +61,23 @@ class Report:
         return "\n".join(f"{name:{names}}  {kind:{kinds}}  {where}" for name, kind, where in rows)
 
 
-REPORT = Report([], [])
-_refused: dict[str, str] = {}  # variable -> reason, until the report takes it
+def build(
+    model: object, device: Device | None = None, opt_level: int = 3, **options: object
+) -> tuple[CompiledModel, Report]:
+    """``convert_and_build`` for this CPU and ``device``, and what became of ``model``.
+
+    Raises:
+        TvmExtError: as ``convert_and_build``; a BuildError where the device's memory is too small.
+    """
+    found: list[Report] = []
+
+    def look(module: IRModule) -> IRModule:
+        found.append(report_of(module))
+        return module
+
+    steps = pipeline.default(target_of(device or Device()), opt_level)
+    steps = steps.insert("npu.report", look, before="npu.offload")
+    return convert_and_build(model, steps=steps, **options), found[0]
 
 
 # --- 1. compound operators: what the device computes in one go ----------------------------------
@@ -88,17 +117,9 @@ add = compound(
 # --- 2. constraints: what the device cannot, with the reason -------------------------------------
 
 
-def noted(check):
-    """A check whose reasons are kept for the report."""
-
-    def noting(match: Match) -> bool | str:
-        reason = _unusable(match) or check(match) or _constant(match)
-        if reason is None:
-            _refused.pop(match.root.name, None)
-            return True
-        return _refused.setdefault(match.root.name, reason)  # the first is the larger compound
-
-    return noting
+def usable(check):
+    """A check that asks first for what holds for all operators of the device."""
+    return lambda match: _unusable(match) or check(match) or _constant(match) or True
 
 
 def _unusable(match: Match) -> str | None:
@@ -118,7 +139,7 @@ def _constant(match: Match) -> str | None:
 
 
 @conv.check
-@noted
+@usable
 def _(match: Match) -> str | None:
     attrs = match["product"].attrs
     if int(attrs.groups) != 1:
@@ -131,13 +152,13 @@ def _(match: Match) -> str | None:
 
 
 @pool.check
-@noted
+@usable
 def _(match: Match) -> str | None:
     return _window_reason(match, "window", pool_tile)
 
 
 @add.check
-@noted
+@usable
 def _(match: Match) -> str | None:
     shapes = match.dims("a"), match.dims("b")
     return None if shapes[0] == shapes[1] else f"shapes {shapes} differ"
@@ -155,7 +176,7 @@ def _window_reason(match: Match, part: str, tile) -> str | None:
         return f"kernel {over.kernel}, strides {over.strides}: at most {MAX_KERNEL}, {MAX_STRIDE}"
     if any(int(p) >= over.kernel[k % 2] for k, p in enumerate(attrs.padding)):
         return f"pads {[int(p) for p in attrs.padding]} hide the kernel"
-    if tile(over, DEVICE.scratchpad) is None:
+    if tile(over, device_of(match.target).scratchpad) is None:
         return f"one window of {over.kernel} exceeds the scratchpad"
     return None
 
@@ -209,6 +230,40 @@ def offload(module: IRModule) -> IRModule:
     Raises:
         BuildError: the device's memory is too small.
     """
+    plan = _plan(module)
+    return outline(module, plan.blocks, plan.driven())
+
+
+def report_of(module: IRModule) -> Report:
+    """What :func:`offload` makes of ``module``.
+
+    Raises:
+        BuildError: the device's memory is too small.
+    """
+    plan, reasons = _plan(module), declined(module)
+    parts = [part for block in plan.blocks for part in block if _is_host_call(part)]
+    return Report(tuple(plan.programs), tuple(_excuse(part, reasons) for part in parts))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A function cut into stretches for the device and bindings for the host."""
+
+    blocks: list[list[Stretch | relax.Binding]]
+    stretches: list[Stretch]
+    programs: list[Program]
+    tensors: dict[relax.Expr, Tensor]
+
+    def driven(self) -> dict[Stretch, tirx.PrimFunc]:
+        """The kernel of each stretch."""
+        kernels = {}
+        for stretch, program in zip(self.stretches, self.programs, strict=True):
+            weights = [self.tensors[constant] for constant in stretch.constants]
+            kernels[stretch] = _driven(stretch, program, weights)
+        return kernels
+
+
+def _plan(module: IRModule) -> _Plan:
     kernels = {gv: f.attrs for gv, f in module.functions_items() if _is_ours(f)}
     blocks = cut(module["main"], lambda b: _kernel(b) in kernels)
     stretches = [part for block in blocks for part in block if isinstance(part, Stretch)]
@@ -222,14 +277,8 @@ def offload(module: IRModule) -> IRModule:
         )
         for number, stretch in enumerate(stretches)
     ]
-    REPORT.programs = compile_regions(regions, DEVICE)
-    REPORT.host = [_excuse(part) for block in blocks for part in block if _is_host_call(part)]
-    _refused.clear()
-    driven = {}
-    for stretch, program in zip(stretches, REPORT.programs, strict=True):
-        weights = [tensors[constant] for constant in stretch.constants]
-        driven[stretch] = _driven(merged(module, stretch), program, weights)
-    return outline(module, blocks, driven)
+    device = device_of(Target.current(allow_none=True))
+    return _Plan(blocks, stretches, compile_regions(regions, device), tensors)
 
 
 def _is_ours(function: BaseFunc) -> bool:
@@ -243,19 +292,13 @@ def _kernel(binding: relax.Binding) -> object:
     return value.args[0] if isinstance(value, relax.Call) and value.op == _CALL_TIR else None
 
 
-def _driven(kernel: tirx.PrimFunc, program: Program, weights: list[Tensor]) -> tirx.PrimFunc:
+def _driven(stretch: Stretch, program: Program, weights: list[Tensor]) -> tirx.PrimFunc:
     cost = program.cost()  # the device refuses illegal commands now, not in the user's hands
-    return kernel.with_attrs(
-        {
-            "Composite": "npu.region",
-            "attributes": {"commands": len(program.commands), "cycles": sum(cost.cycles.values())},
-            "region": program.region.name,
-            "op_pattern": 8,  # nothing is fused with it
-            "tirx.is_scheduled": True,  # it runs only where no C can be linked
-            "c_source": region_source(program, weights),
-            "c_support": support_source(),
-        }
-    )
+    attributes = {"commands": len(program.commands), "cycles": sum(cost.cycles.values())}
+    code = CCode(region_source(program, weights), support_source())
+    operands = [operand.ty for operand in (*stretch.inputs, *stretch.constants)]
+    kernel = c_kernel(operands, [v.ty for v in stretch.outputs], code, "npu.region", attributes)
+    return kernel.with_attr("region", program.region.name)
 
 
 # --- 5. operators: a kernel of Relax as an operator of the device --------------------------------
@@ -296,11 +339,11 @@ def _is_host_call(part: object) -> bool:
     return isinstance(part, relax.Binding) and isinstance(part.value, relax.Call)
 
 
-def _excuse(binding: relax.Binding) -> tuple[str, str, str]:
+def _excuse(binding: relax.Binding, reasons: dict[str, str]) -> tuple[str, str, str]:
     call, name = binding.value, binding.var.name
     callee = call.args[0] if call.op == _CALL_TIR else call.op
     operator = callee.name if isinstance(callee, Op) else getattr(callee, "name_hint", str(callee))
-    return name, operator, _refused.get(name, "the device has no such operator")
+    return name, operator, reasons.get(name, "the device has no such operator")
 
 
 _CALL_TIR = Op.get("relax.call_tir")

@@ -1,10 +1,12 @@
 """The example accelerator: its device, its tiles, its memory, whole networks."""
 
+import re
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import torch
 from onnx import numpy_helper, parser
 from torch.nn import functional
 
+import examples.npu
 from examples.npu.__main__ import main as demonstrate
 from examples.npu.commands import Copy, Does, Opcode, Sum, Window
 from examples.npu.emit import region_source, support_source
@@ -25,9 +28,11 @@ from examples.npu.program import Device, Program, Region, compile_regions
 from examples.npu.simulator import DEVICE, DeviceError, Simulator
 from examples.npu.tiling import Geometry, conv_tile, halves
 from tvm_ext import convert_and_build, load
+from tvm_ext.cli import main as command_line
 from tvm_ext.errors import BuildError, RunError
 from tvm_ext.executors.toolchain import compiler
 from tvm_ext.extend import load as load_plugin
+from tvm_ext.extend.plugin import PLUGINS
 
 
 def floats(*shape, seed=0):
@@ -428,36 +433,40 @@ def network(body, inputs, outputs, **weights):
     return model
 
 
-def agrees(model, *arrays, **options):
-    """The built model, once it has given what onnxruntime gives."""
+def agrees(npu, model, *arrays, **options):
+    """The built model, once it has given what onnxruntime gives, and the report."""
+    built, report = npu.build(model, **options)
+    check_answer(built, model, *arrays)
+    return built, report
+
+
+def check_answer(built, model, *arrays):
     session = onnxruntime.InferenceSession(model.SerializeToString())
     feeds = dict(zip((i.name for i in session.get_inputs()), arrays, strict=True))
-    built = convert_and_build(model, "llvm", **options)
     expected = session.run(None, feeds)
     for got, want in zip(built.run(None, feeds), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    return built
 
 
-def kinds(npu):
+def kinds(report):
     """What the device computes, region by region."""
-    return [[op.kind for op in program.region.operators] for program in npu.REPORT.programs]
+    return [[op.kind for op in program.region.operators] for program in report.programs]
 
 
-def reasons(npu):
-    return {operator: reason for _, operator, reason in npu.REPORT.host}
+def reasons(report):
+    return {operator: reason for _, operator, reason in report.host}
 
 
 @pytest.mark.parametrize("opt_level", range(4))
 def test_a_small_cnn(npu, opt_level):
     image = floats(1, 3, 64, 64)
-    built = agrees(small_cnn(), image, opt_level=opt_level)
+    built, report = agrees(npu, small_cnn(), image, opt_level=opt_level)
     conv = "conv+bias+relu"
-    assert kinds(npu) == [
+    assert kinds(report) == [
         [conv, "max pool", conv, "conv+bias+residual+relu", "conv+bias"],
         [conv],
     ]
-    assert "hard_swish" in reasons(npu)
+    assert "hard_swish" in reasons(report)
     assert "npu_run(&region" in built.sources()["c"]
 
 
@@ -471,8 +480,7 @@ def test_a_small_cnn(npu, opt_level):
     ],
 )
 @pytest.mark.parametrize("scratchpad", [400, 1 << 14])
-def test_convolutions_of_odd_shapes(npu, monkeypatch, shape, kernel, attributes, scratchpad):
-    monkeypatch.setattr(npu, "DEVICE", Device(scratchpad=scratchpad))
+def test_convolutions_of_odd_shapes(npu, shape, kernel, attributes, scratchpad):
     model = network(
         f"c = Conv <{attributes}> (x, w, b) y = Relu(c)".replace("<>", ""),
         f"float[{', '.join(map(str, shape))}] x",
@@ -480,8 +488,8 @@ def test_convolutions_of_odd_shapes(npu, monkeypatch, shape, kernel, attributes,
         w=floats(6, shape[1], *kernel, seed=1),
         b=floats(6, seed=2),
     )
-    agrees(model, floats(*shape))
-    assert kinds(npu) == [["conv+bias+relu"]]
+    _, report = agrees(npu, model, floats(*shape), device=Device(scratchpad=scratchpad))
+    assert kinds(report) == [["conv+bias+relu"]]
 
 
 def residual_block(add):
@@ -495,8 +503,8 @@ def residual_block(add):
 
 @pytest.mark.parametrize("add", ["c, x", "x, c"])
 def test_a_convolution_is_added_to_its_own_input(npu, add):
-    agrees(residual_block(add), floats(1, 4, 9, 9))
-    assert kinds(npu) == [["conv+residual+relu"]]
+    _, report = agrees(npu, residual_block(add), floats(1, 4, 9, 9))
+    assert kinds(report) == [["conv+residual+relu"]]
 
 
 def test_values_with_several_readers(npu):
@@ -510,8 +518,8 @@ def test_values_with_several_readers(npu):
         w=floats(4, 4, 3, 3, seed=1) / 6,
         b=floats(4, seed=2),
     )
-    agrees(model, floats(1, 4, 9, 9))
-    assert kinds(npu) == [["conv+bias"], ["conv+residual+relu", "add"]]
+    _, report = agrees(npu, model, floats(1, 4, 9, 9))
+    assert kinds(report) == [["conv+bias"], ["conv+residual+relu", "add"]]
 
 
 def test_the_profile_names_the_nodes_of_a_region(npu):
@@ -523,7 +531,7 @@ def test_the_profile_names_the_nodes_of_a_region(npu):
         "float[n, c, h, w] y, float[n, c, h, w] z",
         w=floats(4, 4, 3, 3, seed=1) / 6,
     )
-    built = agrees(model, floats(1, 4, 9, 9))
+    built, _ = agrees(npu, model, floats(1, 4, 9, 9))
     (region,) = (k for k in built.profile(repeat=1).kernels if k.kernel == "npu_region_0")
     assert [node.split()[0] for node in region.nodes] == ["Conv", "Relu", "MaxPool", "Conv"]
     assert region.compounds[0].startswith("npu.region(commands=")
@@ -538,8 +546,8 @@ def test_the_host_in_the_middle(npu):
         "float[n, c, h, w] y",
         w=floats(4, 4, 1, 1, seed=1),
     )
-    agrees(model, floats(1, 4, 9, 9))
-    assert kinds(npu) == [["conv"] * 2, ["conv", "conv", "conv+residual", "max pool"]]
+    _, report = agrees(npu, model, floats(1, 4, 9, 9))
+    assert kinds(report) == [["conv"] * 2, ["conv", "conv", "conv+residual", "max pool"]]
 
 
 def test_regions_of_one_form_have_weights_of_their_own(npu):
@@ -550,8 +558,8 @@ def test_regions_of_one_form_have_weights_of_their_own(npu):
         w=floats(4, 4, 1, 1, seed=1) / 4,
         v=floats(4, 4, 1, 1, seed=2) / 4,
     )
-    agrees(model, floats(1, 4, 5, 5))
-    assert len(npu.REPORT.programs) == 3
+    _, report = agrees(npu, model, floats(1, 4, 5, 5))
+    assert len(report.programs) == 3
 
 
 REFUSED = [
@@ -570,68 +578,98 @@ REFUSED = [
 @pytest.mark.parametrize("body, operator, weight, reason", REFUSED)
 def test_what_the_device_cannot_stays_on_the_host(npu, body, operator, weight, reason):
     model = network(body, "float[1, 4, 13, 15] x", "float[n, c, h, w] y", w=floats(*weight, seed=1))
-    agrees(model, floats(1, 4, 13, 15))
-    assert reason in reasons(npu)[operator]
+    _, report = agrees(npu, model, floats(1, 4, 13, 15))
+    assert reason in reasons(report)[operator]
 
 
 def test_other_types_stay_on_the_host(npu):
     body = "y = MaxPool <kernel_shape = [2, 2]> (x)"
     model = network(body, "double[1, 4, 5, 5] x", "double[n, c, h, w] y")
-    agrees(model, floats(1, 4, 5, 5).astype("float64"))
-    assert reasons(npu) == {"relax.nn.max_pool2d": "the device computes in float32, not float64"}
+    _, report = agrees(npu, model, floats(1, 4, 5, 5).astype("float64"))
+    assert reasons(report) == {"relax.nn.max_pool2d": "the device computes in float32, not float64"}
 
 
 def test_dynamic_shapes_stay_on_the_host(npu):
     model = network(
         "y = Conv(x, w)", "float[n, 4, 5, 5] x", "float[n, 4, 5, 5] y", w=floats(4, 4, 1, 1)
     )
-    agrees(model, floats(3, 4, 5, 5))
-    assert reasons(npu) == {"relax.nn.conv2d": "a shape is known only at run time"}
+    _, report = agrees(npu, model, floats(3, 4, 5, 5))
+    assert reasons(report) == {"relax.nn.conv2d": "a shape is known only at run time"}
 
 
-def test_a_region_in_a_model_that_needs_the_vm(npu):
-    """No C is linked there: the region's own kernel computes."""
+@pytest.mark.parametrize("kept", ["built", "saved"])
+def test_the_device_computes_in_models_that_need_the_vm(npu, kept, tmp_path):
     model = network(
         "c = Conv(x, w) r = Relu(c) p = MaxPool <kernel_shape = [2, 2]> (r) z = NonZero(p)",
         "float[1, 4, 5, 5] x",
         "int64[4, k] z, float[n, c, h, w] p",
         w=floats(4, 4, 1, 1),
     )
-    agrees(model, floats(1, 4, 5, 5))
-    assert kinds(npu) == [["conv+relu", "max pool"]]
+    built, report = agrees(npu, model, floats(1, 4, 5, 5))
+    assert kinds(report) == [["conv+relu", "max pool"]]
+    assert "npu_run(&region" in built.sources()["c"]
+    if kept == "saved":
+        built.save(tmp_path / "model.tvmx")
+        built = load(tmp_path / "model.tvmx")
+    with ThreadPoolExecutor(4) as pool:
+        inputs = [floats(1, 4, 5, 5, seed=seed) for seed in range(8)]
+        assert len(list(pool.map(partial(check_answer, built, model), inputs))) == 8
+    assert "npu_region_0" in [kernel.kernel for kernel in built.profile().kernels]
 
 
-def test_an_operator_too_large_for_the_scratchpad_stays_on_the_host(npu, monkeypatch):
-    monkeypatch.setattr(npu, "DEVICE", Device(scratchpad=30))
+def test_an_operator_too_large_for_the_scratchpad_stays_on_the_host(npu):
     model = network(
         "c = Conv(x, w) y = Conv(c, v)", "float[1, 2, 9, 9] x", "float[n, c, h, w] y",
         w=floats(3, 2, 5, 5), v=floats(2, 3, 2, 2),
     )  # fmt: skip
-    agrees(model, floats(1, 2, 9, 9))
-    assert kinds(npu) == [["conv"]]
-    assert reasons(npu) == {"relax.nn.conv2d": "one window of (5, 5) exceeds the scratchpad"}
+    _, report = agrees(npu, model, floats(1, 2, 9, 9), device=Device(scratchpad=30))
+    assert kinds(report) == [["conv"]]
+    assert reasons(report) == {"relax.nn.conv2d": "one window of (5, 5) exceeds the scratchpad"}
 
 
 @pytest.mark.parametrize("dram, operator", [(35799, "narrow"), (40000, "stem")])
-def test_a_device_with_too_little_memory_names_the_operator(npu, monkeypatch, dram, operator):
+def test_a_device_with_too_little_memory_names_the_operator(npu, dram, operator):
     """First the weights of all must fit, then each operator's tensors."""
-    monkeypatch.setattr(npu, "DEVICE", Device(dram=dram))
     with pytest.raises(BuildError, match=rf"operator '{operator}' needs .* has {4 * dram}"):
-        convert_and_build(small_cnn(), "llvm")
+        npu.build(small_cnn(), Device(dram=dram))
 
 
 def test_a_device_that_cannot_be_opened_is_an_error(npu, monkeypatch, capfd):
-    monkeypatch.setattr(npu, "DEVICE", Device(dram=1 << 60))
     cost = compile_regions([chain(1)], Device())[0].cost()
     monkeypatch.setattr(Program, "cost", lambda program: cost)
-    built = convert_and_build(residual_block("c, x"), "llvm")
+    built, _ = npu.build(residual_block("c, x"), Device(dram=1 << 60))
     with pytest.raises(RunError, match="C code returned"):
         built(floats(1, 4, 9, 9))
     assert "npu: no memory for the device" in capfd.readouterr().err
 
 
+def test_each_model_has_the_device_of_its_target(npu, tmp_path):
+    """Two devices, builds and calls from several threads: neither sees anything of the other."""
+    model, image = small_cnn(), floats(1, 3, 64, 64)
+    devices = [Device(), Device(scratchpad=2000)] * 2
+    with ThreadPoolExecutor(4) as pool:
+        both = list(pool.map(lambda device: npu.build(model, device), devices))
+        answers = list(pool.map(lambda built: built[0](image), both * 4))
+    for device, (_, report) in zip(devices, both, strict=True):
+        assert {program.device for program in report.programs} == {device}
+    counts = [[len(program.commands) for program in report.programs] for _, report in both]
+    assert counts[0] == counts[2] < counts[1] == counts[3]
+    check_answer(both[1][0], model, image)
+    for answer in answers:
+        np.testing.assert_allclose(answer, answers[0], rtol=1e-4, atol=1e-5)
+
+
+def test_reasons_are_in_the_program(npu):
+    model = network(
+        "y = Conv <group = 2> (x, w)", "float[1, 4, 5, 5] x", "float[1, 4, 5, 5] y",
+        w=floats(4, 2, 1, 1),
+    )  # fmt: skip
+    text = convert_and_build(model, "llvm").sources()["select"]
+    assert '"declined": {"y": ["npu.conv: 2 groups: the array has one"]}' in text
+
+
 def test_saved_models_and_threads(npu, tmp_path):
-    built = agrees(residual_block("c, x"), floats(1, 4, 9, 9))
+    built, _ = agrees(npu, residual_block("c, x"), floats(1, 4, 9, 9))
     built.save(tmp_path / "block.tvmx")
     saved = load(tmp_path / "block.tvmx")
     inputs = [floats(1, 4, 9, 9, seed=k) for k in range(8)]
@@ -643,20 +681,45 @@ def test_saved_models_and_threads(npu, tmp_path):
 
 
 def test_every_pass_keeps_the_answer(npu):
-    agrees(residual_block("c, x"), floats(1, 4, 9, 9), verify="each-pass")
+    agrees(npu, residual_block("c, x"), floats(1, 4, 9, 9), verify="each-pass")
 
 
 def test_without_the_plugin_nothing_is_on_the_device():
-    built = agrees(residual_block("c, x"), floats(1, 4, 9, 9))
+    built = convert_and_build(residual_block("c, x"), "llvm")
+    check_answer(built, residual_block("c, x"), floats(1, 4, 9, 9))
     assert "npu_run" not in built.sources()["c"]
 
 
-def test_the_demonstration_runs(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["npu", "--commands", "2"])
-    demonstrate()
-    text = capsys.readouterr().out
-    assert "npu_region_1: 14 commands" in text
-    assert float(text.split("onnxruntime: ")[1].split()[0]) < 1e-5
+@pytest.mark.parametrize("name", ["npu.offload", "npu.conv", "npu.add"])
+def test_steps_can_be_left_out(npu, name):
+    """Without ``npu.offload`` the host computes the compounds."""
+    model = residual_block("c, x")
+    built = convert_and_build(model, "llvm", without=[name])
+    check_answer(built, model, floats(1, 4, 9, 9))
+    assert ("npu_run" in built.sources()["c"]) == (name != "npu.offload")
+
+
+def test_the_tutorial_runs_command_by_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (Path(examples.npu.__file__).parent / "README.md").read_text()
+    commands = re.findall(r"^    python -m (\S+) *([^#\n]*)", text, re.M)
+    assert {name for name, _ in commands} == {"examples.npu", "tvm_ext"}
+    for name, arguments in commands:
+        argv = arguments.split()
+        if "--verify" in argv:  # slow; test_every_pass_keeps_the_answer does that
+            continue
+        if name == "examples.npu":
+            monkeypatch.setattr(sys, "argv", [name, *argv])
+            demonstrate()
+        else:
+            try:
+                assert command_line(argv) == 0, argv
+            finally:
+                if "examples.npu.target" in PLUGINS:
+                    PLUGINS["examples.npu.target"].unload()
+    printed = capsys.readouterr().out
+    assert "npu_region_1: 14 commands" in printed
+    assert float(printed.split("onnxruntime: ")[1].split()[0]) < 1e-5
 
 
 MAIN = """
