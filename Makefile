@@ -10,7 +10,7 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-EXTRAS := compare,examples,notebooks,test
+EXTRAS := compare,cross,examples,notebooks,test
 
 .PHONY: demo test lint clean
 

@@ -29,6 +29,7 @@ _EXAMPLES = {
     "export": """\
   tvm-ext export model.onnx -o resnet50 --shape batch=1
   tvm-ext export model.onnx -o resnet50 --format c++ --weights file
+  tvm-ext export model.onnx -o resnet50 --target aarch64
   tvm-ext export model.onnx -o resnet50 --sizes batch=1,4,8
   tvm-ext export model.onnx -o resnet50 --shape batch=1 --format c-source""",
     "run": """\
@@ -181,7 +182,8 @@ def _parser() -> argparse.ArgumentParser:
             "--target",
             type=_target,
             default="auto",
-            help="auto, llvm, cuda, a TVM tag, or a TVM target in JSON",
+            help="auto, llvm, cuda, a machine (x86-64-v2, -v3, -v4, aarch64, armv7, riscv64, "
+            "riscv64-v, wasm32), a TVM tag, or a TVM target in JSON",
         )
     for sub in (build, export, run, profile, inspect):
         sub.add_argument(
@@ -257,6 +259,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=("embedded", "file"),
         default="embedded",
         help="in the libraries (default), or in a file beside them",
+    )
+    export.add_argument(
+        "--single-thread", action="store_true", help="do without pthreads, as wasm32 always does"
     )
     export.add_argument("--name", help="of the model in C (default: that of its file)")
     build.add_argument("-o", "--output", type=Path, required=True, help="where to save")

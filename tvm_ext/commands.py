@@ -62,6 +62,7 @@ def export(args: Namespace) -> None:
         args.format,
         name=args.name,
         weights=args.weights,
+        single_thread=args.single_thread,
         sizes=dict(args.sizes) or None,
         keep=args.keep,
         openmp=args.openmp,

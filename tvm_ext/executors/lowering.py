@@ -118,14 +118,18 @@ def _passes() -> list[tvm.ir.transform.Pass]:
 
 @tvm.transform.module_pass(opt_level=0, name="LowerKernels")
 def lower(module, context):
-    # By itself LoopPartition puts an int32 zero in the place of the variable of a loop of one
-    # trip, also where that is int64.
-    partition = {"s_tir.LoopPartition": {"no_unroll_loop_with_extent_one": True}}
+    config = {
+        # By itself LoopPartition puts an int32 zero in the place of the variable of a loop of one
+        # trip, also where that is int64.
+        "s_tir.LoopPartition": {"no_unroll_loop_with_extent_one": True},
+        # Where vectors are scalable, TVM would put masks on tails, which later passes refuse.
+        "tirx.enable_buffer_level_predication": False,
+    }
     with tvm.ir.transform.PassContext(
         opt_level=context.opt_level,
         required_pass=context.required_pass,
         disabled_pass=context.disabled_pass,
-        config=dict(context.config) | partition,
+        config=dict(context.config) | config,
     ):
         return tvm.ir.transform.Sequential(_passes())(module)
 
