@@ -45,7 +45,9 @@ _EXAMPLES = {
   tvm-ext inspect model.onnx --dump-after FuseTIR""",
     "cache": "  tvm-ext cache\n  tvm-ext cache --clear",
     "ops": "  tvm-ext ops\n  tvm-ext ops --format markdown > operators.md",
-    "new-op": "  tvm-ext new-op ScaledTanh --domain com.acme",
+    "new-op": """\
+  tvm-ext new-op ScaledTanh --domain com.acme
+  tvm-ext new-op --compound acme.bias_relu""",
     "check-op": "  tvm-ext check-op my_op.py\n  tvm-ext check-op my_op.py --format json",
 }
 
@@ -238,7 +240,13 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("--time-passes", action="store_true", help="print the time of each pass")
     cache.add_argument("--clear", action="store_true", help="remove all compiled models from it")
     new_op.add_argument("name", metavar="NAME", help="the operator's name, as in ScaledTanh")
-    new_op.add_argument("--domain", required=True, help="of the operator, as in com.acme")
+    kind = new_op.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--domain", help="of the operator, as in com.acme")
+    kind.add_argument(
+        "--compound",
+        action="store_true",
+        help="of a compound operator: acme.bias_relu",
+    )
     new_op.add_argument("--output-dir", type=Path, default=Path("."), help="where to write")
     check_op.add_argument("plugin_file", metavar="FILE", help="a Python file or module; it is run")
     export.add_argument("-o", "--output", type=Path, required=True, help="a new folder")

@@ -152,7 +152,10 @@ def ops(args: Namespace) -> None:
 
 def new_op(args: Namespace) -> None:
     """Write a plugin and its test."""
-    plugin, test = extend.new_operator(args.name, args.domain, args.output_dir)
+    if args.compound:
+        plugin, test = extend.new_compound(args.name, args.output_dir)
+    else:
+        plugin, test = extend.new_operator(args.name, args.domain, args.output_dir)
     print(f"wrote {plugin} and {test}; now: tvm-ext check-op {plugin}")
 
 

@@ -554,6 +554,19 @@ def test_what_the_constraints_leave_alone_is_told(plugin, monkeypatch):
     assert told == {"not taken: no float64", "not taken: no float16", "not taken: no bfloat16"}
 
 
+def test_the_scaffold_passes_its_own_check(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(samples, "EXTENTS", ((3, 5), (1, 17)))
+    argv = ["new-op", "--compound", "acme.BiasRelu", "--output-dir", str(tmp_path)]
+    assert main(argv) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bias_relu.py", "test_bias_relu.py"]
+    assert main(argv) == 2
+    assert main([*argv[:2], "noname", *argv[3:]]) == 2
+    assert "is not a name such as acme.bias_relu" in capsys.readouterr().err
+    path = tmp_path / "bias_relu.py"
+    assert main(["check-op", str(path)]) == 0
+    extend.load(path).unload()
+
+
 def test_the_example_is_one_short_file_that_passes():
     assert len(EXAMPLE.read_text().splitlines()) <= 60
     loaded = extend.load(EXAMPLE)

@@ -11,6 +11,7 @@ point of the group ``tvm_ext.plugins``. ``tvm-ext new-op`` writes a file to star
 
 from ..passes.fused import c_kernel
 from .compound import CCode, Compound, Graph, Kernel, Match, compound, declined
+from .compound_scaffold import new_compound
 from .contract import check
 from .operator import Operator, operator
 from .plugin import Plugin, load, load_installed
@@ -33,6 +34,7 @@ __all__ = [
     "declined",
     "load",
     "load_installed",
+    "new_compound",
     "new_operator",
     "operator",
     "step",

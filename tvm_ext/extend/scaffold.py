@@ -5,11 +5,12 @@ from __future__ import annotations
 import keyword
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from ..errors import OutputPathError, PluginError
 
-__all__ = ["new_operator"]
+__all__ = ["TEST", "new_operator", "python_name", "write_new"]
 
 _OPERATOR = '''\
 """{op_type} of {domain}: x * tanh(alpha * x)."""
@@ -54,8 +55,8 @@ def _(x, *, alpha=1.0):
 #         sch.parallel(sch.get_loops(sch.get_sblock("{name}"))[0])
 '''
 
-_TEST = '''\
-"""{op_type}: the contract of its plugin."""
+TEST = '''\
+"""{full}: the contract of its plugin."""
 
 from pathlib import Path
 
@@ -75,28 +76,44 @@ def new_operator(op_type: str, domain: str, folder: str | os.PathLike = ".") -> 
         PluginError: a name is none.
         OutputPathError: a file is there, or cannot be written; then neither is.
     """
-    if not op_type.isidentifier():
-        raise PluginError(f"operator {op_type!r} is not a name")
     if not re.fullmatch(r"\w[\w.-]*", domain):
         raise PluginError(f"domain {domain!r} is not a name such as com.acme")
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", op_type).lower()
-    if keyword.iskeyword(name) or name in ("np", "te"):
-        raise PluginError(
-            f"operator {op_type!r} would be {name!r}, which means something in Python"
-        )
-    texts = {
-        Path(folder, f"{name}.py"): _OPERATOR,
-        Path(folder, f"test_{name}.py"): _TEST,
-    }
+    name = python_name(op_type, f"operator {op_type!r}", {"np", "te"})
+    return write_new(folder, name, _OPERATOR, TEST, op_type=op_type, domain=domain, full=op_type)
+
+
+def python_name(name: str, what: str, taken: Collection[str]) -> str:
+    """``name`` in snake case, for a function and its file.
+
+    Raises:
+        PluginError: it is none, or means something already.
+    """
+    if not name.isidentifier():
+        raise PluginError(f"{what} is not a name")
+    own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    if keyword.iskeyword(own) or own in taken:
+        raise PluginError(f"{what} would be {own!r}, which means something in Python")
+    return own
+
+
+def write_new(
+    folder: str | os.PathLike, name: str, plugin: str, test: str, **fields: str
+) -> tuple[Path, Path]:
+    """Write NAME.py and test_NAME.py from templates of ``name`` and ``fields``; the two paths.
+
+    Raises:
+        OutputPathError: a file is there, or cannot be written; then neither is.
+    """
+    texts = {Path(folder, f"{name}.py"): plugin, Path(folder, f"test_{name}.py"): test}
     written: list[Path] = []
     try:
         for path, text in texts.items():
             with path.open("x", encoding="utf-8") as file:
                 written.append(path)
-                file.write(text.format(op_type=op_type, domain=domain, name=name))
+                file.write(text.format(name=name, **fields))
     except OSError as error:
         for path in written:
             path.unlink()
         raise OutputPathError(f"cannot write {path}: {error.strerror or error}") from error
-    plugin, test = texts
-    return plugin, test
+    first, second = texts
+    return first, second
