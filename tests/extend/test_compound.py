@@ -19,6 +19,10 @@ from tvm_ext.extend import CCode, compound, samples
 from tvm_ext.extend.compound_samples import CompoundSample
 from tvm_ext.extend.models import text_model
 from tvm_ext.extend.plugin import INTERACTIVE
+from tvm_ext.passes.blocked_conv2d import BLOCKED_CONV2D
+from tvm_ext.passes.tiled_attention import TILED_ATTENTION
+from tvm_ext.passes.tiled_matmul import TILED_MATMUL
+from tvm_ext.passes.winograd import winograd
 from tvm_ext.provenance import Provenance
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugins" / "conv_bias_relu.py"
@@ -374,6 +378,34 @@ def test_c_that_does_not_compile_ends_the_build(model):
     in_c(C_TEXT.replace("15", "fifteen"))
     with pytest.raises(BuildError, match=r"C code of compound acme.relu_of_add:5:.*fifteen"):
         convert_and_build(model, "llvm")
+
+
+# --- the built-in ones ---------------------------------------------------------------------------
+
+ATTENTION = """
+    t = Transpose <perm = [0, 2, 1]> (x) s = MatMul(x, t) w = Softmax(s) y = MatMul(w, x)
+"""
+
+
+@pytest.mark.parametrize(
+    "built_in, model",
+    [
+        (TILED_ATTENTION, graph(ATTENTION, "float[2,16,8] x", "float[n,m,k] y")),
+        (winograd(), conv_model(16, 16)),
+        (BLOCKED_CONV2D, conv_model(8, 16)),
+        (TILED_MATMUL, graph("m = MatMul(x, z) y = Relu(m)", "float[8,16] x, float[16,32] z")),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_built_in_compounds_use_no_private_door(built_in, model):
+    """Declared as a plugin declares, they give the same kernels."""
+    level = 3 if built_in.name in ("TiledAttention", "Winograd") else 2
+    wanted = convert_and_build(model, "llvm", opt_level=level).sources()["schedule"]
+    own = compound("acme.own", built_in.find, opt_level=level, before=built_in.name)
+    own.select(built_in.kernel)
+    built = check_answer(model, opt_level=level, without=[built_in.name])
+    assert any("acme.own" in text for k in built.profile().kernels for text in k.compounds)
+    assert built.sources()["schedule"].replace("acme.own", built_in.name) == wanted
 
 
 # --- what is wrong ---------------------------------------------------------------------------

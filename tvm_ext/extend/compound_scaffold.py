@@ -33,7 +33,7 @@ total = is_op("relax.add")(x, bias)
 @{name}.check
 def _(m):
     """Which matches it takes: True, or the reason why not."""
-    if not m.dtype().startswith("float"):
+    if "float" not in m.dtype():
         return f"dtype {{m.dtype()}}, needs floats"
     return m.dims("bias") == [m.dims()[-1]] if m.static else "symbolic shapes"
 
