@@ -29,10 +29,7 @@ _EXAMPLES = {
     "export": """\
   tvm-ext export model.onnx -o resnet50 --shape batch=1
   tvm-ext export model.onnx -o resnet50 --format c++ --weights file
-<<<<<<< HEAD
   tvm-ext export model.onnx -o resnet50 --target aarch64
-=======
->>>>>>> 7dc1df2 (Models as C source that people read: a printer of kernels to C11, plain loops for it)
   tvm-ext export model.onnx -o resnet50 --sizes batch=1,4,8
   tvm-ext export model.onnx -o resnet50 --shape batch=1 --format c-source""",
     "run": """\

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-<<<<<<< HEAD
 from typing import Any, Protocol
-=======
-from typing import Protocol
->>>>>>> 7dc1df2 (Models as C source that people read: a printer of kernels to C11, plain loops for it)
 
 import tvm_ffi
 from tvm import ir, sym, tirx
@@ -124,7 +120,6 @@ class Expressions:
         return self.text(expr, tightness)
 
     def _print(self, expr: tirx.Expr) -> tuple[str, int]:
-<<<<<<< HEAD
         """The text, and how tightly its outermost operator binds."""
         dtype = _dtype(expr)
         if "x" in dtype:
@@ -150,67 +145,12 @@ class Expressions:
         return element, _ATOM
 
     def _let(self, let: tirx.Let, _: str) -> tuple[str, int]:
-=======
-        kind, dtype = type(expr), _dtype(expr)
-        if "x" in dtype:
-            raise Unprintable("vectors")
-        if isinstance(expr, tirx.IntImm | tirx.FloatImm):
-            text = constant(expr.value, dtype)
-            return text, _UNARY if text.startswith("-") else _ATOM
-        if isinstance(expr, tirx.Var):
-            return self._variable(expr), _ATOM
-        if isinstance(expr, ir.TensorLoad):
-            return self._load(expr, dtype), _ATOM
-        if isinstance(expr, tirx.Let):
-            return self._let(expr)
-        if kind in _ARITHMETIC:
-            return self._arithmetic(expr, dtype)
-        if kind in _COMPARISONS:
-            if (known := self._decided(expr)) is not None:
-                return str(int(known)), _ATOM
-            a, b = (self.value(side, _COMPARE + 1) for side in (expr.a, expr.b))
-            return f"{a} {_COMPARISONS[kind]} {b}", _COMPARE
-        if kind in _EXTREMES:
-            function = self._helpers.extreme(_EXTREMES[kind], dtype)
-            return f"{function}({self.value(expr.a)}, {self.value(expr.b)})", _ATOM
-        if isinstance(expr, tirx.And | tirx.Or):
-            return self._logical(expr), _LOOSE
-        if isinstance(expr, tirx.Not):
-            return f"!{self.text(expr.a, _UNARY)}", _UNARY
-        if isinstance(expr, tirx.Select):
-            return self._choice(expr.condition, expr.true_value, expr.false_value), _LOOSE
-        if isinstance(expr, tirx.Cast):
-            return self._cast(expr.value, dtype)
-        if kind in _FLOORS or isinstance(expr, tirx.Div | tirx.Mod):
-            return self._division(expr, dtype)
-        if kind in _BITWISE_NODES:
-            return self._bitwise(_BITWISE_NODES[kind], [expr.a, expr.b], dtype)
-        if isinstance(expr, tirx.BitwiseNot):
-            return self._converted(f"~{self.text(expr.a, _UNARY)}", dtype)
-        if isinstance(expr, ir.Call):
-            return self._call(expr, dtype)
-        raise Unprintable(f"an expression of kind {kind.__name__}")
-
-    def _variable(self, var: tirx.Var) -> str:
-        if var not in self.names:
-            raise Unprintable(f"the variable {var.name}, whose value is not known")
-        return self.names[var]
-
-    def _load(self, load: ir.TensorLoad, dtype: str) -> str:
-        element = self._element(load.source, [self.text(index) for index in load.indices])
-        if is_narrow(dtype):
-            return f"{self._helpers.need(_TO_FLOAT[dtype])}({element})"
-        return element
-
-    def _let(self, let: tirx.Let) -> tuple[str, int]:
->>>>>>> 7dc1df2 (Models as C source that people read: a printer of kernels to C11, plain loops for it)
         if _uses(let.body, let.var):
             self.names[let.var] = self._place.declare(
                 let.var.name, _dtype(let.value), self.value(let.value)
             )
         return self._print(let.body)
 
-<<<<<<< HEAD
     def _comparison(self, expr: tirx.Expr, _: str) -> tuple[str, int]:
         if (known := self._decided(expr)) is not None:
             return str(int(known)), _ATOM
@@ -228,8 +168,6 @@ class Expressions:
         sides = expr.condition, expr.true_value, expr.false_value
         return self._chosen(*sides, guarded=_named_loads(*sides[1:]))
 
-=======
->>>>>>> 7dc1df2 (Models as C source that people read: a printer of kernels to C11, plain loops for it)
     def _arithmetic(self, expr: tirx.Expr, dtype: str) -> tuple[str, int]:
         sign, tightness = _ARITHMETIC[type(expr)]
         if is_narrow(dtype):
@@ -274,7 +212,6 @@ class Expressions:
 
         return f"({value_type(dtype)}){unsigned(expr)}", _UNARY
 
-<<<<<<< HEAD
     def _logical(self, expr: tirx.And | tirx.Or, _: str) -> tuple[str, int]:
         sign, kind = ("&&", tirx.And) if isinstance(expr, tirx.And) else ("||", tirx.Or)
 
@@ -307,31 +244,6 @@ class Expressions:
         other = self.value(no, _LOOSE if chain else _COMPARE)
         text = f"{self.text(condition, _COMPARE)} ? {self.value(yes, _COMPARE)} : {other}"
         return text, _LOOSE
-=======
-    def _logical(self, expr: tirx.Expr) -> str:
-        sign, kind = ("&&", tirx.And) if isinstance(expr, tirx.And) else ("||", tirx.Or)
-        left = self.text(expr.a, _LOOSE if isinstance(expr.a, kind) else _COMPARE)
-        if _names(expr.b):
-            result = self._place.declare("holds", "bool", None)
-            shortcut: list[Callable[[], str]] = [lambda: self.value(expr.b), lambda: "0"]
-            if kind is tirx.Or:
-                shortcut = [lambda: "1", shortcut[0]]
-            self._place.choose(left, shortcut, result)
-            return result
-        return (
-            f"{left} {sign} {self.text(expr.b, _LOOSE if isinstance(expr.b, kind) else _COMPARE)}"
-        )
-
-    def _choice(self, condition: tirx.Expr, yes: tirx.Expr, no: tirx.Expr) -> str:
-        if (known := self._decided(condition)) is not None:
-            return self.value(yes if known else no)
-        asked = self.text(condition, _COMPARE)
-        if isinstance(no, tirx.Select) or _name(no) == "if_then_else":
-            other = self.value(no)
-        else:
-            other = self.value(no, _COMPARE)
-        return f"{asked} ? {self.value(yes, _COMPARE)} : {other}"
->>>>>>> 7dc1df2 (Models as C source that people read: a printer of kernels to C11, plain loops for it)
 
     def _decided(self, condition: tirx.Expr) -> bool | None:
         """What a comparison of integers always is, by their types and what loops count."""
@@ -346,22 +258,8 @@ class Expressions:
             return True
         return False if less.min_value >= more.max_value + (not strict) else None
 
-<<<<<<< HEAD
     def _cast(self, cast: tirx.Cast, dtype: str) -> tuple[str, int]:
         value, of = cast.value, _dtype(cast.value)
-=======
-    def _guarded(self, condition: tirx.Expr, yes: tirx.Expr, no: tirx.Expr) -> str:
-        """A choice whose other side must not be evaluated: it may read beyond a buffer."""
-        if not (_names(yes) or _names(no)):
-            return self._choice(condition, yes, no)
-        result = self._place.declare("chosen", _dtype(yes), None)
-        sides: list[Callable[[], str]] = [lambda: self.value(yes), lambda: self.value(no)]
-        self._place.choose(self.text(condition), sides, result)
-        return result
-
-    def _cast(self, value: tirx.Expr, dtype: str) -> tuple[str, int]:
-        of = _dtype(value)
->>>>>>> 7dc1df2 (Models as C source that people read: a printer of kernels to C11, plain loops for it)
         if of == dtype:
             return self._print(value)
         if dtype == "bool":
@@ -399,15 +297,12 @@ class Expressions:
         text = f"{self.text(expr.a, _TIMES)} {sign} {self.text(expr.b, _TIMES + 1)}"
         return text, _TIMES
 
-<<<<<<< HEAD
     def _combined(self, expr: tirx.Expr, dtype: str) -> tuple[str, int]:
         return self._bitwise(_BITWISE_NODES[type(expr)], [expr.a, expr.b], dtype)
 
     def _inverted(self, expr: tirx.BitwiseNot, dtype: str) -> tuple[str, int]:
         return self._converted(f"~{self.text(expr.a, _UNARY)}", dtype)
 
-=======
->>>>>>> 7dc1df2 (Models as C source that people read: a printer of kernels to C11, plain loops for it)
     def _bitwise(self, name: str, sides: Sequence[tirx.Expr], dtype: str) -> tuple[str, int]:
         if dtype == "bool":
             joined = f" {_BITWISE[name]} ".join(self.value(side, _UNARY) for side in sides)
@@ -435,12 +330,7 @@ class Expressions:
         if name in _SAME:
             return self._print(args[0])
         if name == "if_then_else":
-<<<<<<< HEAD
             return self._chosen(*args, guarded=True)
-=======
-            text = self._guarded(*args)
-            return text, _LOOSE if " " in text else _ATOM
->>>>>>> 7dc1df2 (Models as C source that people read: a printer of kernels to C11, plain loops for it)
         if name in _BITWISE:
             return self._bitwise(name, args, dtype)
         if name == "bitwise_not":
@@ -487,7 +377,6 @@ class Expressions:
         return f"{self._helpers.need(f'{real}_of_bits')}({inner})"
 
 
-<<<<<<< HEAD
 _Printer = Callable[[Expressions, Any, str], tuple[str, int]]
 _PRINTERS: dict[type, _Printer] = {
     tirx.IntImm: Expressions._literal,
@@ -508,8 +397,6 @@ _PRINTERS: dict[type, _Printer] = {
     ir.Call: Expressions._call,
 }
 
-=======
->>>>>>> 7dc1df2 (Models as C source that people read: a printer of kernels to C11, plain loops for it)
 _SHORT = {"float16": "half", "bfloat16": "bfloat16"}
 _TO_FLOAT = {"float16": "float_of_half", "bfloat16": "float_of_bfloat16"}
 _OF_FLOAT = {"float16": "half_of_float", "bfloat16": "bfloat16_of_float"}
@@ -537,7 +424,6 @@ def _name(expr: tirx.Expr) -> str:
     return name.partition(".")[2] if name.startswith(("tirx.", "prim.")) else name
 
 
-<<<<<<< HEAD
 def _named(expr: tirx.Expr) -> list[tirx.Let]:
     """The named values in ``expr``."""
     found: list[tirx.Let] = []
@@ -551,13 +437,6 @@ def _named_loads(*exprs: tirx.Expr) -> bool:
     for let in (let for expr in exprs for let in _named(expr)):
         tvm_ffi.structural_walk(let.value, (ir.TensorLoad, loads.append))
     return bool(loads)
-=======
-def _names(expr: tirx.Expr) -> bool:
-    """Whether there are named values in ``expr``."""
-    found: list[tirx.Let] = []
-    tvm_ffi.structural_walk(expr, (tirx.Let, found.append))
-    return bool(found)
->>>>>>> 7dc1df2 (Models as C source that people read: a printer of kernels to C11, plain loops for it)
 
 
 def _uses(expr: tirx.Expr, var: tirx.Var) -> bool:
