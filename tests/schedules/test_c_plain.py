@@ -66,3 +66,13 @@ def test_other_targets_are_declined():
     x = te.placeholder((4, 8), name="x")
     with pytest.raises(AssertionError, match="no rule"):
         schedule(C_SOURCE, prim_func(x, topi.nn.relu(x)), WIDE)
+
+
+def test_rows_that_need_their_own_sums_only_are_computed_one_by_one():
+    x = te.placeholder((6, 40), name="x")
+    row = (40, [])
+    assert loops(lowered(x, topi.nn.softmax(x)).body) == [(6, [row] * 4)]
+    k = te.reduce_axis((0, 40), "k")
+    total = te.compute((6,), lambda i: te.sum(x[i, k], axis=k), "total")
+    other = te.compute((6, 40), lambda i, j: x[i, j] - total[5 - i], "other")
+    assert loops(lowered(x, other).body) == [(6, [row]), (6, [row])]

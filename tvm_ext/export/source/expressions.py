@@ -195,6 +195,8 @@ class Expressions:
             return True  # C wraps those as TVM does
         bound = self._analyzer.const_int_bound(expr)
         least, greatest = limits(dtype)
+        if isinstance(expr, tirx.Add) and isinstance(expr.b, tirx.IntImm) and int(expr.b) >= 0:
+            return self._analyzer.const_int_bound(expr.a).max_value + int(expr.b) <= greatest
         if dtype == "int64":  # where these stand for infinity
             return -greatest < bound.min_value and bound.max_value < greatest
         return least <= bound.min_value and bound.max_value <= greatest
@@ -241,9 +243,9 @@ class Expressions:
             self._place.choose(self.text(condition), sides, result)
             return result, _ATOM
         chain = isinstance(no, tirx.Select) or _name(no) == "if_then_else"
-        other = self.value(no, _LOOSE if chain else _COMPARE)
-        text = f"{self.text(condition, _COMPARE)} ? {self.value(yes, _COMPARE)} : {other}"
-        return text, _LOOSE
+        asked, other = self.text(condition, _COMPARE), self.value(no, _LOOSE if chain else _COMPARE)
+        with self._analyzer.constraint_scope(condition):
+            return f"{asked} ? {self.value(yes, _COMPARE)} : {other}", _LOOSE
 
     def _decided(self, condition: tirx.Expr) -> bool | None:
         """What a comparison of integers always is, by their types and what loops count."""

@@ -18,7 +18,7 @@ from ...errors import BuildError, OptionError
 from ...executors.plan import Kernel, Plan, Slot, aligned
 from ...executors.planning import NotStatic, plan
 from ...executors.static_build import lower_views
-from ...frontend import Limits
+from ...frontend import Limits, load, node_labels
 from ...model import TensorInfo
 from ...ops.approximations import libm
 from ...provenance import Provenance
@@ -110,8 +110,10 @@ def program_of(
             imported[:] = [result]
 
     with ONE_BUILD, libm():
+        loaded = load(model, limits)
+        order = {label: k for k, node in enumerate(loaded.graph) for label in node_labels(node)}
         steps = steps.watched(watch)
-        conversion = import_model(model, steps, shapes, limits)
+        conversion = import_model(loaded, steps, shapes, limits)
         module, provenance = conversion.module, Provenance(conversion.origin)
         with steps.target:
             for phase in pipeline.PHASES[1:]:
@@ -123,7 +125,7 @@ def program_of(
         module = lower_views(module)
         planned, blob = _planned(module, provenance, infos[0])
         initializers = imported[0].graph.initializers if imported else {}
-        texts = _Texts(name, planned, module, provenance, conversion.origin)
+        texts = _Texts(name, planned, module, provenance, conversion.origin, order)
         return texts.program(infos, blob, _by_content(initializers), parallel)
 
 
@@ -176,12 +178,14 @@ class _Texts:
         module: IRModule,
         provenance: Provenance,
         origin: Mapping[str, onnx_ir.Node],
+        order: Mapping[str, int],
     ):
         self._name = name
         self._plan = planned
         self._module = module
         self._provenance = provenance
         self._origin = origin
+        self._order = order
         self._id = identifier(name)
         self._taken: list[str] = [f"{self._id}_run", "workspace", "arena", "weights"]
         self._names: dict[Slot, str] = {}
@@ -210,7 +214,7 @@ class _Texts:
             scratch = _placed(self._plan, number, made.locals)
             sizes = (aligned(local.bytes) for local in made.locals)
             top = max(top, *map(sum, zip(scratch, sizes, strict=True)), 0)
-            nodes = tuple(self._provenance.nodes(kernel.variable))
+            nodes = self._nodes(kernel.variable)
             calls.append(Call(nodes, function, (*kernel.reads, *kernel.writes), scratch))
         return Program(
             self._name,
@@ -244,6 +248,11 @@ class _Texts:
                     self._names[slot] = outputs[slot.index].id
                 else:
                     self._names[slot] = self._free(value_name(self._value_of(kernel)))
+
+    def _nodes(self, variable: str) -> tuple[str, ...]:
+        """The ONNX nodes behind a kernel's variable, in the order of the model."""
+        nodes, end = self._provenance.nodes(variable), len(self._order)
+        return tuple(sorted(nodes, key=lambda node: self._order.get(node, end)))
 
     def _value_of(self, kernel: Kernel) -> str:
         """The ONNX value that a kernel computes."""
@@ -286,7 +295,7 @@ class _Texts:
             uses.setdefault(kernel.symbol, []).append(kernel)
         found = {}
         for symbol, kernels in uses.items():
-            nodes = self._provenance.nodes(kernels[0].variable)
+            nodes = self._nodes(kernels[0].variable)
             name = self._free(function_name(nodes, symbol))
             try:
                 lowered = lower_to_loops(self._module[symbol])

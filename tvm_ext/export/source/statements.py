@@ -101,6 +101,7 @@ class _Printer:
         self._taken: list[str] = []
         self._loops = 0
         self._in_parallel = False
+        self._fresh: list[tirx.Var] = []  # variables whose first store declares them
         self._buffers: dict[tirx.Var, _Buffer] = {}
         self._moved: list[tirx.Var] = []  # to the workspace
         self._expressions = Expressions(helpers, self, self._element)
@@ -158,14 +159,17 @@ class _Printer:
 
     def _statement(self, stmt: tirx.Stmt) -> None:
         if isinstance(stmt, tirx.SeqStmt):
-            for child in stmt.seq:
-                self._statement(child)
+            for number, child in enumerate(stmt.seq):
+                if isinstance(child, tirx.AllocBuffer):
+                    self._allocate(child.buffer, stmt.seq[number + 1 :])
+                else:
+                    self._statement(child)
         elif isinstance(stmt, tirx.For):
             self._for(stmt)
         elif isinstance(stmt, tirx.BufferStore):
             self._store(stmt)
         elif isinstance(stmt, tirx.AllocBuffer):
-            self._allocate(stmt.buffer)
+            self._allocate(stmt.buffer, ())
         elif isinstance(stmt, tirx.IfThenElse):
             self._if(stmt)
         elif isinstance(stmt, tirx.While):
@@ -215,17 +219,26 @@ class _Printer:
                 rest = self._expressions.value(value.b)
                 self._out.add(f"{self._element(store.buffer, indices)} {sign}= {rest};")
                 return
-        text = self._expressions.stored(value)
-        self._out.add(f"{self._element(store.buffer, indices)} = {text};")
+        text, place = self._expressions.stored(value), self._element(store.buffer, indices)
+        if store.buffer in self._fresh:
+            place = f"{c_type(dtype)} {place}"
+            self._fresh.remove(store.buffer)
+        self._out.add(f"{place} = {text};")
 
-    def _allocate(self, param: tirx.Var) -> None:
+    def _allocate(self, param: tirx.Var, following: Sequence[tirx.Stmt]) -> None:
+        """Declare a local array; a variable where one of the statements ``following`` stores its
+        first value."""
         buffer = self._declared(param, param.name, keep_units=False)
         size = Local(buffer.dtype, buffer.kept).bytes
         if size > STACK_BYTES:
             self._moved.append(param)
         elif not buffer.kept:
             buffer.is_scalar = True
-            self._out.add(f"{c_type(buffer.dtype)} {buffer.name};")
+            first = next((stmt for stmt in following if _touches(stmt, param)), None)
+            if isinstance(first, tirx.BufferStore) and not _touches(first.value, param):
+                self._fresh.append(param)
+            else:
+                self._out.add(f"{c_type(buffer.dtype)} {buffer.name};")
         else:
             dims = "".join(f"[{max(dim, 1)}]" for dim in buffer.kept)
             self._out.add(f"{c_type(buffer.dtype)} {buffer.name}{dims};")
@@ -287,6 +300,19 @@ def _large_locals(body: tirx.Stmt) -> bool:
 
     tvm_ffi.structural_walk(body, (tirx.AllocBuffer, visit))
     return any(size > STACK_BYTES for size in found)
+
+
+def _touches(node: tirx.Stmt | tirx.Expr, buffer: tirx.Var) -> bool:
+    """Whether ``node`` reads or writes ``buffer``."""
+    found: list[tirx.Var] = []
+    tvm_ffi.structural_walk(
+        node,
+        [
+            (ir.TensorLoad, lambda load: found.append(load.source)),
+            (tirx.BufferStore, lambda store: found.append(store.buffer)),
+        ],
+    )
+    return any(buffer.same_as(other) for other in found)
 
 
 def _itemsize(dtype: str) -> int:

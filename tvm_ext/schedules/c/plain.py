@@ -9,6 +9,7 @@ from tvm.target import Target
 
 from ..llvm.access import Walk, volume
 from ..llvm.loops import PARALLEL_WORK, attempt, normal_form, walk
+from ..llvm.row_norm import common_rows
 
 __all__ = ["PlainLoops"]
 
@@ -23,8 +24,9 @@ STEP = 4
 class PlainLoops(ScheduleRule):
     """Producers inlined; each reduction walks rows of its result, or keeps a sum in a variable.
 
-    What reads a reduction's result and nothing else is computed with it, row by row. The outermost
-    loop of a nest is marked parallel where its work pays for threads.
+    What reads a reduction's result and nothing else is computed with it, row by row; so is a whole
+    kernel where each row needs its own sums only (softmax, layer norm). The outermost loop of a
+    nest is marked parallel where its work pays for threads.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> Schedule | None:
@@ -36,6 +38,8 @@ class PlainLoops(ScheduleRule):
         if form is None:
             return Schedule(func)
         sch, blocks = form
+        if _row_by_row(sch, blocks):
+            return sch
         for place, block in enumerate(blocks):
             if "R" in walk(sch, block).kinds:
                 _reduce(sch, block, blocks[place + 1 : place + 2])
@@ -51,6 +55,28 @@ def _feeds_a_reduction(sch: Schedule, block: SBlockRV) -> bool:
     return bool(producer.guarded) and any(
         "R" in walk(sch, reader).kinds for reader in sch.get_consumers(block)
     )
+
+
+def _row_by_row(sch: Schedule, blocks: list[SBlockRV]) -> bool:
+    """Compute everything that a row of the result needs in one loop over rows, where the sums are
+    over whole rows and all of it fits on the stack."""
+    facts = [walk(sch, block) for block in blocks]
+    sums = [f.kinds for f in facts if "R" in f.kinds]
+    depth = common_rows(facts)
+    whole = all(kinds == "S" * depth + "R" * kinds.count("R") for kinds in sums)
+    rows = volume(facts[-1].extents[:depth])
+    lengths = [volume(f.extents[: f.kinds.count("S")]) // rows for f in facts[:-1]]
+    if not (sums and depth and whole) or "R" in facts[-1].kinds or max(lengths) > ROW:
+        return False
+    loops = sch.get_loops(blocks[-1])
+    if sum(f.work for f in facts) >= PARALLEL_WORK:
+        attempt(sch.parallel, loops[0])
+    for block in reversed(blocks[:-1]):
+        sch.compute_at(block, loops[depth - 1])
+    for block, block_facts in zip(blocks, facts, strict=True):
+        if "R" in block_facts.kinds:
+            sch.decompose_reduction(block, sch.get_loops(block)[depth])
+    return True
 
 
 def _reduce(sch: Schedule, block: SBlockRV, following: list[SBlockRV]) -> None:
