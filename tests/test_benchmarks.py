@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import cpu
+from benchmarks import cpu, ship
 
 
 def test_the_cpu_benchmark_keeps_ratios_and_checks_them(tmp_path, capsys):
@@ -26,3 +26,15 @@ def test_an_engine_that_differs_fails_the_benchmark(tmp_path, monkeypatch, capsy
                "--threads", "1", "--out", str(tmp_path)]  # fmt: skip
     assert cpu.main(command) == 1
     assert "lstm: onnxruntime differs" in capsys.readouterr().out
+
+
+def test_the_costs_of_shipping(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(ship, "LOADS", 1)
+    command = ["mobilenetv2", "empty", "--size", "small", "--out", str(tmp_path)]
+    assert ship.main(["all", *command]) == 0
+    assert "empty parallel loop" in capsys.readouterr().out
+    cost = json.loads((tmp_path / "mobilenetv2" / "cost.json").read_text())
+    assert 10_000 < cost["library"] < cost["static"]["glibc"]
+    assert set(cost["load"]) == {"tvm_ext", "onnxruntime"} and min(cost["load"].values()) > 0
+    assert cost["live"] <= cost["arena"] < cost["planned"]
+    assert ship.main(["table", "nothing"]) == 2

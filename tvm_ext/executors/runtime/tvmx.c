@@ -133,15 +133,19 @@ static void pause_briefly(void) {
 }
 
 /* The number in `text`, or -1; `end` gets where it ends. */
-static int number(const char *text, char **end) {
-  if (*text < '0' || *text > '9') return -1;
-  long value = strtol(text, end, 10);
-  return value > INT_MAX ? -1 : (int)value;
+static int number(const char *text, const char **end) {
+  int value = 0, digits = 0; /* strtol() of new C libraries has a name that others lack */
+  for (; text[digits] >= '0' && text[digits] <= '9'; digits++) {
+    if (value > (INT_MAX - 9) / 10) return -1;
+    value = 10 * value + (text[digits] - '0');
+  }
+  *end = text + digits;
+  return digits ? value : -1;
 }
 
 /* A variable of the environment that is a number alone, or `otherwise`. */
 static int setting(const char *name, int otherwise) {
-  char *end = NULL;
+  const char *end = NULL;
   const char *text = getenv(name);
   int value = text ? number(text, &end) : -1;
   return value < 0 || *end ? otherwise : value;
@@ -282,7 +286,7 @@ int tvmx_set_affinity(const int *cores, size_t count) {
 static void read_affinity(void) {
   int cores[MAX_WORKERS + 1];
   size_t count = 0;
-  char *end = NULL;
+  const char *end = NULL;
   const char *text = getenv("TVMX_AFFINITY");
   atomic_store(&pool.affine, 0);
   while (text && count <= MAX_WORKERS) {
