@@ -1,6 +1,7 @@
 """Targets: from what a user writes to a ``tvm.target.Target`` with exact features."""
 
 import json
+import re
 
 import tvm
 from tvm.target import Target, codegen
@@ -10,7 +11,7 @@ from .errors import TargetError
 from .executors.cpu_features import masked_features, triple_of
 from .executors.threads import threads
 
-__all__ = ["MACHINES", "host_target", "resolve"]
+__all__ = ["MACHINES", "host_target", "levels", "resolve"]
 
 _KINDS = "llvm", "cuda"
 _LISTS = "keys", "libs", "mattr"
@@ -42,6 +43,18 @@ def host_target(cores: int | None = None) -> Target:
         spec["mcpu"] = str(cpu())
     masked = masked_features(Target(spec))
     return Target(spec | {"mattr": [f"-{name}" for name in masked]} if masked else spec)
+
+
+def levels(target: object) -> list[object]:
+    """The targets that ``target`` stands for, the best first.
+
+    >>> levels("x86-64-v2+v3+v4")
+    ['x86-64-v4', 'x86-64-v3', 'x86-64-v2']
+    """
+    if not isinstance(target, str) or not re.fullmatch(r"x86-64-v\d(\+v\d)+", target):
+        return [target]
+    wanted = target.removeprefix("x86-64-").split("+")
+    return [f"x86-64-{level}" for level in sorted(set(wanted), reverse=True)]
 
 
 def resolve(target: object = "auto", cores: int | None = None) -> Target:

@@ -1,5 +1,6 @@
 """Packages for other machines: run under qemu or Node, they answer what onnxruntime does."""
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -344,6 +345,50 @@ def test_names_of_machines():
     assert int(targets.resolve("wasm32").attrs["num-cores"]) == 1
     with pytest.raises(TargetError, match="aarch64, armv7, riscv64, riscv64-v, wasm32, or a TVM"):
         targets.resolve("aarch65")
+
+
+def convolution():
+    weight = np.random.default_rng(2).standard_normal((32, 5, 3, 3)).astype("float32")
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"])],
+        "convolution",
+        [value("x", 1, [1, 5, 9, 9])],
+        [value("y", 1, [1, 32, 7, 7])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+PACKED = r"""
+#include "net.h"
+#include <stdio.h>
+int main(void) {
+  tvmx_model *model;
+  if (net_create(&model, "net.bin") != TVMX_OK) return puts(tvmx_error()), 1;
+  net_print_initializers();
+  return 0;
+}
+"""
+
+
+def test_a_library_for_several_levels_picks_one_where_it_runs(tmp_path):
+    if platform.machine() != "x86_64":
+        pytest.skip("needs an x86-64 machine")
+    folder = tmp_path / "out"
+    old, new, older = (
+        Machine("x86-64-v2+v3", "gcc", ("qemu-x86_64", "-cpu", name))
+        for name in ("Nehalem", "Haswell", "core2duo")
+    )
+    check(old, convolution(), folder, weights="file")
+    (folder / "packed.c").write_text(PACKED)
+    program = old.compile(folder, "packed.c")
+    lines = [machine.run(folder, program).stdout.decode() for machine in (old, new, older)]
+    assert lines[0].endswith(", 8]\n"), lines  # two vectors of four channels
+    assert lines[1].endswith(", 16]\n"), lines  # two of eight
+    assert lines[2] == "net: built for a CPU with popcnt, which this one lacks\n"
+    assert targets.levels("x86-64-v2+v3+v4") == ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
+    assert targets.levels("x86-64-v3") == ["x86-64-v3"]
 
 
 def test_without_threads(tmp_path):

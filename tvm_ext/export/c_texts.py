@@ -44,8 +44,8 @@ def header(model: Interface) -> str:
 #define {macro}_OUTPUTS {len(model.outputs)}
 {_indices(f"{macro}_OUTPUT", model.outputs)}
 /* The workspace: activations, and scratch memory per thread of tvmx_threads(){_most(model)}. */
-#define {macro}_ARENA_BYTES {max(v.arena_bytes for v in model.variants)}
-#define {macro}_SCRATCH_BYTES {max(v.scratch_bytes for v in model.variants)}
+#define {macro}_ARENA_BYTES {max(v.arena_bytes for v in model.programs)}
+#define {macro}_SCRATCH_BYTES {max(v.scratch_bytes for v in model.programs)}
 #define {macro}_WORKSPACE_ALIGNMENT 64
 
 #ifdef __cplusplus
@@ -171,13 +171,12 @@ def _source(model: Interface) -> Iterator[str]:
     yield f'#include "{id}.h"\n'
     if model.embedded:
         yield f"extern const unsigned char {model.weights_symbol}[];"
-    for number, variant in enumerate(model.variants):
+    for number, variant in enumerate(model.programs):
         yield f"int {variant.entry}({ENTRY_PARAMETERS});"
         for side in ("inputs", "outputs", "constants"):
             yield from _table(f"{side}_{number}", getattr(variant, side))
     yield from _all_sizes(model)
-    needs = "".join(f"{string(feature)}, " for feature in model.features)
-    yield f"\nstatic const char *const NEEDS[] = {{{needs}NULL}};"
+    yield from _levels(model)
     yield from _package(model)
     sizes = "(const int64_t *)sizes" if model.dims else "NULL"  # a struct of int64_t alone
     first = f"const {id}_sizes *sizes, " if model.dims else ""
@@ -216,14 +215,26 @@ def _all_sizes(model: Interface) -> Iterator[str]:
         yield f"static const char *const DIMS[] = {{{names}}};"
 
 
+def _levels(model: Interface) -> Iterator[str]:
+    yield ""
+    for number, level in enumerate(model.levels):
+        needs = "".join(f"{string(feature)}, " for feature in level.features)
+        yield f"static const char *const NEEDS_{number}[] = {{{needs}NULL}};"
+    all_needs = ", ".join(f"NEEDS_{number}" for number in range(len(model.levels)))
+    yield f"static const char *const *const NEEDS[] = {{{all_needs}}};"
+    yield "static int level = -1;"
+
+
 def _package(model: Interface) -> Iterator[str]:
     yield "\nstatic const tvmx_program PROGRAMS[] = {"
-    for k, variant in enumerate(model.variants):
-        sizes = f"(const int64_t *)&{model.id}_all_sizes[{k}]" if model.dims else "NULL"
+    for k, variant in enumerate(model.programs):
+        place = k % len(model.variants)
+        sizes = f"(const int64_t *)&{model.id}_all_sizes[{place}]" if model.dims else "NULL"
         yield f"    {{{sizes}, inputs_{k}, outputs_{k}, constants_{k}, {len(variant.constants)},"
         yield f"     {variant.arena_bytes}, {variant.scratch_bytes}, {variant.entry}}},"
     bytes_, total, sums = model.checksum
-    counts = len(model.dims), len(model.variants), len(model.inputs), len(model.outputs)
+    sides = len(model.inputs), len(model.outputs)
+    counts = len(model.dims), len(model.levels), len(model.variants), *sides
     yield f"""}};
 
 static const tvmx_package PACKAGE = {{
@@ -231,7 +242,7 @@ static const tvmx_package PACKAGE = {{
     {string(model.name)}, {"DIMS" if model.dims else "NULL"}, PROGRAMS,
     {", ".join(map(str, counts))},
     {{UINT64_C({bytes_}), UINT64_C({total}), UINT64_C({sums})}},
-    {model.weights_symbol if model.embedded else "NULL"}, NEEDS,
+    {model.weights_symbol if model.embedded else "NULL"}, NEEDS, &level,
 }};"""
 
 

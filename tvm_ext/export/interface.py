@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from ..executors.cpu import CpuNeeds
 from ..executors.emit import ENTRY
 from ..executors.parts import Parts
 from ..executors.plan import Plan, Slot
@@ -53,12 +54,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Built:
-    """A model that was built for one choice of sizes; ``parts`` run it.
+    """A model that was built for one choice of sizes and one ``level`` of CPUs; ``parts`` run it.
 
     ``witness`` gives the same answers on this machine, where ``model`` is for another.
     """
 
     sizes: tuple[int, ...]
+    level: str
     model: CompiledModel
     parts: Parts
     witness: CompiledModel
@@ -100,12 +102,21 @@ class Dim:
 
 
 @dataclass(frozen=True)
+class Level:
+    """What CPUs with these features run: a variant for each choice of sizes."""
+
+    features: tuple[str, ...]
+    variants: tuple[Variant, ...]
+
+
+@dataclass(frozen=True)
 class Interface:
     """A model as C sees it.
 
     Attributes:
         id: the prefix of its functions and the name of its files.
         dims: what its users choose a size of; without any there is one variant.
+        levels: what CPUs it has code for, the best first.
         embedded: whether its library holds the weights.
         checksum: of these: bytes, sum of their 64-bit words, sum of those sums.
         tag: what keeps internal names apart from those of other models.
@@ -115,13 +126,22 @@ class Interface:
     name: str
     id: str
     dims: tuple[Dim, ...]
-    variants: tuple[Variant, ...]
+    levels: tuple[Level, ...]
     checksum: tuple[int, int, int]
     embedded: bool
     triple: str
-    features: tuple[str, ...]
     tag: str
     single_thread: bool
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Those of the best level."""
+        return self.levels[0].variants
+
+    @property
+    def programs(self) -> list[Variant]:
+        """Those of all levels, one after the other."""
+        return [variant for level in self.levels for variant in level.variants]
 
     @property
     def weights_symbol(self) -> str:
@@ -152,17 +172,20 @@ class Interface:
         embedded: bool,
         single_thread: bool,
     ) -> Interface:
-        """The interface of a model that was built for one or more sizes of ``dims``."""
+        """The interface of a model that was built for one or more sizes of ``dims``, and that on
+        one or more levels."""
         first = built[0].parts
+        programs: dict[CpuNeeds, list[Variant]] = {}
+        for number, one in enumerate(built):
+            programs.setdefault(one.parts.needs, []).append(Variant.of(number, one))
         return cls(
             name,
             identifier(name),
             tuple(map(Dim, dims, identifiers(dims))),
-            tuple(map(Variant.of, range(len(built)), built)),
+            tuple(Level(needs.features, tuple(of)) for needs, of in programs.items()),
             checksum(weights),
             embedded,
             first.needs.triple,
-            first.needs.features,
             first.tag,
             single_thread,
         )

@@ -63,7 +63,7 @@ def write_libraries(
         else:
             _write_weights(folder / f"{model.id}.bin", model, weights)
         objects = [compile_c(source, triple, flags) for source in sources]
-        for variant, one in zip(model.variants, built, strict=True):
+        for variant, one in zip(model.programs, built, strict=True):
             objects += _program(work / variant.entry, one.parts, variant.entry, triple)
         threads, *runtime = (
             compile_c(work / source.name, triple, flags) for source in RUNTIME_SOURCES

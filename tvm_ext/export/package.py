@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..executors.toolchain import is_wasm
 from ..keep import check_folder
 from ..keep import keep as write_all
 from ..model import CompiledModel
-from ..targets import resolve
+from ..targets import levels, resolve
 from . import c_example, c_texts, cpp_texts, files, wasm_texts
 from .example import Expected, example_input, expected
 from .identifiers import identifiers
@@ -73,7 +74,7 @@ def export(
             several sizes, each in a folder of its own in it.
         openmp: with "c-source", mark the loops that OpenMP may share among threads.
         options: for ``convert_and_build``; the target is "llvm" by default, and may be another
-            machine.
+            machine, or several levels of x86-64 ("x86-64-v2+v3+v4"), of which the CPU's best runs.
 
     Raises:
         OptionError: an option or a size has no such value, or the model cannot be exported; with
@@ -103,11 +104,11 @@ def export(
         check_folder(keep)
     built, block = _built(model, wanted, single_thread, options)
     if keep is not None:
-        _keep(keep, wanted, built)
+        _keep(keep, list(wanted[0]), built)
     embedded = weights == "embedded"
     single_thread |= is_wasm(built[0].parts.needs.triple)
     interface = Interface.of(name, list(wanted[0]), built, block, embedded, single_thread)
-    answers = [_answers(*pair) for pair in zip(interface.variants, built, strict=True)]
+    answers = [_answers(*pair) for pair in zip(interface.variants, built, strict=False)]
     with _appearing(place) as made:
         write_libraries(made, interface, built, block)
         _write_texts(made, interface, answers, format)
@@ -138,27 +139,30 @@ def _built(
     single_thread: bool,
     options: dict[str, Any],
 ) -> tuple[list[Built], np.ndarray]:
-    """``model`` for each of the wanted sizes, and the constants of all."""
+    """``model`` for each level of the target and each of the wanted sizes, and the constants of
+    all."""
     if isinstance(model, CompiledModel):
         if options or wanted != [{}]:
             given = sorted([*options, *(["sizes"] if wanted != [{}] else [])])
             raise OptionError(f"the model is built already: no {given} to choose")
         executor = _exportable(model)
         executor.needs.check()
-        return [Built((), model, executor.parts(), model)], executor.weights
-    target = resolve(options.pop("target", "llvm"), cores=1 if single_thread else None)
+        return [Built((), "", model, executor.parts(), model)], executor.weights
+    machines = levels(options.pop("target", "llvm"))
     shapes = options.pop("shapes", None) or {}
     shared, built = SharedWeights(), []
-    for choice in wanted:
+    for machine, choice in product(machines, wanted):
         options["shapes"] = {**shapes, **choice}
+        target = resolve(machine, cores=1 if single_thread else None)
         one = convert_and_build(model, target, **options)
         executor = _exportable(one)
         parts = executor.parts()
         witness = one if executor.needs.lacking() is None else _running_here(model, options)
-        if len(wanted) == 1:
-            return [Built(tuple(choice.values()), one, parts, witness)], executor.weights
+        sizes, level = tuple(choice.values()), str(machine)
+        if len(machines) == len(wanted) == 1:
+            return [Built(sizes, level, one, parts, witness)], executor.weights
         plan = shared.add(parts.plan, executor.weights)
-        built.append(Built(tuple(choice.values()), one, replace(parts, plan=plan), witness))
+        built.append(Built(sizes, level, one, replace(parts, plan=plan), witness))
     return built, shared.block()
 
 
@@ -168,16 +172,16 @@ def _running_here(model: object, options: Mapping[str, Any]) -> CompiledModel:
     return convert_and_build(model, "llvm", **here)
 
 
-def _keep(
-    folder: str | os.PathLike, wanted: Sequence[Mapping[str, int]], built: Sequence[Built]
-) -> None:
-    """What was made, by the sizes where there are several."""
-    for choice, one in zip(wanted, built, strict=True):
+def _keep(folder: str | os.PathLike, dims: Sequence[str], built: Sequence[Built]) -> None:
+    """What was made, by the level and the sizes where there are several."""
+    several = len({one.level for one in built}) > 1
+    for one in built:
         place = Path(folder)
         if len(built) > 1:
             place.mkdir(exist_ok=True)
-            pairs = zip(identifiers(choice), choice.values(), strict=True)
-            place /= ",".join(f"{name}={size}" for name, size in pairs)
+            pairs = zip(identifiers(dims), one.sizes, strict=True)
+            sizes = [f"{name}={size}" for name, size in pairs]
+            place /= ",".join([*([one.level] if several else []), *sizes])
         write_all(one.model, place)
 
 

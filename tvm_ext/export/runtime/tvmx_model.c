@@ -153,7 +153,7 @@ tvmx_status tvmx_create(tvmx_model **model, const tvmx_package *package, const c
                 "%s: linked with the runtime of a package that another version of tvm_ext, or one "
                 "for a single thread, has written: link the shared libraries",
                 name);
-  const char *missing = tvmx_cpu_lacks(package->needs);
+  const char *missing = tvmx_cpu_lacks(package->needs[package->level_count - 1]);
   if (missing)
     return fail(TVMX_WRONG_CPU, "%s: built for a CPU with %s, which this one lacks", name, missing);
   if (!weights && !package->weights && package->checksum.bytes > 0)
@@ -176,6 +176,17 @@ void tvmx_destroy(tvmx_model *model) {
   if (!model) return;
   if (model->file) unmap_file(model->file, model->file_bytes);
   free(model);
+}
+
+/* The programs of the best level that this CPU runs; of the least where it runs none. */
+static const tvmx_program *programs_of(const tvmx_package *package) {
+  int level = __atomic_load_n(package->level, __ATOMIC_RELAXED);
+  if (level < 0) {
+    level = 0;
+    while (level + 1 < (int)package->level_count && tvmx_cpu_lacks(package->needs[level])) level++;
+    __atomic_store_n(package->level, level, __ATOMIC_RELAXED);
+  }
+  return package->programs + (size_t)level * package->program_count;
 }
 
 /* --- sizes -------------------------------------------------------------------------------- */
@@ -206,9 +217,10 @@ static tvmx_status refuse(const tvmx_package *package, const int64_t *sizes) {
 /* The program for `sizes`, or NULL. */
 static const tvmx_program *find(const tvmx_package *package, const int64_t *sizes) {
   size_t bytes = package->dim_count * sizeof *sizes;
-  if (bytes == 0) return package->programs;
+  const tvmx_program *programs = programs_of(package);
+  if (bytes == 0) return programs;
   for (size_t k = 0; sizes && k < package->program_count; k++)
-    if (memcmp(package->programs[k].sizes, sizes, bytes) == 0) return &package->programs[k];
+    if (memcmp(programs[k].sizes, sizes, bytes) == 0) return &programs[k];
   return NULL;
 }
 
@@ -223,7 +235,7 @@ size_t tvmx_workspace_bytes(const tvmx_package *package, const int64_t *sizes) {
   size_t most = 0;
   if (sizes) refuse(package, sizes);
   for (size_t k = 0; !sizes && k < package->program_count; k++) {
-    size_t bytes = workspace_of(&package->programs[k], threads);
+    size_t bytes = workspace_of(&programs_of(package)[k], threads);
     if (bytes > most) most = bytes;
   }
   return most;
@@ -345,7 +357,7 @@ static void print_tensor(const tvmx_tensor *tensor) {
 
 void tvmx_print(const tvmx_package *package, tvmx_side side) {
   for (size_t k = 0; k < package->program_count; k++) {
-    const tvmx_program *program = &package->programs[k];
+    const tvmx_program *program = &programs_of(package)[k];
     size_t count;
     const tvmx_tensor *tensors = tensors_of(package, program, side, &count);
     for (size_t dim = 0; dim < package->dim_count; dim++)

@@ -78,11 +78,12 @@ typedef struct {
   uint64_t version; /* TVMX_VERSION when it was compiled; this and the name never move */
   const char *name;
   const char *const *dims; /* the names of the symbolic dims */
-  const tvmx_program *programs;
-  size_t dim_count, program_count, input_count, output_count;
+  const tvmx_program *programs; /* for each level, the best first, those of all sizes */
+  size_t dim_count, level_count, program_count, input_count, output_count;
   tvmx_checksum checksum;       /* of the weights */
   const unsigned char *weights; /* NULL where they are in a file */
-  const char *const *needs;     /* the instruction sets in it, by LLVM's names; NULL ends them */
+  const char *const *const *needs; /* of each level, by LLVM's names; NULL ends them */
+  int *level;                      /* the one that runs here; -1 where nobody has asked yet */
 } tvmx_package;
 
 typedef struct {
