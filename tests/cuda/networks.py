@@ -35,7 +35,8 @@ GRAPHS = {
         g (float[3, 7, 65] x, float[4, 1] u, int64[5, 33] i)
           => (float[1, 1, 1] total, float[3, 7] mean_rows, float[7, 65] mean_first,
               float[3, 65] largest, int64[3, 7, 1] arg_largest, int64[3, 1, 65] arg_least,
-              float[4] unit, int64[5, 1] integers, float[3, 7, 1] norm, float[3] two_axes) {
+              float[4] unit, int64[5, 1] integers, float[3, 7, 1] norm, float[3] two_axes,
+              float[4, 1] unit_exp) {
           last = Constant <value_ints = [-1]> ()
           first = Constant <value_ints = [0]> ()
           middle = Constant <value_ints = [1]> ()
@@ -50,6 +51,8 @@ GRAPHS = {
           integers = ReduceSum (i, last)
           norm = ReduceL2 (x, last)
           two_axes = ReduceSum <keepdims = 0> (x, both)
+          unit_sum = ReduceSum (u, last)
+          unit_exp = Exp (unit_sum)
         }""",
     "contractions": """
         g (float[1, 130] v, float[130, 37] w, float[3, 17, 23] a, float[3, 23, 9] b,

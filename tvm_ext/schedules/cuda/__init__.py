@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 #: One launch per block of the kernel, nothing fused: opt levels 0 and 1.
-SAFE = (OwnThreads(), Checked(ElementThreads(inline=False)), SingleThread())
+SAFE = (OwnThreads(), Checked(ElementThreads(inline=False), inlines=False), SingleThread())
 
 #: Every rule, most specific first: opt levels 2 and 3.
 CUDA = (

@@ -26,16 +26,24 @@ class Checked(GPUScheduleRule):
 
     dlight's rules are written for the kernels of language models; on others they raise errors of
     many classes, leave a block outside of all threads, or ask for too much shared memory.
+
+    Kernels that reduce over one element are declined where the rule inlines blocks: without its
+    loops TVM takes the reduction for element-wise work, and inlines a reader of the result into the
+    initial value as well as into the sum.
     """
 
-    def __init__(self, rule: GPUScheduleRule):
+    def __init__(self, rule: GPUScheduleRule, *, inlines: bool = True):
         self.rule = rule
+        self.inlines = inlines
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         """The schedule of the rule, or None."""
         if not self.is_target_available(target):
             return None
         kernel, rule = name_of(func), type(self.rule).__name__
+        if self.inlines and _reduces_one(func):
+            _log.debug("%s: %s does not serve: a reduction over one element", kernel, rule)
+            return None
         try:
             schedule = self.rule.apply(func, target, tunable)
         except Exception as error:  # noqa: BLE001 - dlight's rules raise anything
@@ -49,6 +57,19 @@ class Checked(GPUScheduleRule):
             return None
         _log.debug("%s: scheduled by %s", kernel, rule)
         return schedule
+
+
+def _reduces_one(func: tirx.PrimFunc) -> bool:
+    """Does a block reduce, along one axis or several, over a single element?"""
+    found: list[bool] = []
+
+    def visit(block: s_tir.SBlock) -> None:
+        reduced = [axis for axis in block.iter_vars if axis.iter_type == tirx.IterVar.CommReduce]
+        one = all(_int(axis.dom.extent) == 1 for axis in reduced)
+        found.append(block.init is not None and bool(reduced) and one)
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit), order="pre")
+    return any(found)
 
 
 def name_of(func: tirx.PrimFunc) -> str:
