@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
@@ -220,3 +221,102 @@ def test_an_operator_that_onnxruntime_lacks_is_named():
     finally:
         sine.undo.close()
         plugin.INTERACTIVE.operators.remove(sine)
+
+
+# --- shapes and branches that are known as the model runs ---------------------------------------
+
+BRANCH = onnx.parser.parse_model("""<ir_version: 11, opset_import: ["" : 21]>
+  g (float[n, 4] x, bool chosen, int64 trips) => (float[n, 4] y, float[k] kept)
+    <float row_bound = {1.0}> {
+    a = Neg (x)
+    b = If (chosen) <
+      then_branch = t () => (float[n, 4] p) { p = Sin (a) },
+      else_branch = e () => (float[n, 4] q) { q = Cos (x) }>
+    z = Constant <value = bool {1}> ()
+    c = Loop (trips, z, b) <body = l (int64 i, bool go, float[n, 4] s)
+      => (bool on, float[n, 4] next) { on = Identity (go)  next = Mul (s, a) }>
+    y = Exp (c)
+    flat = Constant <value_ints = [-1]> ()
+    row = Reshape (y, flat)
+    m = Sub (row, row_bound)
+    r = Relu (m)
+    places = NonZero (r)
+    zero = Constant <value_ints = [0]> ()
+    at = Squeeze (places, zero)
+    kept = Gather (row, at)
+  }""")
+BRANCH_FEEDS = {
+    "x": RANDOM.normal(size=(3, 4)).astype("float32"),
+    "chosen": np.array(True),
+    "trips": np.array(3),
+}
+
+
+@pytest.mark.parametrize("against, level", [("onnxruntime", 0), ("reference", 3), (0, 1)])
+def test_values_are_seen_whose_shapes_are_read_at_run_time(against, level):
+    report = debug.bisect(BRANCH, BRANCH_FEEDS, against, opt_level=level)
+    assert report.first is None
+    types = {value.name: value.type for value in report.values}
+    assert {"a", "c", "r", "kept"} <= types.keys()
+    assert 0 < int(types["kept"].removeprefix("float32[").rstrip("]")) < 12
+    if level == 0:
+        assert {"b", "y", "row", "places", "at"} <= types.keys()
+
+
+@pytest.mark.parametrize(
+    "wrong, other, first, kept",
+    [
+        ("Sin", "Tan", "b", ["If"]),
+        ("Mul", "Add", "c", ["Constant", "Loop"]),
+    ],
+)
+def test_the_node_around_a_wrong_subgraph_is_named(wrong, other, first, kept, tmp_path):
+    def exchange(model):
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            if node.op_type == wrong:
+                node.op_type = other
+        return model
+
+    steps = pipeline.default(targets.resolve("llvm"), 0)
+    steps = steps.insert("exchange", exchange, before="inline-functions")
+    report = debug.bisect(BRANCH, BRANCH_FEEDS, steps=steps, save=tmp_path / "part.onnx")
+    assert report.first.name == first
+    part = onnx.load(report.submodel)
+    assert [node.op_type for node in part.graph.node] == kept
+    with np.load(tmp_path / "part.npz") as file:
+        feeds = dict(file)
+    (want,) = ReferenceEvaluator(part).run(None, feeds)
+    (wrong,) = convert_and_build(part, steps=steps).run(None, feeds)
+    assert np.abs(wrong - want).max() > 1e-3
+
+
+def test_not_finite_values_of_a_branch_are_born_where_it_reads_finite_ones():
+    model = onnx.parser.parse_model("""<ir_version: 11, opset_import: ["" : 21]>
+      g (float[2] x, bool chosen) => (float[2] y) {
+        a = Abs (x)
+        b = If (chosen) <then_branch = t () => (float[2] p) { p = Log (a) },
+                         else_branch = e () => (float[2] q) { q = Neg (a) }>
+        y = Sqrt (b)
+      }""")
+    for x, born in (([0, 1], ["b"]), ([np.inf, 1], [])):
+        feeds = {"x": np.array(x, "float32"), "chosen": np.array(True)}
+        report = debug.bisect(model, feeds, opt_level=0)
+        assert [value.name for value in report.births] == born
+
+
+def test_a_difference_that_needs_what_follows_is_shown_by_the_whole_model(tmp_path):
+    """A pass that breaks Sin only before Softmax."""
+
+    def exchange(model):
+        if any(node.op_type == "Softmax" for node in model.graph):
+            for node in model.graph:
+                node.op_type = "Cos" if node.op_type == "Sin" else node.op_type
+        return model
+
+    steps = pipeline.default(targets.resolve("llvm"), 0)
+    steps = steps.insert("exchange", exchange, before="inline-functions")
+    report = debug.bisect(MODEL, FEEDS, steps=steps, save=tmp_path / "part.onnx")
+    assert report.first.name == "wave"
+    part = onnx.load(report.submodel)
+    assert [node.op_type for node in part.graph.node] == [n.op_type for n in MODEL.graph.node]
+    assert np.load(tmp_path / "part.npz").files == ["x", "w"]

@@ -7,31 +7,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from . import pipeline, targets
-from .build import import_model, run_phase
 from .compare.optional import require
 from .display import Shown, table
-from .errors import ComparisonError, InputError, OutputPathError, TvmExtError
-from .executors.planning import NotStatic
-from .executors.static_build import build_static
+from .errors import ComparisonError, InputError, TvmExtError
 from .frontend import load, specialise
 from .inputs import random_inputs
 from .interface import TensorInfo
-from .provenance import Provenance
+from .submodel import Part, read_by, smallest
+from .submodel import save as write
 from .verify import coarseness, distance
+from .watching import Arrays, by_onnxruntime, by_reference, by_us
 
 __all__ = ["Bisection", "Value", "bisect"]
-
-Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -137,6 +132,8 @@ def bisect(
 ) -> Bisection:
     """Run ``model`` on both sides and compare every value that both have.
 
+    Those of the main graph: an If, Loop or Scan is one node, with what it gives.
+
     Args:
         model, target, opt_level, shapes, steps: as for ``convert_and_build``; the target is a CPU.
         inputs: arrays by name; seeded random ones by default. They fix the symbolic dims.
@@ -148,8 +145,7 @@ def bisect(
 
     Raises:
         InputError: the inputs do not fit.
-        ComparisonError: nothing can be compared: the model needs run-time shapes, or ``against``
-            is unknown or lacks an operator.
+        ComparisonError: ``against`` is unknown, or lacks an operator.
         TvmExtError: whatever ``convert_and_build`` raises.
     """
     source = load(model)
@@ -157,14 +153,14 @@ def bisect(
     feeds = _feeds(source, inputs)
     specialise(source, {name: array.shape for name, array in feeds.items()})
     steps = steps or pipeline.default(targets.resolve(target), opt_level)
-    ours = _compiled(source, steps, feeds)
+    ours = by_us(source, steps, feeds)
     theirs = _other_side(source, against, feeds)
     values, hidden = _compare(source, ours, theirs, feeds, bound)
     side = f"opt level {against}" if isinstance(against, int) else against
     found = Bisection(side, tuple(values), tuple(hidden))
     if save is None or found.first is None:
         return found
-    path = _save(*_smallest(source, found, feeds | theirs, steps), Path(save))
+    path = write(*_smallest(source, found, feeds | theirs, steps), save)
     return Bisection(found.against, found.values, found.hidden, str(path))
 
 
@@ -181,84 +177,17 @@ def _feeds(source: ir.Model, inputs: Mapping[str, np.ndarray] | None) -> Arrays:
     names = [str(value.name) for value in wanted]
     if sorted(names) != sorted(inputs):
         raise InputError(f"inputs given: {sorted(inputs)}, the model has {names}")
-    return {name: np.ascontiguousarray(inputs[name]) for name in names}
-
-
-# --- the two sides ------------------------------------------------------------------------
-
-
-def _compiled(source: ir.Model, steps: pipeline.Pipeline, feeds: Arrays) -> Arrays:
-    """What our kernels write, by the names of the ONNX values that these are."""
-    conversion = import_model(source, steps)
-    module, provenance = conversion.module, Provenance(conversion.origin)
-    with steps.target:
-        for phase in pipeline.PHASES[1:]:
-            module = run_phase(steps, phase, module, provenance)
-        try:
-            executor = build_static(module, steps.target)
-        except NotStatic as reason:
-            raise ComparisonError(f"values of this model cannot be watched: {reason}") from reason
-    arrays = [feeds[name] for name in conversion.inputs]
-    found: Arrays = {}
-    for variable, array in executor.values(arrays):
-        last = provenance.members(variable)[-1:] or [variable]
-        name = conversion.values.get(last[0]) or conversion.values.get(variable)
-        if name is not None:
-            found[name] = array
-    outputs = executor(arrays)
-    return found | dict(zip(conversion.outputs, outputs, strict=True))
+    return {name: np.asarray(inputs[name], order="C") for name in names}
 
 
 def _other_side(source: ir.Model, against: str | int, feeds: Arrays) -> Arrays:
     if isinstance(against, int):
-        return _compiled(source, pipeline.default(targets.resolve("llvm"), against), feeds)
-    proto = ir.to_proto(source)
+        return by_us(source, pipeline.default(targets.resolve("llvm"), against), feeds)
     if against == "reference":
-        return _evaluated(proto, feeds)
+        return by_reference(ir.to_proto(source), feeds)
     if against == "onnxruntime":
-        return _onnxruntime(proto, feeds)
+        return by_onnxruntime(ir.to_proto(source), feeds)
     raise ComparisonError(f"cannot bisect against {against!r}: onnxruntime, reference or a level")
-
-
-def _evaluated(proto: onnx.ModelProto, feeds: Arrays) -> Arrays:
-    from onnx.reference import ReferenceEvaluator
-
-    from .extend.models import reference_operators
-
-    try:
-        evaluator = ReferenceEvaluator(proto, new_ops=reference_operators())
-        results = dict(evaluator.run(None, dict(feeds), intermediate=True))
-    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        raise ComparisonError(f"onnx's reference fails: {_line(error)}") from error
-    return {name: array for name, array in results.items() if isinstance(array, np.ndarray)}
-
-
-def _onnxruntime(proto: onnx.ModelProto, feeds: Arrays) -> Arrays:
-    """Every value as an output, nothing optimised."""
-    onnxruntime = require("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    watched = onnx.ModelProto()
-    watched.CopyFrom(proto)
-    known = {info.name for info in proto.graph.output}
-    names = [name for node in proto.graph.node for name in node.output if name]
-    watched.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in known)
-    try:
-        session = onnxruntime.InferenceSession(
-            watched.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        asked = [info.name for info in session.get_outputs()]
-        results = session.run(asked, feeds)
-    except Exception as error:
-        reason = f"{_line(error)}; against='reference' uses the references of plugins"
-        raise ComparisonError(f"onnxruntime: {reason}") from error
-    pairs = zip(asked, results, strict=True)
-    return {name: array for name, array in pairs if isinstance(array, np.ndarray)}
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
 
 
 # --- comparison ---------------------------------------------------------------------------
@@ -279,7 +208,7 @@ def _compare(
             name = str(value.name)
             want = theirs.get(name)
             got = None if want is None or name not in ours else _as_declared(ours[name], want)
-            before = all(finite.get(str(v.name), True) for v in node.inputs if v is not None)
+            before = all(finite.get(str(v.name), True) for v in read_by(node))
             if got is None or want is None:
                 hidden.append(name)
                 finite[name] = before
@@ -316,82 +245,19 @@ def _as_declared(got: np.ndarray, want: np.ndarray) -> np.ndarray | None:
     return got.reshape(want.shape) if got.size == want.size else None
 
 
-def _smallest(
-    source: ir.Model, found: Bisection, arrays: Arrays, steps: pipeline.Pipeline
-) -> tuple[onnx.ModelProto, Arrays]:
-    """The smallest part that still shows the first difference, and its inputs.
-
-    It begins at values that agree: at the last of them, unless the difference needs kernels from
-    further up, as where errors add up or fusion is at fault.
-    """
+def _smallest(source: ir.Model, found: Bisection, arrays: Arrays, steps: pipeline.Pipeline) -> Part:
+    """The smallest part that still shows the first difference, and its inputs."""
     first = found.first
     assert first is not None
-    agreeing = [v.name for v in found.values[: found.values.index(first)] if v.agrees]
-    part = _part(source, first.name, agreeing, arrays)
-    if _shows(*part, first, arrays, steps):
-        return part
-    part = _part(source, first.name, [], arrays)
-    shown, hidden = 0, len(agreeing)
-    while hidden - shown > 1:
-        middle = (shown + hidden) // 2
-        smaller = _part(source, first.name, agreeing[:middle], arrays)
-        if _shows(*smaller, first, arrays, steps):
-            part, shown = smaller, middle
-        else:
-            hidden = middle
-    return part
+    before = found.values[: found.values.index(first)]
 
+    def shows(part: ir.Model, feeds: Arrays) -> bool:
+        """Whether ``part`` alone gets its result wrong."""
+        try:
+            result = by_us(load(ir.to_proto(part)), steps, feeds)[first.name]
+        except TvmExtError:
+            return False
+        return not distance(result, arrays[first.name]) <= first.bound
 
-def _shows(
-    part: onnx.ModelProto, feeds: Arrays, first: Value, arrays: Arrays, steps: pipeline.Pipeline
-) -> bool:
-    """Whether ``part`` alone gets its result wrong."""
-    try:
-        result = _compiled(load(part), steps, feeds)[first.name]
-    except TvmExtError:
-        return False
-    return not distance(result, arrays[first.name]) <= first.bound
-
-
-def _part(
-    source: ir.Model, name: str, agreeing: Sequence[str], arrays: Arrays
-) -> tuple[onnx.ModelProto, Arrays]:
-    """The model that computes ``name`` from values that agree, and what these are."""
-    proto = ir.to_proto(source)
-    starts = list(_starts(source, name, set(agreeing)))
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(_info(value, arrays[value]) for value in [*starts, name])
-    part = onnx.utils.Extractor(proto).extract_model(starts, [name])
-    return part, {value: arrays[value] for value in starts}
-
-
-def _save(part: onnx.ModelProto, feeds: Mapping[str, Any], path: Path) -> Path:
-    temporary = path.with_name(f"{path.name}.part")
-    try:
-        onnx.save(part, temporary)
-        np.savez(path.with_suffix(".npz"), **feeds)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputPathError(f"cannot write {path}: {error.strerror or error}") from error
-    return path
-
-
-def _starts(source: ir.Model, name: str, agreeing: set[str]) -> Iterator[str]:
-    """Graph inputs and values that agree from which ``name`` is computed, each once."""
-    producer = {str(v.name): node for node in source.graph for v in node.outputs}
-    pending, seen = [name], {name}
-    while pending:
-        for value in producer[pending.pop()].inputs:
-            if value is None or str(value.name) in seen or value.is_initializer():
-                continue
-            seen.add(str(value.name))
-            if str(value.name) in agreeing or str(value.name) not in producer:
-                yield str(value.name)
-            else:
-                pending.append(str(value.name))
-
-
-def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
-    dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_value_info(name, dtype, array.shape)
+    agreeing = [value.name for value in before if value.agrees]
+    return smallest(source, first.name, agreeing, arrays, shows)
