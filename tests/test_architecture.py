@@ -28,7 +28,7 @@ ALLOWED = {
         "provenance",
         "targets",
     },
-    "tvm_ext/emulator": {"build", "errors"},
+    "tvm_ext/emulator": {"build", "errors", "pipeline"},
     "tvm_ext/extend": {
         "build",
         "display",
@@ -38,6 +38,7 @@ ALLOWED = {
         "frontend",
         "passes",
         "pipeline",
+        "places",
         "schedules",
         "targets",
         "verify",

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import ExitStack
 
 import numpy as np
 import onnx
@@ -130,12 +131,12 @@ def test_own_steps_are_refused_and_interactive_plugins_not_kept(tmp_path, builds
     steps = pipeline.default(targets.resolve("llvm"))
     with pytest.raises(OptionError, match="steps of one's own"):
         convert_and_build(MODEL, steps=steps, cache=tmp_path)
-    extend.plugin.INTERACTIVE.steps.append("mine")
+    extend.plugin.INTERACTIVE.steps["mine"] = ExitStack()
     try:
         make(tmp_path)
         make(tmp_path)
     finally:
-        extend.plugin.INTERACTIVE.steps.remove("mine")
+        del extend.plugin.INTERACTIVE.steps["mine"]
     assert len(builds) == 2
     assert not list(tmp_path.iterdir())
 

@@ -97,7 +97,7 @@ def test_a_pass_of_each_kind_takes_its_place():
 
 def test_a_step_must_return_what_it_was_given():
     steps = pipeline.default(LLVM).insert("forgets", lambda module: None, after="FuseTIR")
-    with pytest.raises(BuildError, match="'forgets' of phase 'fuse' returned NoneType, not IRMod"):
+    with pytest.raises(BuildError, match=r"'forgets' of .* returned NoneType, not IRMod"):
         build(steps)
 
 
@@ -128,7 +128,9 @@ def test_the_passes_of_every_level_keep_the_answer(level):
 def test_the_first_pass_that_changes_the_answer_is_named(name, run, anchor):
     steps = pipeline.default(LLVM).insert(name, run, **anchor)
     assert not np.allclose(build(steps), WANT, rtol=1e-3)
-    with pytest.raises(BuildError, match=rf"step '{name}' of phase '\w+' moves output 'y' by"):
+    with pytest.raises(
+        BuildError, match=rf"'{name}' of phase '\w+' \(.*trace.py:\d+\) moves output 'y'"
+    ):
         build(steps, verify="each-pass", feeds=FEEDS)
 
 
@@ -205,7 +207,7 @@ def test_a_plugin_places_a_step_in_every_pipeline(load):
 
 def test_a_step_that_raises_is_named_with_its_file(load):
     load('phase="fuse"', "1 / 0")
-    with pytest.raises(BuildError, match=r"step 'mine', .*steps.py:3: ZeroDivisionError"):
+    with pytest.raises(BuildError, match=r"step 'mine' .*steps.py:5: ZeroDivisionError"):
         build()
 
 
@@ -234,7 +236,8 @@ def test_inspect_dumps_the_program_after_a_pass(file, capsys):
     text = capsys.readouterr().out
     assert "fused_" in text and "is_scheduled" not in text
     assert main(["inspect", file, *llvm, "--dump-after", "FuseTyre"]) == 2
-    assert "no pass 'FuseTyre'; there are inline-functions" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "no pass 'FuseTyre' (is 'FuseTIR' meant?); there are inline-functions" in error
 
 
 def test_inspect_times_the_passes(file, capsys):

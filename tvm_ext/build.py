@@ -21,11 +21,15 @@ from .keep import check_folder
 from .keep import keep as write_all
 from .kernel_facts import kernel_facts
 from .model import CompiledModel, TensorInfo
+from .places import raised_at
 from .progress import Advance, progress, silent
 from .provenance import Provenance
 from .verify import EachPass
 
 __all__ = ["ONE_BUILD", "convert_and_build", "import_model", "leave_out", "run_phase"]
+
+# What TVM raises.
+_RAISED = RuntimeError, ValueError, TypeError, AttributeError, LookupError
 
 Program = TypeVar("Program")  # an onnx_ir model, or a module
 
@@ -175,16 +179,22 @@ def leave_out(steps: pipeline.Pipeline, names: Sequence[str]) -> pipeline.Pipeli
 
 
 @contextmanager
-def _compiling(what: str) -> Iterator[None]:
-    """What TVM raises inside becomes a BuildError that names the place."""
+def _compiling(what: str, where: str = "") -> Iterator[None]:
+    """What is raised inside becomes a BuildError that names the place, and the line of ``where``.
+
+    TVM raises the built-in classes; code of a user's, which has a place, raises any.
+    """
     try:
         yield
     except TvmExtError:
         raise
-    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
+    except Exception as error:
+        if not where and not isinstance(error, _RAISED):
+            raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else repr(error)
-        raise BuildError(f"{what} failed: {type(error).__name__}: {reason}") from error
+        line = f", {raised_at(error, where)}" if where else ""
+        raise BuildError(f"{what} failed{line}: {type(error).__name__}: {reason}") from error
 
 
 def run_phase(
@@ -224,11 +234,8 @@ def import_model(
 
 
 def _run_step(step: pipeline.Step, value: Program) -> Program:
-    with _compiling(f"step {step.name!r} of phase {step.phase!r}"):
+    with _compiling(step.title, step.place):
         result = step.run(value)
     if not isinstance(result, type(value)):
-        raise BuildError(
-            f"step {step.name!r} of phase {step.phase!r} returned "
-            f"{type(result).__name__}, not {type(value).__name__}"
-        )
+        raise BuildError(f"{step} returned {type(result).__name__}, not {type(value).__name__}")
     return result

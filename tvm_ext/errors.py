@@ -21,9 +21,12 @@ __all__ = [
     "TargetError",
     "TvmExtError",
     "UnsupportedNode",
+    "unknown",
 ]
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 
 class TvmExtError(Exception):
@@ -106,3 +109,12 @@ class RemovedError(TvmExtError, AttributeError):
 
 class RemovedModuleError(TvmExtError, ImportError):
     """The same, met in an import."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The message about a name that is none of the known ones, with the one that may be meant."""
+    names = list(known)
+    folded = {each.casefold(): each for each in names}
+    close = get_close_matches(name.casefold(), folded, 1)
+    guess = f" (is {folded[close[0]]!r} meant?)" if close else ""
+    return f"no {what} {name!r}{guess}; there are {', '.join(names)}"

@@ -11,16 +11,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
+from types import FunctionType
 from typing import Any
 
 import onnx_ir as ir
 import tvm
-from tvm import IRModule, relax
+from tvm import IRModule, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from . import schedules
+from .deadline import Overrun, within
+from .errors import BuildError, unknown
 from .frontend import rewrites
 from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
@@ -31,12 +34,16 @@ from .passes.order_dims import order_dims
 from .passes.tiled_attention import TILED_ATTENTION
 from .passes.tiled_matmul import TILED_MATMUL
 from .passes.winograd import winograd
+from .places import caller, place
 
 __all__ = ["EXTENSIONS", "PHASES", "Pipeline", "Step", "default"]
 
 PHASES = ("import", "select", "fuse", "schedule")
 
 Rewrite = Callable[[Any], Any]
+
+#: How long a step of a user's may run: built-in ones take less than a tenth on large models.
+SECONDS = 60.0
 
 _FUSION_BOUND, _LONGEST_FUSION = "relax.FuseOps.max_depth", 64  # operators in one kernel
 
@@ -47,7 +54,7 @@ class Step:
 
     ``bound`` is how far it may move a float32 answer ``y``, as a part of ``1 + |y|``; answers of
     other types in proportion to their precision. ``compound``: it makes one kernel of several
-    operators, and may be left out.
+    operators, and may be left out. ``place``: file and line of a step that is a user's.
     """
 
     phase: str
@@ -55,6 +62,15 @@ class Step:
     run: Rewrite
     bound: float = 1e-4
     compound: bool = False
+    place: str = ""
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f"step {self.name!r} of phase {self.phase!r}"
+
+    def __str__(self) -> str:
+        return f"{self.title} ({self.place})" if self.place else self.title
 
 
 Watch = Callable[[Step, Any, float], None]
@@ -77,11 +93,18 @@ class Pipeline:
         after: str | None = None,
         phase: str | None = None,
         bound: float = 1e-4,
+        seconds: float | None = SECONDS,
+        where: str | None = None,
     ) -> Pipeline:
         """A pipeline with one more step: beside a named one and in its phase, or last in a phase.
 
-        ``run`` is a function or a pass of onnx_ir or TVM; or a schedule rule of dlight, which is
-        asked for every kernel that has no schedule yet; or a compound operator.
+        Args:
+            run: a function or a pass of onnx_ir or TVM; or a schedule rule of dlight, which is
+                asked for every kernel that has no schedule yet; or a compound operator.
+            bound: see :class:`Step`.
+            seconds: after which a step that still runs is stopped and named; None: never. What
+                stays in TVM's C++ is stopped when it comes back. Compounds have no limit.
+            where: file and line for errors; by default those of the function, or of this call.
 
         Raises:
             ValueError: not one of ``before``, ``after`` and ``phase`` is given, it is unknown, or
@@ -93,13 +116,18 @@ class Pipeline:
             raise ValueError(f"a step named {name!r} is there already")
         if phase is not None:
             if phase not in PHASES:
-                raise ValueError(f"no phase {phase!r}; there are {list(PHASES)}")
+                raise ValueError(unknown("phase", phase, PHASES))
             at = sum(PHASES.index(step.phase) <= PHASES.index(phase) for step in self.steps)
         else:
             at = self._index(before or after)
             phase = self.steps[at].phase
             at += after is not None
-        step = Step(phase, name, _adapted(run, self.target), bound, isinstance(run, Compound))
+        compound = isinstance(run, Compound)
+        if where is None:
+            where = place(run.__code__) if isinstance(run, FunctionType) else caller()
+        step = Step(phase, name, _adapted(run, self.target), bound, compound, where)
+        if seconds is not None and not compound:
+            step = replace(step, run=_limited(step, seconds))
         return replace(self, steps=(*self.steps[:at], step, *self.steps[at:]))
 
     def without(self, name: str) -> Pipeline:
@@ -118,7 +146,8 @@ class Pipeline:
             def run(value: Any) -> Any:
                 start = time.perf_counter()
                 result = step.run(value)
-                watch(step, result, time.perf_counter() - start)
+                if isinstance(result, type(value)):  # else the build says so
+                    watch(step, result, time.perf_counter() - start)
                 return result
 
             return replace(step, run=run)
@@ -133,7 +162,7 @@ class Pipeline:
         for index, step in enumerate(self.steps):
             if step.name == name:
                 return index
-        raise ValueError(f"no step {name!r}; there are {[step.name for step in self.steps]}")
+        raise ValueError(unknown("step", str(name), [step.name for step in self.steps]))
 
     def __str__(self) -> str:
         return "\n".join(
@@ -141,20 +170,57 @@ class Pipeline:
         )
 
 
+def _limited(step: Step, seconds: float) -> Rewrite:
+    """What ``step`` runs, ended with an error that names it when the time is over."""
+    file = str(step.place).rpartition(":")[0]
+
+    def run(value: Any) -> Any:
+        try:
+            return within(seconds, lambda: step.run(value), file)
+        except Overrun as overrun:
+            raise BuildError(
+                f"{step} is {overrun}: does it loop? seconds=... gives it more time"
+            ) from overrun
+
+    return run
+
+
 def _adapted(run: Rewrite | dl.base.ScheduleRule | Compound, target: Target) -> Rewrite:
     """What a user gives for a step, as a function of the model or module."""
     if isinstance(run, Compound):
         return run.on(target)
     if isinstance(run, dl.base.ScheduleRule):
-
-        def schedule(module: IRModule) -> IRModule:
-            with target:
-                return dl.ApplyDefaultSchedule(run)(module)
-
-        return schedule
+        return lambda module: _scheduled(module, run, target)
     if isinstance(run, ir.passes.PassBase):
         return lambda model: run(model).model
     return run
+
+
+class _Kept(dl.base.ScheduleRule):
+    """A rule whose error is kept: TVM makes a RuntimeError of whatever class crosses its C++."""
+
+    def __init__(self, rule: dl.base.ScheduleRule):
+        self.rule = rule
+        self.error: BaseException | None = None
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Any:
+        try:
+            return self.rule.apply(func, target, tunable)
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+def _scheduled(module: IRModule, rule: dl.base.ScheduleRule, target: Target) -> IRModule:
+    """``module``, whose kernels that have no schedule were offered to ``rule``."""
+    kept = _Kept(rule)
+    try:
+        with target:
+            return dl.ApplyDefaultSchedule(kept)(module)
+    except Exception:
+        if kept.error is None:
+            raise
+        raise kept.error from None
 
 
 def _fuse_ops(module: IRModule) -> IRModule:

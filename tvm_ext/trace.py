@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from .build import convert_and_build
 from .display import Shown, table
-from .errors import OptionError
+from .errors import OptionError, unknown
 from .pipeline import Pipeline, Step
 
 __all__ = ["PassTime", "PassTimes", "dump_after", "time_passes"]
@@ -65,7 +65,7 @@ def dump_after(model: object, steps: Pipeline, name: str, shapes: Shapes | None 
     """
     known = [step.name for step in steps.steps]
     if name not in known:
-        raise OptionError(f"no pass {name!r}; there are {', '.join(known)}")
+        raise OptionError(unknown("pass", name, known))
     found: list[str] = []
 
     def watch(step: Step, result: Any, _seconds: float) -> None:

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import IRModule, relax
 
 from . import pipeline, targets
-from .errors import BuildError, ConversionError, InputError, TvmExtError
+from .errors import BuildError, ConversionError, InputError
 from .executors.choice import build_executor
 from .frontend import Conversion, convert, specialise
 from .inputs import random_inputs
@@ -59,22 +59,23 @@ class EachPass:
         if (self._on_gpu and step.phase == "schedule") or not self._changed(result):
             return
         before = self._answer
-        what = f"step {step.name!r} of phase {step.phase!r}"
         try:
             answer = self._of_model(result) if step.phase == "import" else self._run(result)
-        except (TvmExtError, RuntimeError, ValueError, TypeError) as error:
+        except Exception as error:
             reason = str(error).strip().split("\n")[0]
-            raise BuildError(f"after {what} the program does not run: {reason}") from error
+            raise BuildError(f"after {step} the program does not run: {reason}") from error
         if before is not None and answer is None:
-            raise BuildError(f"after {what} the model cannot be converted")
+            raise BuildError(f"after {step} the model cannot be converted")
         self._answer = answer
         if before is None or answer is None:
             return
+        if [(a.dtype, a.shape) for a in answer] != [(a.dtype, a.shape) for a in before]:
+            raise BuildError(f"{step} makes {_types(answer)} of the outputs {_types(before)}")
         for name, got, want in zip(self._names, answer, before, strict=True):
             moved, bound = distance(got, want), step.bound * coarseness(got.dtype)
             if not moved <= bound:
                 raise BuildError(
-                    f"{what} moves output {name!r} by {moved:.3g} of 1 + |y|, "
+                    f"{step} moves output {name!r} by {moved:.3g} of 1 + |y|, "
                     f"its bound is {bound:.3g}"
                 )
 
@@ -116,10 +117,15 @@ def _snapshot(program: ir.Model | IRModule) -> bytes | IRModule:
     return ir.to_proto(program).SerializeToString(deterministic=True)
 
 
+def _types(arrays: Sequence[np.ndarray]) -> str:
+    return ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays) or "nothing"
+
+
 def finish(module: IRModule) -> IRModule:
     """``module``, from wherever it is in the pipeline, with every kernel scheduled safely."""
     rest = pipeline.default(targets.host_target(), 0)
-    rest = rest.insert("FuseTIR", relax.transform.FuseTIR(), after="LegalizeOps")
+    fuse = relax.transform.FuseTIR()
+    rest = rest.insert("FuseTIR", fuse, after="LegalizeOps", seconds=None, where="")
     for phase in pipeline.PHASES[1:]:
         for step in rest.phase(phase):
             module = step.run(module)

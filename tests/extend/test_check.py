@@ -68,6 +68,30 @@ def test_the_example_is_one_short_file_that_passes(one_size):
             "    return x > 0\n",
             "output 0 is float32, by the reference bool",
         ),
+        ("x(*i) *", "x(*i).astype('float64') *", r"output 0 is float64, by the reference float32"),
+        (
+            "x(*i) * te.const(factor, x.dtype)",
+            "x(*i).astype('int32')",
+            "output 0 is int32, by the reference float32",
+        ),
+        (
+            "te.compute(x.shape, lambda *i: x(*i)",
+            "te.compute((1, *x.shape), lambda _, *i: x(*i)",
+            r"output 0 has shape \(1, 3, 5\), by the reference \(3, 5\)",
+        ),
+        ("    return bb.emit_te", "    bb.emit_te", "the converter returned NoneType"),
+        (
+            "    return bb.emit_te(",
+            "    return x, bb.emit_te(",
+            r"twice.py:\d+: the converter returned 2 outputs, the schema has 1",
+        ),
+        (
+            "    return bb.emit_te",
+            "    raise SystemExit(3)\n    return bb.emit_te",
+            r"twice.py:\d+: SystemExit",
+        ),
+        ("x(*i) *", "x(*i, 7) *", r"twice.py:\d+: ValueError: .*provide 2 index"),
+        ('twice.shapes("x[n, c]")', "twice.samples(lambda random: [3])", "yields int, no extend"),
         ("    return factor * x\n", "    return x, x\n", "2 outputs, the schema has 1"),
         ("    return factor * x\n", "    return 1 // 0\n", r"twice.py:\d+: ZeroDivisionError"),
         ("def _(x, *, factor=2.0)", "def _(x, *, factor=1.0)", "the reference takes"),
@@ -88,6 +112,134 @@ def test_a_wrong_operator_is_found(plugin, one_size, monkeypatch, right, wrong, 
     report = extend.check(plugin(TWICE.replace(right, wrong)))
     assert not report.passed
     assert any(re.search(message, finding.detail) for finding in report.failures), report
+
+
+SCHEMA = """
+from onnx import defs, helper
+
+port = defs.OpSchema.FormalParameter
+SCHEMA = defs.OpSchema(
+    "Twice",
+    "com.acme",
+    1,
+    inputs=[port("x", "T")],
+    outputs=[port("y", "T")],
+    type_constraints=[("T", ["tensor(float)"], "")],
+    attributes=[defs.OpSchema.Attribute("factor", helper.make_attribute("factor", 2.0))],
+)
+
+
+def inferred(context):
+    context.set_output_type(0, context.get_input_type(0))
+
+
+SCHEMA.set_type_and_shape_inference_function(inferred)
+""" + TWICE.replace('domain="com.acme"', 'domain="com.acme", schema=SCHEMA')
+
+
+@pytest.mark.parametrize(
+    "right, wrong, message",
+    [
+        ("SCHEMA", "SCHEMA", None),
+        ('"factor", 2.0', '"factor", 3.0', "factor defaults to 2.0, in the schema to 3.0"),
+        (
+            'Attribute("factor"',
+            'Attribute("scale"',
+            r"only one .* attributes \['factor', 'scale'\]",
+        ),
+        ('[port("x", "T")]', '[port("x", "T"), port("z", "T")]', "1 inputs, the schema has 2"),
+        ('[port("y", "T")]', '[port("y", "T"), port("z", "T")]', "the schema.s inference gives none"),
+        ("tensor(float)", "tensor(int32)", r"input 0 is tensor\(float\), by the schema one of"),
+        ("context.get_input_type(0))", "helper.make_tensor_type_proto(1, [7]))", r"declared \[7\]"),
+        (
+            "    context.set",
+            "    1 / 0\n    context.set",
+            r"not known: .*twice.py:\d+: ZeroDivision",
+        ),
+        ("    context.set", "    return\n    context.set", "the schema's inference gives none"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_found(plugin, one_size, monkeypatch, right, wrong, message):
+    monkeypatch.setattr("tvm_ext.extend.contract.NO_COMPILER", "left out here")
+    assert right in SCHEMA
+    report = extend.check(plugin(SCHEMA.replace(right, wrong)))
+    assert report.passed == (message is None), report
+    found = [finding.detail for finding in report.failures]
+    assert message is None or any(re.search(message, detail) for detail in found), report
+
+
+TRIPLE = (
+    TWICE
+    + """
+from tvm.s_tir import Schedule
+from tvm.s_tir import dlight as dl
+
+
+@twice.schedule("{kind}")
+class Triple(dl.base.ScheduleRule):
+    def apply(self, func, target, _):
+        x = te.placeholder((3, 5), "float32")
+        y = te.compute(x.shape, lambda *i: x(*i) * te.const(3, "float32"), "triple")
+        sch = Schedule(te.create_prim_func([x, y]))
+        rows, columns = sch.get_loops(sch.get_sblock("triple"))
+        sch.{first}
+        return sch
+"""
+)
+
+
+@pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
+@pytest.mark.parametrize(
+    "kind, first, check, message",
+    [
+        ("llvm", "parallel(rows)", "llvm, all levels", r"opt level 2: output 0 is off by"),
+        ("cuda", "bind(rows, 'blockIdx.x')", "cuda on the CPU", "opt level 3: output 0 is off by"),
+        ("cuda", "unroll(columns)", "cuda on the CPU", "a block runs outside of all threads"),
+    ],
+)
+def test_a_schedule_that_is_wrong_is_named(
+    plugin, one_size, monkeypatch, kind, first, check, message
+):
+    if kind == "llvm":
+        monkeypatch.setattr("tvm_ext.extend.contract.NO_COMPILER", "left out here")
+    text = TRIPLE.replace("{kind}", kind).replace("{first}", first)
+    report = extend.check(plugin(text.replace('x[n, c]")', 'x[3, 5]")')))
+    details = [finding.detail for finding in report.failures if finding.check == check]
+    assert len(details) == 1, report
+    assert re.match(rf".*schedule .*twice.py:\d+: .*{message}", details[0])
+
+
+BOTH = """\
+from tvm import te
+
+from tvm_ext.extend import operator
+
+
+@operator("Both", domain="com.acme", outputs=2)
+def both(bb, x, y=None):
+    def compute(x, *y):
+        low = te.compute(x.shape, lambda *i: x(*i) + (y[0](*i) if y else x(*i)), "low")
+        return low, te.compute(x.shape, lambda *i: x(*i) > x(*i[:-1], 0), "high")
+
+    return bb.emit_te(compute, *(t for t in (x, y) if t is not None))
+
+
+@both.reference
+def _(x, y=None):
+    return x + (x if y is None else y), x > x[..., :1]
+
+
+both.shapes("x[n, 2 * c], y[n, 2 * c]")
+both.shapes("x[n, c]", dtypes=["uint8"])
+"""
+
+
+def test_several_outputs_and_an_optional_input(plugin, one_size, monkeypatch):
+    monkeypatch.setattr("tvm_ext.extend.contract.NO_COMPILER", "left out here")
+    report = extend.check(plugin(BOTH, "both.py"))
+    assert report.passed, report
+    assert "float32[3, 10] float32[3, 10]" in {finding.case for finding in report.findings}
+    assert sum(finding.check == "fused" for finding in report.findings) == 2
 
 
 SCHEDULED = (

@@ -59,8 +59,12 @@ def test_loading_twice_is_loading_once(plugin):
 
 def test_a_changed_file_is_not_what_is_loaded(plugin):
     plugin()
-    with pytest.raises(PluginError, match=r"twice.py has changed .* unload"):
+    with pytest.raises(PluginError, match=r"twice.py has changed .*unload") as caught:
         plugin(TWICE + "\n")
+    extend.unload(str(caught.value).split()[0])
+    plugin(TWICE + "\n")
+    with pytest.raises(PluginError, match="no_such is not loaded"):
+        extend.unload("no_such")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from tvm.tirx.analysis import undefined_vars
 
 from ..build import convert_and_build
 from ..errors import BuildError
+from ..pipeline import Pipeline
 
 __all__ = ["NO_COMPILER", "emulated", "run"]
 
@@ -54,19 +55,20 @@ def run(
     *,
     opt_level: int = 3,
     target: object = "cuda",
+    steps: Pipeline | None = None,
     reverse: bool = False,
 ) -> list[np.ndarray]:
     """Build ``model`` for cuda and run it on the CPU; the outputs in order.
 
-    ``folder`` takes the compiled kernels. ``model``, ``opt_level`` and ``target`` are those of
-    :func:`tvm_ext.convert_and_build`, ``reverse`` that of :func:`emulated`.
+    ``folder`` takes the compiled kernels. ``model``, ``opt_level``, ``target`` and ``steps`` are
+    those of :func:`tvm_ext.convert_and_build`, ``reverse`` that of :func:`emulated`.
 
     Raises:
         BuildError: g++ does not accept a kernel.
         TvmExtError: whatever ``convert_and_build`` raises.
     """
     with emulated(folder, reverse=reverse):
-        compiled = convert_and_build(model, target, opt_level=opt_level)
+        compiled = convert_and_build(model, target, opt_level=opt_level, steps=steps)
         compiled._executor.device = tvm.cpu()
         return compiled.run(None, feeds)
 

@@ -27,7 +27,7 @@ def reason_of(error: Exception) -> str:
     """The first line of what went wrong; TVM's go on for pages."""
     text = error.nodes[0].reason if isinstance(error, ConversionError) else str(error)
     named = text if isinstance(error, TvmExtError | Breach) else f"{type(error).__name__}: {text}"
-    return shorten(named.strip().split("\n")[0], 200)
+    return shorten(named.strip().split("\n")[0], 300)
 
 
 class Guard:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from ..export import export
 from ..export.check import run_example
 from .checking import Breach, Guard, checked_distance, reason_of
 from .compound_contract import compound_findings
-from .models import expected, feeds_of, fused_model, node_model
+from .models import element_types, expected, feeds_of, fused_model, node_model
 from .operator import Operator
 from .plugin import Plugin
 from .report import Finding, Report
@@ -83,7 +85,11 @@ def _findings(operator: Operator) -> Iterator[Finding]:
 def _samples(operator: Operator) -> list[Sample]:
     random = np.random.default_rng(_SEED)
     samples = [s for family in operator.families for s in family.samples(random)]
-    return samples + [s for generator in operator.generators for s in generator(random)]
+    samples += [s for generator in operator.generators for s in generator(random)]
+    for sample in samples:
+        if not isinstance(sample, Sample):
+            raise Breach(f"@samples yields {type(sample).__name__}, no extend.Sample")
+    return samples
 
 
 # --- the checks ----------------------------------------------------------------------------
@@ -91,7 +97,7 @@ def _samples(operator: Operator) -> list[Sample]:
 
 def _declaration(operator: Operator) -> Iterator[Finding]:
     """The converter's signature is the schema; the reference's is the converter's."""
-    with Guard("signature", "converter against schema") as guard:
+    with Guard("signature", f"{operator.place} against schema") as guard:
         _agree_with_schema(operator)
     yield guard.finding
     if operator.numpy is None or not (operator.families or operator.generators):
@@ -159,22 +165,68 @@ def _values(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
 def _build_and_run(
     operator: Operator, model: onnx.ModelProto, sample: Sample, level: int, *, fused: bool = False
 ) -> float:
-    """The error of an llvm build; what goes wrong only with the plugin's schedule is blamed on it.
+    """The error of an llvm build; see :func:`_blaming`."""
+    feeds, wanted = feeds_of(sample), expected(operator, sample, fused=fused)
+
+    def distance(steps: pipeline.Pipeline) -> float:
+        answer = convert_and_build(model, steps=steps).run(None, feeds)
+        if not fused:
+            _check_types(operator, sample, answer)
+        return checked_distance(answer, wanted)
+
+    return _blaming(operator, "llvm", level, distance)
+
+
+def _check_types(operator: Operator, sample: Sample, answer: Sequence[np.ndarray]) -> None:
+    """The element types of ``answer`` are those that the reference and the schema tell.
 
     Raises:
-        Breach: the answer is wrong, or the build fails; with the opt level.
+        Breach: one is not.
     """
-    feeds, wanted = feeds_of(sample), expected(operator, sample, fused=fused)
-    steps = pipeline.default(targets.resolve("llvm"), level)
+    for k, types in enumerate(element_types(operator, sample)):
+        if types and answer[k].dtype.name not in types:
+            told = " or ".join(sorted(types))
+            raise Breach(f"output {k} is {answer[k].dtype}, by the reference {told}")
+    bound: dict[str, str] = {}
+    for what, formal, array in _formals(operator, sample, answer):
+        name = onnx.TensorProto.DataType.Name(helper.np_dtype_to_tensor_dtype(array.dtype))
+        given = f"tensor({name.lower()})"
+        if formal.types and given not in formal.types:
+            raise Breach(f"{what} is {given}, by the schema one of {sorted(formal.types)}")
+        if bound.setdefault(formal.type_str, given) != given and formal.is_homogeneous:
+            raise Breach(f"{what} is {given}, by the schema as another {bound[formal.type_str]}")
+
+
+def _formals(
+    operator: Operator, sample: Sample, answer: Sequence[np.ndarray]
+) -> Iterator[tuple[str, defs.OpSchema.FormalParameter, np.ndarray]]:
+    """What the schema says of each array."""
+    for what, formals, arrays in (
+        ("input", operator.schema.inputs, sample.inputs),
+        ("output", operator.schema.outputs, answer),
+    ):
+        for k, array in enumerate(arrays):
+            if array is not None:
+                yield f"{what} {k}", formals[min(k, len(formals) - 1)], array
+
+
+def _blaming(
+    operator: Operator, kind: str, level: int, distance: Callable[[pipeline.Pipeline], float]
+) -> float:
+    """``distance`` of a build by the default pipeline, or whose fault it is that there is none.
+
+    Raises:
+        Breach: with the opt level, and with the plugin's schedule if without it all is well.
+    """
+    steps = pipeline.default(targets.resolve(kind), level)
     try:
-        return checked_distance(convert_and_build(model, steps=steps).run(None, feeds), wanted)
+        return distance(steps)
     except (TvmExtError, Breach) as error:
-        rule = operator.rules.get("llvm")
-        blamed = ""
+        rule, blamed = operator.rules.get(kind), ""
         if rule is not None and any(step.name == rule.name for step in steps.steps):
-            generic = convert_and_build(model, steps=steps.without(rule.name))
-            checked_distance(generic.run(None, feeds), wanted)
-            blamed = f"schedule {rule.place}: "
+            with suppress(TvmExtError, Breach):
+                distance(steps.without(rule.name))
+                blamed = f"schedule {rule.place}: " if rule.place not in str(error) else ""
         raise Breach(f"{blamed}opt level {level}: {reason_of(error)}") from error
 
 
@@ -190,12 +242,12 @@ def _dynamic(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
 def _fusion(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
     """Between a producer and a consumer."""
     for sample in samples[:2]:
-        model = fused_model(operator, sample)
-        if model is None:
+        if sample.inputs[0] is None:
             continue
         for rule in operator.rules.values():
             rule.declined.clear()
-        with Guard("fused", f"Abs(op(Neg)) {sample}") as guard:
+        with Guard("fused", f"between two others {sample}") as guard:
+            model = fused_model(operator, sample)
             guard.note(error=_build_and_run(operator, model, sample, 3, fused=True))
             declined = [reason for rule in operator.rules.values() for reason in rule.declined]
             if declined:
@@ -211,11 +263,19 @@ def _cuda(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory(prefix="tvm_ext_check_") as folder:
         for sample in samples:
             with Guard("cuda on the CPU", sample) as guard:
-                model, feeds = node_model(operator, sample), feeds_of(sample)
-                wanted = expected(operator, sample)
-                answers = [run(model, feeds, folder, opt_level=level) for level in (0, 3)]
-                guard.note(error=max(checked_distance(answer, wanted) for answer in answers))
+                distance = partial(_cuda_distance, operator, sample, folder)
+                errors = [_blaming(operator, "cuda", level, distance) for level in (0, 3)]
+                guard.note(error=max(errors))
             yield guard.finding
+
+
+def _cuda_distance(
+    operator: Operator, sample: Sample, folder: str, steps: pipeline.Pipeline
+) -> float:
+    reverse = steps.opt_level > 0  # in which threads take turns
+    model, feeds = node_model(operator, sample), feeds_of(sample)
+    answer = run(model, feeds, folder, steps=steps, reverse=reverse)
+    return checked_distance(answer, expected(operator, sample))
 
 
 def _export(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
@@ -231,9 +291,9 @@ def _export(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
 def _schedules(operator: Operator, samples: list[Sample]) -> Iterator[Finding]:
     """Each schedule takes its kernel, and its speed is that of the built-in rules or better."""
     largest = max(samples, key=lambda s: sum(a.size for a in s.inputs if a is not None))
-    model, feeds = node_model(operator, largest), feeds_of(largest)
     for kind, rule in operator.rules.items():
         with Guard(f"{kind} schedule", f"{rule.place} {largest}") as guard:
+            model, feeds = node_model(operator, largest), feeds_of(largest)
             rule.declined.clear()
             with_rule = pipeline.default(targets.resolve(kind))
             if kind == "cuda":

@@ -16,8 +16,8 @@ from tvm.target import Target
 from ..errors import BuildError
 from ..passes.compound import COMPOSITE
 from ..pipeline import Pipeline
+from ..places import place, raised_at
 from ..schedules.cuda.checked import flaw
-from .plugin import place
 
 __all__ = ["MARK", "OperatorRule", "insert_rule", "mark_kernels"]
 
@@ -67,7 +67,7 @@ class OperatorRule(dl.base.ScheduleRule):
             _log.info("%s declines: %s", self.place, self.declined[-1])
             return None
         except Exception as error:
-            raise self._failure(f"{type(error).__name__}: {error}") from error
+            raise self._failure(f"{type(error).__name__}: {error}", error) from error
         if schedule is not None and self.kind == "cuda":
             reason = flaw(schedule.mod["main"], target)
             if reason is not None:
@@ -81,8 +81,9 @@ class OperatorRule(dl.base.ScheduleRule):
         self.rule(schedule, target)
         return schedule
 
-    def _failure(self, reason: str) -> BuildError:
-        return BuildError(f"the {self.kind} schedule of {self.operator}, {self.place}: {reason}")
+    def _failure(self, reason: str, error: Exception | None = None) -> BuildError:
+        where = self.place if error is None else raised_at(error, self.place)
+        return BuildError(f"the {self.kind} schedule of {self.operator}, {where}: {reason}")
 
 
 def insert_rule(steps: Pipeline, rule: OperatorRule) -> Pipeline:
@@ -90,8 +91,10 @@ def insert_rule(steps: Pipeline, rule: OperatorRule) -> Pipeline:
     if rule.kind != steps.target.kind.name or steps.opt_level < LEVEL:
         return steps
     if not any(step.name == mark_kernels.info.name for step in steps.steps):
-        steps = steps.insert(mark_kernels.info.name, mark_kernels, after="LegalizeOps")
-    return steps.insert(rule.name, rule, before="ScheduleKernels")
+        steps = steps.insert(
+            mark_kernels.info.name, mark_kernels, after="LegalizeOps", seconds=None, where=""
+        )
+    return steps.insert(rule.name, rule, before="ScheduleKernels", where=rule.place)
 
 
 @tvm.transform.module_pass(opt_level=0, name="MarkOperatorKernels")

@@ -11,13 +11,16 @@ from onnx import helper
 from onnx.reference.op_run import OpRun
 
 from ..errors import PluginError
-from .plugin import INTERACTIVE, PLUGINS, place
+from ..places import place, raised_at
+from .plugin import INTERACTIVE, PLUGINS
 from .samples import Sample, array_of
+from .schema import refusals
 
 if TYPE_CHECKING:
     from .operator import Operator
 
 __all__ = [
+    "element_types",
     "expected",
     "feeds_of",
     "fused_model",
@@ -72,25 +75,41 @@ def feeds_of(sample: Sample) -> dict[str, np.ndarray]:
 
 
 def node_model(operator: Operator, sample: Sample, *, symbolic: bool = False) -> onnx.ModelProto:
-    """The model of one node, for the shapes of ``sample`` or for any of its family."""
+    """The model of one node, for the shapes of ``sample`` or for any of its family.
+
+    Raises:
+        PluginError: the types of its outputs cannot be inferred.
+    """
     names = [f"x{k}" if array is not None else "" for k, array in enumerate(sample.inputs)]
     results = [f"y{k}" for k in range(_outputs(operator))]
     node = _node(operator, names, results, sample)
     return _model(operator, [node], _inputs(sample, symbolic), results)
 
 
-def fused_model(operator: Operator, sample: Sample) -> onnx.ModelProto | None:
-    """``Abs(operator(Neg(x0), ...))``, which fusion may make one kernel; None: x0 is no float."""
-    if sample.inputs[0] is None or sample.inputs[0].dtype.kind in "biu":
-        return None
+def fused_model(operator: Operator, sample: Sample) -> onnx.ModelProto:
+    """``Abs(operator(Neg(x0), ...))``, which fusion may make one kernel.
+
+    Not takes the place of Neg or Abs on bools, Abs that of Neg on unsigned integers.
+    """
+    alone = node_model(operator, sample).graph.output
+    kind = helper.tensor_dtype_to_np_dtype(alone[0].type.tensor_type.elem_type).kind
     names = [f"x{k}" if array is not None else "" for k, array in enumerate(sample.inputs)]
     results = [f"y{k}" for k in range(_outputs(operator))]
     nodes = [
-        helper.make_node("Neg", ["x0"], ["negated"], "producer"),
-        _node(operator, ["negated", *names[1:]], ["inner", *results[1:]], sample),
-        helper.make_node("Abs", ["inner"], ["y0"], "consumer"),
+        helper.make_node(_producer(sample)[0], ["x0"], ["produced"], "producer"),
+        _node(operator, ["produced", *names[1:]], ["inner", *results[1:]], sample),
+        helper.make_node("Not" if kind == "b" else "Abs", ["inner"], ["y0"], "consumer"),
     ]
     return _model(operator, nodes, _inputs(sample, False), results)
+
+
+def _producer(sample: Sample) -> tuple[str, Callable[[np.ndarray], np.ndarray]]:
+    """An operator for the first input, which is there, and what it means."""
+    assert sample.inputs[0] is not None
+    kind = sample.inputs[0].dtype.kind
+    if kind == "b":
+        return "Not", np.logical_not
+    return ("Abs", np.abs) if kind == "u" else ("Neg", np.negative)
 
 
 def expected(operator: Operator, sample: Sample, *, fused: bool = False) -> list[np.ndarray]:
@@ -99,19 +118,48 @@ def expected(operator: Operator, sample: Sample, *, fused: bool = False) -> list
     Raises:
         PluginError: it raises, or gives another number of outputs than the schema.
     """
-    assert operator.numpy is not None  # asked for by the contract first
     inputs = [_wide(array) for array in sample.inputs]
     if fused and inputs[0] is not None:
-        inputs[0] = -inputs[0]
+        inputs[0] = _producer(sample)[1](inputs[0])
+    arrays = _referred(operator, inputs, sample)
+    if not fused:
+        return arrays
+    consumed = np.logical_not(arrays[0]) if arrays[0].dtype.kind == "b" else np.abs(arrays[0])
+    return [consumed, *arrays[1:]]
+
+
+def element_types(operator: Operator, sample: Sample) -> list[set[str]]:
+    """The types that each output may have; empty where the reference does not tell.
+
+    An integer, a bool, or a float that is not float64 is what the reference says. A float64 may
+    be what it was given: then it is that of a float input, or of the reference on the sample's own
+    types.
+    """
+    floats = {x.dtype.name for x in sample.inputs if x is not None and x.dtype.kind not in "biu"}
+    told = [array.dtype.name for array in expected(operator, sample)]
+    if "float64" not in told:
+        return [{name} for name in told]
+    own = [array.dtype.name for array in _referred(operator, sample.inputs, sample)]
+    return [
+        {name} if name != "float64" else floats and {*floats, another}
+        for name, another in zip(told, own, strict=True)
+    ]
+
+
+def _referred(
+    operator: Operator, inputs: Sequence[np.ndarray | None], sample: Sample
+) -> list[np.ndarray]:
+    assert operator.numpy is not None  # asked for by the contract first
     at = place(operator.numpy.__code__)
     try:
         results = operator.numpy(*inputs, **sample.attributes)
     except Exception as error:
-        raise PluginError(f"{at}: {type(error).__name__}: {error}") from error
+        where = raised_at(error, at)
+        raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
     arrays = [np.asarray(r) for r in (results if isinstance(results, tuple | list) else [results])]
     if len(arrays) != _outputs(operator):
         raise PluginError(f"{at}: {len(arrays)} outputs, the schema has {_outputs(operator)}")
-    return [np.abs(arrays[0]), *arrays[1:]] if fused else arrays
+    return arrays
 
 
 def reference_operators() -> list[type[OpRun]]:
@@ -182,4 +230,9 @@ def _model(
     )
     versions = {"": onnx.defs.onnx_opset_version(), operator.domain: max(operator.versions)}
     imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
-    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports))
+    with refusals() as reasons:
+        model = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports))
+    if any(not info.type.tensor_type.elem_type for info in model.graph.output):
+        reason = reasons[0] if reasons else "the schema's inference gives none"
+        raise PluginError(f"the types of the outputs are not known: {reason}")
+    return model

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import wraps
+from types import FunctionType
 
 import numpy as np
 from onnx import defs
@@ -30,8 +31,11 @@ from tvm.s_tir import dlight as dl
 from .. import pipeline
 from ..errors import PluginError
 from ..frontend import TABLE, converter
+from ..places import place
+from .converting import converted
+from .declared import check_converter, check_kind, check_parameters
 from .kernels import MARK, OperatorRule, insert_rule
-from .plugin import INTERACTIVE, PLUGINS, current, place, restore
+from .plugin import INTERACTIVE, PLUGINS, current, restore
 from .samples import Family, Sample
 from .schema import derive_schema, register_schema
 
@@ -88,8 +92,14 @@ class Operator:
     def reference(self, function: Callable[..., object]) -> Callable[..., object]:
         """Decorate what the operator means, in numpy: the signature is the converter's, less bb.
 
-        It is given floats widened to float64, so it need not care for precision.
+        It is given floats widened to float64, so it need not care for precision; integers and
+        bools it returns in the very type that the operator gives.
+
+        Raises:
+            PluginError: it is no function.
         """
+        if not isinstance(function, FunctionType):
+            raise PluginError(f"the reference of {self} is {function!r}, no function")
         self.numpy = function
         return function
 
@@ -98,12 +108,13 @@ class Operator:
     ) -> None:
         """Declare a family of samples: ``"x[n, c], index: int64[n]"``.
 
-        Dims are numbers, names, or expressions of names seen before (``2 * c``). Sizes are drawn
-        to hurt: 1, odd, prime; every named dim is also left symbolic. Inputs without a dtype run
-        through ``dtypes``. Each attribute runs through its list.
+        Dims are numbers, names, or arithmetic on names (``2 * c``). Sizes are drawn to hurt: 1,
+        odd, prime; every named dim is also left symbolic. Inputs without a dtype run through
+        ``dtypes``. Each attribute runs through its list; an input left out at the end is absent.
 
         Raises:
-            PluginError: the text cannot be read, or names no input of the operator.
+            PluginError: the text cannot be read, or names no input of the operator; a dtype or
+                an attribute's list is none.
         """
         self.families.append(Family.parse(self, text, tuple(dtypes), attributes))
 
@@ -124,13 +135,18 @@ class Operator:
         them. It leaves a kernel to the next rule by ``raise NotImplementedError("reason")``.
 
         Raises:
-            PluginError: the kind has one already.
+            PluginError: the kind is unknown or has one already, or the rule is none.
         """
+        what = f"the schedule of {self}"
+        check_kind(kind, what)
 
         def attach(rule: object) -> object:
             if kind in self.rules:
                 raise PluginError(f"{self} has a schedule for {kind} already")
-            own = OperatorRule(str(self), kind, _instance(rule))
+            made = _instance(rule)
+            if not isinstance(made, dl.base.ScheduleRule):
+                check_parameters(made, ("the schedule", "the target"), what)
+            own = OperatorRule(str(self), kind, made)
             self.rules[kind] = own
             pipeline.EXTENSIONS.append(lambda steps: insert_rule(steps, own))
             self.undo.callback(pipeline.EXTENSIONS.remove, pipeline.EXTENSIONS[-1])
@@ -159,23 +175,32 @@ def operator(
         override: take the place of a built-in converter.
 
     Raises:
-        PluginError: the version is taken, by the package or by another plugin, or no schema can
-            be derived.
+        PluginError: the version is taken, by the package or by another plugin; the converter,
+            or the schema, is none or another's; no schema can be derived.
     """
     versions = since or (1,)
+    what = f"operator {op_type!r}"
+    if not isinstance(op_type, str) or not op_type.isidentifier() or not isinstance(domain, str):
+        raise PluginError(f"{what} of domain {domain!r}: an operator's name is a word")
+    if not all(isinstance(version, int) and version > 0 for version in versions) or outputs < 1:
+        raise PluginError(f"{what}: versions are {versions}, outputs {outputs}; needs 1 or more")
 
     def declare(function: Callable[..., object]) -> Operator:
         keys = [(domain, op_type, version) for version in versions]
         for key in keys:
             _check_free(key, override)
+        check_converter(function, what)
         own = schema or _known(op_type, max(versions), domain)
         own = own or derive_schema(function, op_type, domain, max(versions), outputs)
+        _check_schema(own, *keys[versions.index(max(versions))])
         declared = Operator(function, op_type, versions, domain, own)
-        declared.undo.callback(restore, {key: TABLE.get(key) for key in keys})
-        register = converter(op_type, *versions, domain=domain, override=override)
-        register(_marking(function, str(declared)))
-        if schema is not None or not defs.has(op_type, domain):
-            register_schema(own, versions, function, declared.undo)
+        with ExitStack() as undo:  # all of it, or nothing
+            undo.callback(restore, {key: TABLE.get(key) for key in keys})
+            register = converter(op_type, *versions, domain=domain, override=override)
+            register(_marking(function, str(declared), own))
+            if schema is not None or not defs.has(op_type, domain):
+                register_schema(own, versions, function, undo)
+            declared.undo = undo.pop_all()
         plugin = current()
         plugin.operators.append(declared)
         plugin.undo.push(declared.undo)
@@ -204,14 +229,28 @@ def _check_free(key: tuple[str, str, int], override: bool) -> None:
         )
 
 
-def _marking(function: Callable[..., object], name: str) -> Callable[..., object]:
+def _check_schema(schema: object, domain: str, op_type: str, version: int) -> None:
+    """Raise PluginError unless it is a schema of the operator."""
+    if not isinstance(schema, defs.OpSchema):
+        raise PluginError(f"the schema of {op_type!r} is {schema!r}, no onnx.defs.OpSchema")
+    stated = schema.domain, schema.name
+    if stated != (domain, op_type) or schema.since_version > version:
+        raise PluginError(
+            f"the schema is that of {'.'.join(stated)}-{schema.since_version}, "
+            f"declared is {domain}.{op_type}-{version}"
+        )
+
+
+def _marking(
+    function: Callable[..., object], name: str, schema: defs.OpSchema
+) -> Callable[..., object]:
     """``function``, with every kernel that it emits marked as this operator's."""
 
     @wraps(function)
     def marked(bb, *inputs, **attributes):
         bb.kernel_attrs = {MARK: name}
         try:
-            return function(bb, *inputs, **attributes)
+            return converted(function, bb, inputs, attributes, schema)
         finally:
             bb.kernel_attrs = {}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import sys
 import traceback
 import warnings
@@ -17,12 +18,12 @@ from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING
 
 from ..errors import PluginError
 from ..frontend import TABLE
 from ..frontend.table import Converter, Key
+from ..places import place
 
 if TYPE_CHECKING:
     from .compound import Compound
@@ -37,6 +38,7 @@ __all__ = [
     "load_installed",
     "place",
     "restore",
+    "unload",
 ]
 
 _GROUP = "tvm_ext.plugins"
@@ -50,7 +52,7 @@ class Plugin:
         self.content = content
         self.operators: list[Operator] = []
         self.compounds: list[Compound] = []
-        self.steps: list[str] = []
+        self.steps: dict[str, ExitStack] = {}  # name -> what takes it back
         self.undo = ExitStack()
 
     def unload(self) -> None:
@@ -79,11 +81,6 @@ def current() -> Plugin:
     return _loading[-1] if _loading else INTERACTIVE
 
 
-def place(code: CodeType) -> str:
-    """Where a function stands, as error messages say it."""
-    return f"{code.co_filename}:{code.co_firstlineno}"
-
-
 def load(source: object) -> Plugin:
     """Load a plugin: the path of a Python file, a module's dotted name, or an entry point's name.
 
@@ -94,13 +91,29 @@ def load(source: object) -> Plugin:
         PluginError: the file is missing, raises, contradicts what is registered, or has changed
             since it was loaded. Nothing of it stays registered.
     """
+    if not isinstance(source, str | os.PathLike) or not str(source):
+        raise PluginError(f"a plugin is a path, a module or an entry point, not {source!r}")
     installed = {point.name: point for point in entry_points(group=_GROUP)}
     name = str(source)
     if name in installed:
         return _load_module(installed[name].module)
-    if Path(name).suffix == ".py" or Path(name).exists():
+    if Path(name).suffix == ".py" or Path(name).exists() or os.sep in name:
         return _load_file(Path(name))
     return _load_module(name)
+
+
+def unload(source: object) -> None:
+    """Take back what :func:`load` registered for ``source``; models that are built keep working.
+
+    Raises:
+        PluginError: it is not loaded.
+    """
+    name = str(source)
+    for known in (name, str(Path(name).resolve())):
+        if known in PLUGINS:
+            PLUGINS[known].unload()
+            return
+    raise PluginError(f"plugin {name} is not loaded; there are {', '.join(PLUGINS) or 'none'}")
 
 
 def load_installed() -> None:
@@ -147,6 +160,8 @@ def _load_file(path: Path) -> Plugin:
 def _load_module(name: str) -> Plugin:
     if name in PLUGINS:
         return PLUGINS[name]
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise PluginError(f"{name!r} is neither a file nor the name of a module")
     if name in sys.modules:
         raise PluginError(f"module {name} was imported before it was loaded as a plugin")
     plugin = Plugin(name)
@@ -157,7 +172,8 @@ def _load_module(name: str) -> Plugin:
 def _unchanged(plugin: Plugin, content: str) -> Plugin:
     if plugin.content != content:
         raise PluginError(
-            f"{plugin.name} has changed since it was loaded: unload() the old plugin first"
+            f"{plugin.name} has changed since it was loaded: "
+            "first tvm_ext.extend.unload() what is there"
         )
     return plugin
 
@@ -171,8 +187,10 @@ def _execute(plugin: Plugin, execute: Callable[[], object], module: str) -> None
     try:
         execute()
         PLUGINS[plugin.name] = plugin
-    except (Exception, SystemExit) as error:
-        raise PluginError(f"plugin {_blame(plugin, error)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a file may raise SystemExit, too
+        raise PluginError(f"plugin {_blame(plugin, module, error)}") from error
     finally:
         _loading.pop()
         # Converters may have been registered without :func:`~tvm_ext.extend.operator`.
@@ -196,13 +214,17 @@ def _forget(module: str) -> None:
         del sys.modules[name]
 
 
-def _blame(plugin: Plugin, error: BaseException) -> str:
+def _blame(plugin: Plugin, module: str, error: BaseException) -> str:
     """The last line of the plugin that was running, and the error."""
-    reason = str(error).strip().split("\n")[0]
-    if not isinstance(error, PluginError):
-        reason = f"{type(error).__name__}: {reason}"
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}: {reason}"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == plugin.name] or frames[-1:]
-    return f"{own[-1].filename}:{own[-1].lineno}: {reason}"
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    lines = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == module.partition(".")[0]
+    ]
+    where = lines[-1] if lines else plugin.name
+    reason = str(error).strip().split("\n")[0]
+    if isinstance(error, PluginError):  # which may name the line itself
+        return f"{where}: {reason.removeprefix(f'{where}: ')}"
+    return f"{where}: {type(error).__name__}{f': {reason}' if reason else ''}"

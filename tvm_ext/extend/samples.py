@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["Family", "Sample", "array_of"]
 
 _INPUT = re.compile(r"\s*(\w+)\s*(?::\s*(\w+)\s*)?\[([^\]]*)\]\s*(?:,|$)")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ARITHMETIC = (
+    ast.Expression, ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.Name, ast.Load,
+    ast.Constant,
+)  # fmt: skip
 
 # Extents by the position of a dim's name: each family is tried with each row, cut or repeated.
 # Odd and prime sizes meet vector tails; 1 meets unit loops; the last has something to share out.
@@ -81,10 +87,21 @@ class Family:
         unknown = sorted(attributes.keys() - operator.schema.attributes.keys())
         if unknown:
             raise PluginError(f"shapes of {operator} name attributes {unknown} that it has not")
+        for name, values in attributes.items():
+            if not isinstance(values, list | tuple) or not values:
+                raise PluginError(f"shapes of {operator}: {name}={values!r} is no list of values")
+        for dtype in (*dtypes, *(m[2] for m in matches if m[2])):
+            _check_dtype(dtype, operator)
         rows = (
             (m[1], m[2], tuple(d.strip() for d in m[3].split(",") if d.strip())) for m in matches
         )
-        return cls(tuple(rows), dtypes, dict(attributes))
+        family = cls(tuple(rows), dtypes, dict(attributes))
+        try:
+            for extents in EXTENTS:
+                family._shapes(extents)
+        except ValueError as error:
+            raise PluginError(f"shapes of {operator}, {text!r}: {error}") from error
+        return family
 
     def samples(self, random: np.random.Generator) -> Iterator[Sample]:
         """Every row of sizes in the first dtype, then the other dtypes; attributes take turns."""
@@ -105,17 +122,49 @@ class Family:
         dtype: str,
         attributes: Mapping[str, object],
     ) -> Sample:
-        names: dict[str, int] = {}
-        turn = itertools.cycle(extents)
         arrays, symbolic = [], []
-        for _, own, dims in self.inputs:
-            for name in (dim for dim in dims if dim.isidentifier() and dim not in names):
-                names[name] = next(turn)
-            # The text is a plugin's own: arithmetic on its names, nothing else is in reach.
-            shape = [int(eval(dim, {"__builtins__": {}}, names)) for dim in dims]
+        for (_, own, dims), shape in zip(self.inputs, self._shapes(extents), strict=True):
             arrays.append(array_of(random, shape, own or dtype))
             symbolic.append(tuple(int(d) if d.isdigit() else d for d in dims))
         return Sample(tuple(arrays), attributes, tuple(symbolic))
+
+    def _shapes(self, extents: Sequence[int]) -> list[list[int]]:
+        """The sizes of the inputs; a name has one size, the next of ``extents``."""
+        names: dict[str, int] = {}
+        turn = itertools.cycle(extents)
+        for dim in (dim for _, _, dims in self.inputs for dim in dims):
+            for name in _NAME.findall(dim):
+                if name not in names:
+                    names[name] = next(turn)
+        return [[_size(dim, names) for dim in dims] for _, _, dims in self.inputs]
+
+
+def _size(dim: str, names: Mapping[str, int]) -> int:
+    """The value of integer arithmetic.
+
+    Raises:
+        ValueError: the text is something else, or its value no size.
+    """
+    try:
+        tree = ast.parse(dim, mode="eval")
+        if not all(isinstance(node, _ARITHMETIC) for node in ast.walk(tree)):
+            raise ValueError(f"{dim!r} is more than arithmetic on names")
+        # Only arithmetic is left: nothing else is in reach.
+        size = eval(compile(tree, dim, "eval"), {"__builtins__": {}}, dict(names))
+    except SyntaxError as error:
+        raise ValueError(f"{dim!r} is no number, name or arithmetic") from error
+    except ArithmeticError as error:
+        raise ValueError(f"{dim!r}: {error}") from error
+    if not isinstance(size, int) or size < 0:
+        raise ValueError(f"{dim!r} is {size}, with {names}")
+    return size
+
+
+def _check_dtype(dtype: str, operator: Operator) -> None:
+    try:
+        np.dtype(dtype)
+    except TypeError as error:
+        raise PluginError(f"shapes of {operator}: {error}") from error
 
 
 def array_of(random: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:

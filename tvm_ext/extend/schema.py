@@ -7,10 +7,13 @@ ONNX shape inference, so that rewrites around it know its shapes.
 from __future__ import annotations
 
 import logging
+import traceback
 import types
 import typing
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial
 from inspect import Parameter, signature
 
 import numpy as np
@@ -21,11 +24,14 @@ from tvm import relax
 
 from ..errors import PluginError
 from ..frontend.builder import Builder
-from .plugin import place
+from ..places import place
+from .converting import converted
 
-__all__ = ["derive_schema", "register_schema"]
+__all__ = ["derive_schema", "refusals", "register_schema"]
 
 _log = logging.getLogger("tvm_ext.extend")
+
+Inference = Callable[[shape_inference.InferenceContext], None]
 
 _Option = OpSchema.FormalParameterOption
 _ATTRIBUTES = {
@@ -117,10 +123,13 @@ def register_schema(
     undo: ExitStack,
 ) -> None:
     """Make ``schema`` known to onnx for all ``versions``, with inference by the converter."""
-    if not schema.has_type_and_shape_inference_function:
-        schema.set_type_and_shape_inference_function(lambda context: _infer(context, function))
+    if schema.has_type_and_shape_inference_function:
+        infer = schema.get_type_and_shape_inference_function()
+    else:
+        infer = partial(_infer, function=function, schema=schema)
     for version in versions:
         own = schema if version == schema.since_version else _at(schema, version)
+        own.set_type_and_shape_inference_function(_tolerant(infer))
         defs.register_schema(own)
         undo.callback(defs.deregister_schema, schema.name, version, schema.domain)
 
@@ -140,23 +149,53 @@ def _at(schema: OpSchema, version: int) -> OpSchema:
     )
 
 
-def _infer(context: shape_inference.InferenceContext, function: Callable[..., object]) -> None:
-    """The types of the outputs: those of what the converter emits for the types of the inputs.
+_refusals: ContextVar[list[str] | None] = ContextVar("refusals", default=None)
 
-    What the converter refuses stays unknown here; conversion reports it with the node.
-    """
+
+@contextmanager
+def refusals() -> Iterator[list[str]]:
+    """Collects why converters could not tell types within the block."""
+    reasons: list[str] = []
+    token = _refusals.set(reasons)
     try:
-        results = _emitted(context, function)
-    except Exception as error:  # noqa: BLE001  onnx would give up the whole model
-        _log.debug("%s: no shapes: %s", place(function.__code__), error)
-        return
+        yield reasons
+    finally:
+        _refusals.reset(token)
+
+
+def _tolerant(infer: Inference) -> Inference:
+    """``infer``, whose failure leaves types unknown: onnx would give up the whole model.
+
+    What a converter refuses, conversion reports with the node.
+    """
+
+    def tolerant(context: shape_inference.InferenceContext) -> None:
+        try:
+            infer(context)
+        except Exception as error:  # noqa: BLE001  it is told to those who ask
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"{last.filename}:{last.lineno}: {type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, NotImplementedError) else reason
+            _log.debug("no shapes: %s", reason)
+            reasons = _refusals.get()
+            if reasons is not None:
+                reasons.append(reason)
+
+    return tolerant
+
+
+def _infer(
+    context: shape_inference.InferenceContext, function: Callable[..., object], schema: OpSchema
+) -> None:
+    """The types of the outputs: those of what the converter emits for the types of the inputs."""
+    results = _emitted(context, function, schema)
     for index, result in enumerate(results[: context.get_num_outputs()]):
         if isinstance(result.ty, relax.TensorType) and result.ty.shape is not None:
             context.set_output_type(index, _type_proto(result.ty))
 
 
 def _emitted(
-    context: shape_inference.InferenceContext, function: Callable[..., object]
+    context: shape_inference.InferenceContext, function: Callable[..., object], schema: OpSchema
 ) -> tuple[relax.Expr, ...]:
     builder = Builder({})
     dims: dict[str, object] = {}
@@ -171,11 +210,9 @@ def _emitted(
     params = [value for value in inputs if isinstance(value, relax.Var)]
     with builder.bb.function("main", params):
         try:
-            results = function(builder, *inputs, **attributes)
-            results = results if isinstance(results, tuple) else (results,)
+            return converted(function, builder, inputs, attributes, schema)
         finally:
             builder.bb.emit_func_output(relax.Tuple([]))
-    return results
 
 
 def _text(value: object) -> object:

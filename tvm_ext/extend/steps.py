@@ -7,15 +7,21 @@ from contextlib import ExitStack
 from types import FunctionType
 from typing import Any, TypeVar
 
+import tvm
+from onnx_ir.passes import PassBase
 from tvm.s_tir import dlight as dl
 
 from .. import pipeline
-from ..errors import BuildError, PluginError, TvmExtError
-from .plugin import current, place
+from ..errors import PluginError, unknown
+from ..places import caller, place
+from .declared import check_kind, check_parameters
+from .plugin import INTERACTIVE, current
 
 __all__ = ["insert_everywhere", "step"]
 
 Run = TypeVar("Run")
+
+_PASSES = dl.base.ScheduleRule, tvm.ir.transform.Pass, PassBase
 
 
 def step(
@@ -27,6 +33,7 @@ def step(
     target: str | None = None,
     opt_level: int = 1,
     bound: float = 1e-4,
+    seconds: float | None = pipeline.SECONDS,
 ) -> Callable[[Run], Run]:
     """Decorate a step of every default pipeline: a pass, an ONNX rewrite, a schedule rule.
 
@@ -36,17 +43,34 @@ def step(
         target: the target kind that has it; None: all.
         opt_level: the least level that has it. A level without the anchor lacks the step, too.
         bound: how far it may move a float32 answer ``y``, as a part of ``1 + |y|``.
+        seconds: after which a build that is still in it is ended; None: never.
 
     Raises:
-        PluginError: the anchor exists at no level, or the name is taken.
+        PluginError: the anchor exists at no level, the name is taken, or what is decorated is no
+            step.
     """
+    if not isinstance(name, str):
+        raise PluginError('a step has a name: @step("name", after="FuseTIR")')
+    if target is not None:
+        check_kind(target, f"step {name!r}")
+    if opt_level not in (0, 1, 2, 3):
+        raise PluginError(f"step {name!r}: opt_level is 0, 1, 2 or 3, not {opt_level!r}")
 
     def add(run: Run) -> Run:
-        made = run() if isinstance(run, type) and issubclass(run, dl.base.ScheduleRule) else run
-        own = _named(name, made) if isinstance(made, FunctionType) else made
+        made = run() if isinstance(run, type) and issubclass(run, _PASSES) else run
+        where = place(made.__code__) if isinstance(made, FunctionType) else caller()
+        if not isinstance(made, _PASSES):
+            check_parameters(made, ("the model or module",), f"step {name!r}")
         anchors = {"before": before, "after": after, "phase": phase}
-        insert_everywhere(name, own, (target,) if target else (), opt_level, anchors, bound)
-        current().steps.append(name)
+        kinds = (target,) if target else ()
+        plugin, undo = current(), ExitStack()
+        if plugin is INTERACTIVE and name in plugin.steps:  # a notebook's cell that runs again
+            plugin.steps.pop(name).close()
+        insert_everywhere(
+            name, made, kinds, opt_level, anchors, bound, undo, seconds=seconds, where=where
+        )
+        plugin.steps[name] = undo
+        plugin.undo.push(undo)
         return run
 
     return add
@@ -59,9 +83,14 @@ def insert_everywhere(
     opt_level: int,
     anchors: Mapping[str, str | None],
     bound: float,
-    undo: ExitStack | None = None,
+    undo: ExitStack,
+    *,
+    seconds: float | None = None,
+    where: str = "",
 ) -> None:
     """Add a step to the default pipelines of these target kinds (none: of all).
+
+    ``undo`` is given what takes it back.
 
     ``undo`` takes it back; by default that of the plugin which is loaded.
 
@@ -75,41 +104,25 @@ def insert_everywhere(
         there = anchor is None or any(step.name == anchor for step in steps.steps)
         if not (wanted and there and steps.opt_level >= opt_level):
             return steps
-        return steps.insert(name, run, bound=bound, **anchors)
+        return steps.insert(name, run, bound=bound, seconds=seconds, where=where, **anchors)
 
     _try(extend, name, anchor, kinds)
     pipeline.EXTENSIONS.append(extend)
-    stack = current().undo if undo is None else undo
-    stack.callback(pipeline.EXTENSIONS.remove, extend)
-
-
-def _named(name: str, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``run``, whose errors say where the step stands."""
-
-    def named(value: Any) -> Any:
-        try:
-            return run(value)
-        except TvmExtError:
-            raise
-        except Exception as error:
-            where = place(run.__code__)
-            reason = f"{type(error).__name__}: {error}"
-            raise BuildError(f"step {name!r}, {where}: {reason}") from error
-
-    return named
+    undo.callback(pipeline.EXTENSIONS.remove, extend)
 
 
 def _try(extend, name: str, anchor: str | None, kinds: Sequence[str]) -> None:
     """Place the step once, to meet its errors where it is declared."""
     from .. import targets
 
+    known: dict[str, None] = {}
     for candidate in kinds or ("llvm", "cuda"):
         steps = pipeline.default(targets.resolve(candidate), 3)
-        known = [step.name for step in steps.steps]
+        known |= dict.fromkeys(step.name for step in steps.steps)
         try:
             extend(steps)
         except ValueError as error:
             raise PluginError(f"step {name!r}: {error}") from error
         if anchor is None or anchor in known:
             return
-    raise PluginError(f"step {name!r}: no step {anchor!r}; there are {known}")
+    raise PluginError(f"step {name!r}: {unknown('step', str(anchor), known)}")
