@@ -14,7 +14,7 @@ from .compound import CCode, Compound, Graph, Kernel, Match, compound, declined
 from .compound_scaffold import new_compound
 from .contract import check
 from .operator import Operator, operator
-from .plugin import Plugin, load, load_installed
+from .plugin import Plugin, load, load_installed, unload
 from .samples import Sample
 from .scaffold import new_operator
 from .steps import step
@@ -38,4 +38,5 @@ __all__ = [
     "new_operator",
     "operator",
     "step",
+    "unload",
 ]
