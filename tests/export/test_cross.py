@@ -104,6 +104,9 @@ int main(int argc, char **argv) {
 SUM = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
 sum (float[7] x) => (float[7] y) <float[7] w = {1, 2, 3, 4, 5, 6, 7}> { y = Add(x, w) }""")
 
+DOUBLE = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+double (float[n] x) => (float[n] y) { y = Add(x, x) }""")
+
 
 def kernels():
     """Odd shapes of what schedules tile: convolutions, products, attention, reductions."""
@@ -286,8 +289,17 @@ def test_a_saved_model_of_another_machine(machine, tmp_path):
         tvm_ext.export(model, tmp_path / "out")
 
 
-def test_webassembly_has_no_shared_libraries(tmp_path):
-    model = tvm_ext.convert_and_build(SUM, "wasm32")
+def test_a_saved_model_with_symbolic_dims_of_another_machine(tmp_path):
+    AARCH64.need_tools()
+    tvm_ext.convert_and_build(DOUBLE, "aarch64").save(tmp_path / "m.so")
+    assert (tmp_path / "m.so").read_bytes()[18:20] == bytes([183, 0])
+    with pytest.raises(TargetError, match=r"was built for aarch64-.*; this machine is"):
+        tvm_ext.load(tmp_path / "m.so")
+
+
+@pytest.mark.parametrize("model", ["static", "symbolic"])
+def test_webassembly_has_no_shared_libraries(model, tmp_path):
+    model = tvm_ext.convert_and_build({"static": SUM, "symbolic": DOUBLE}[model], "wasm32")
     with pytest.raises(BuildError, match="no shared libraries: export the model as a C package"):
         model.save(tmp_path / "m.so")
 

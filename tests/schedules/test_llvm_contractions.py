@@ -36,6 +36,19 @@ def test_tiles_fit_the_registers(level, oc_blocks, width):
     assert tile.columns <= width
 
 
+@pytest.mark.parametrize(
+    "name, registers",
+    [("aarch64", 32), ("armv7", 16), ("wasm32", 16), ("riscv64", 8), ("riscv64-v", 32)],
+)
+def test_tiles_fit_the_registers_of_other_machines(name, registers):
+    machine = targets.resolve(name)
+    tile = choose_tile(machine, 4, 56)
+    assert registers // 2 <= tile.accumulators + tile.vectors < registers
+    tile = choose_matmul_tile(machine, 128, 768, "float32")
+    assert tile.lanes == 4
+    assert registers // 2 <= tile.rows * tile.vectors + tile.vectors < registers
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(1, 8), (1, 1000), (128, 768), (197, 21), (3, 1)])
 def test_matmul_tiles_fit_the_registers(rows, columns):
     tile = choose_matmul_tile(X86["v3"], rows, columns, "float32")

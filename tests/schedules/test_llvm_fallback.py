@@ -11,6 +11,7 @@ from tests.schedules.kernels import WIDE, prim_func, run, schedule
 from tvm_ext import schedules
 from tvm_ext.schedules.llvm import LLVM_GENERIC, LLVM_SIMPLE
 from tvm_ext.schedules.machine import Machine
+from tvm_ext.targets import MACHINES
 
 
 @pytest.mark.parametrize("rules", [LLVM_GENERIC, LLVM_SIMPLE], ids=["generic", "simple"])
@@ -48,7 +49,11 @@ def test_a_rule_that_fails_leaves_the_kernel_to_the_next(monkeypatch):
     ({"kind": "llvm", "mcpu": "x86-64-v3"}, 256, 8),
     ({"kind": "llvm", "mcpu": "x86-64"}, 128, 4),
     ({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"]}, 128, 4),
-], ids=["avx512", "avx2", "sse2", "neon"])  # fmt: skip
+    ({"kind": "llvm", **MACHINES["armv7"]}, 128, 4),
+    ({"kind": "llvm", **MACHINES["riscv64"]}, 128, 4),
+    ({"kind": "llvm", **MACHINES["riscv64-v"]}, 128, 4),
+    ({"kind": "llvm", **MACHINES["wasm32"]}, 128, 4),
+], ids=["avx512", "avx2", "sse2", "neon", "armv7", "riscv64", "riscv64-v", "wasm32"])  # fmt: skip
 def test_the_machine_is_read_from_the_target(target, bits, lanes):
     machine = Machine.of(Target(target))
     assert (machine.vector_bits, machine.lanes("float32"), machine.cores) == (bits, lanes, 1)
