@@ -88,8 +88,10 @@ def _variants(model: Interface) -> str:
     lines = []
     for variant in model.variants:
         if model.dims:
-            lines.append(f" * With {_choice(model, variant)}: {variant.arena_bytes} arena bytes.")
+            lines.append(f" * With {_choice(model, variant)}:")
         lines += [" * Inputs:", _rows(variant.inputs), " * Outputs:", _rows(variant.outputs)]
+        arena, live = variant.arena_bytes, variant.live_bytes
+        lines.append(f" * Arena: {arena} bytes, of which {live} are alive at one time.")
     return "\n".join(lines)
 
 

@@ -76,6 +76,7 @@ class Variant:
     outputs: tuple[Tensor, ...]
     constants: tuple[Tensor, ...]
     arena_bytes: int
+    live_bytes: int
     scratch_bytes: int
 
     @classmethod
@@ -89,6 +90,7 @@ class Variant:
             _tensors([info.name for info in model.outputs], plan.outputs),
             _constants(model, plan),
             plan.arena_bytes,
+            plan.live_bytes,
             built.parts.scratch_bytes,
         )
 
