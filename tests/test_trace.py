@@ -134,6 +134,35 @@ def test_the_first_pass_that_changes_the_answer_is_named(name, run, anchor):
         build(steps, verify="each-pass", feeds=FEEDS)
 
 
+class Grown(dl.base.ScheduleRule):
+    """Takes every kernel, and adds to all that it stores."""
+
+    def apply(self, func, _target, _tunable):
+        module = scaled_kernels(0.5)(tvm.IRModule({"main": func}))
+        return Schedule(module["main"])
+
+
+def test_the_schedule_rule_that_changes_the_answer_is_named():
+    steps = pipeline.default(LLVM).insert("Grown", Grown(), before="ScheduleKernels")
+    with pytest.raises(BuildError, match=r"step 'Grown' of .*test_trace.py:\d+\) moves output 'y'"):
+        build(steps, verify="each-pass", feeds=FEEDS)
+
+
+def test_a_pass_that_changes_a_type_is_named():
+    def wider(model):
+        for node in model.graph:
+            if node.op_type == "Relu":
+                last = node.outputs[0]
+        cast = ir.node("Cast", [last], attributes={"to": ir.DataType.DOUBLE})
+        model.graph.append(cast)
+        model.graph.outputs[0] = cast.outputs[0]
+        return model
+
+    steps = pipeline.default(LLVM).insert("wider", wider, after="fold-constants")
+    with pytest.raises(BuildError, match=r"step 'wider' .* makes float64.* of the outputs float32"):
+        build(steps, verify="each-pass", feeds=FEEDS)
+
+
 def test_passes_for_cuda_are_run_on_the_cpu_up_to_the_schedules():
     convert_and_build(MODEL, "cuda", verify="each-pass", feeds=FEEDS)
     steps = pipeline.default(targets.resolve("cuda"))

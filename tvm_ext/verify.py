@@ -111,9 +111,9 @@ class EachPass:
 
 
 def _snapshot(program: ir.Model | IRModule) -> bytes | IRModule:
-    """``program`` as it is now: ONNX models are changed in place, modules are not."""
+    """``program`` as it is now: passes change models, and modules, in place."""
     if isinstance(program, IRModule):
-        return program
+        return program.clone()
     return ir.to_proto(program).SerializeToString(deterministic=True)
 
 

@@ -90,6 +90,78 @@ def test_a_plugin_that_fails_leaves_nothing_behind(plugin, text, message):
     assert not any("bad" in name for name in sys.modules if name.startswith("tvm_ext_plugin"))
 
 
+OPERATOR = (
+    "from tvm_ext.extend import operator\n@operator('A', domain='d')\ndef a(bb, x, *, s=1.0): ...\n"
+)
+STEP = "from tvm_ext.extend import step\n@step('mine', after='FuseTIR')\ndef mine(module): ...\n"
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("def f(\n", r"bad.py:1: SyntaxError: '\(' was never closed"),
+        ("x = 1\0\n", r"bad.py: SyntaxError: .*null bytes"),
+        ("class E(BaseException): ...\nraise E('why')\n", r"bad.py:2: E: why"),
+        ("raise StopIteration\n", r"bad.py:1: StopIteration$"),
+        ("import no_such_module\n", r"bad.py:1: ModuleNotFoundError"),
+        (OPERATOR.replace("'A',", "'A', 0,"), r"bad.py:2: operator 'A': versions are \(0,\)"),
+        (OPERATOR.replace("'A'", "'A b'"), r"bad.py:2: .*an operator's name is a word"),
+        (OPERATOR.replace("'d'", "'d', outputs=0"), "bad.py:2: .*outputs 0; needs 1"),
+        (OPERATOR.replace("bb, x, *, s=1.0", ""), "bad.py:2: .*takes the builder first"),
+        (OPERATOR.replace("*, s=1.0", "**all"), r"bad.py:2: .*instead of \*\*all"),
+        (OPERATOR.replace("'d'", "'d', schema=7"), "bad.py:2: .*is 7, no onnx.defs.OpSchema"),
+        (
+            OPERATOR.replace("'d'", "'d', schema=defs.get_schema('Relu')").replace(
+                "from", "from onnx import defs\nfrom", 1
+            ),
+            r"bad.py:3: the schema is that of \.Relu-14, declared is d.A-1",
+        ),
+        (OPERATOR + "a.shapes('x[n, n n]')", "bad.py:4: .*'n n' is no number, name or arithmetic"),
+        (OPERATOR + "a.shapes('x[f(n)]')", "bad.py:4: .*more than arithmetic on names"),
+        (OPERATOR + "a.shapes('x[n // 0]')", "bad.py:4: .*division"),
+        (OPERATOR + "a.shapes('x[n, 1 - n]')", r"bad.py:4: .*'1 - n' is -1"),
+        (OPERATOR + "a.shapes('x[n]', dtypes=['float33'])", "bad.py:4: .*float33"),
+        (OPERATOR + "a.shapes('x[n]', s=2.0)", "bad.py:4: .*s=2.0 is no list"),
+        (OPERATOR + "a.reference(7)", "bad.py:4: the reference of d.A-1 is 7"),
+        (OPERATOR + "a.schedule('llvn')", "bad.py:4: .*no target kind 'llvn' .is 'llvm' meant"),
+        (OPERATOR + "a.schedule('llvm')(lambda sch: sch)", "bad.py:4: .*called with the schedule"),
+        (OPERATOR + "a.schedule(print)", "bad.py:4: .*a target kind is a name"),
+        (STEP.replace("FuseTIR", "FuseTir"), "bad.py:2: .*no step 'FuseTir' .is 'FuseTIR' meant"),
+        (
+            STEP.replace("after='FuseTIR'", "phase='fused'"),
+            "bad.py:2: .*no phase 'fused' .is 'fuse'",
+        ),
+        (STEP.replace("'FuseTIR'", "'FuseTIR', target='cud'"), "bad.py:2: .*is 'cuda' meant"),
+        (STEP.replace("'FuseTIR'", "'FuseTIR', opt_level=4"), "bad.py:2: .*opt_level is 0, 1, 2"),
+        (STEP.replace("module", "module, context"), "bad.py:2: .*called with the model or module"),
+        (STEP.replace("('mine', after='FuseTIR')", ""), "bad.py:2: a step has a name"),
+    ],
+)
+def test_a_slip_is_named_where_it_stands(plugin, text, message):
+    before = registered()
+    with pytest.raises(PluginError, match=message):
+        plugin(text, "bad.py")
+    assert registered() == before
+
+
+@pytest.mark.parametrize("source", ["", None, 7, ".relative", "a-b", "folder"])
+def test_what_is_no_plugin_is_refused(source, tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PluginError, match=r"not (''|None|7)|neither a file nor|Is a directory"):
+        extend.load(source)
+
+
+@pytest.mark.parametrize(
+    "fault", ["1 / 0", "raise SystemExit(1)", "raise type('E', (Exception,), {})('why')"]
+)
+def test_a_converter_that_raises_is_named_with_its_line(plugin, fault):
+    plugin(TWICE.replace("    return bb.emit_te", f"    {fault}\n    return bb.emit_te"))
+    with pytest.raises(ConversionError, match=r"com.acme.Twice-1 'node' .*twice.py:10: \w+"):
+        convert_and_build(model())
+    np.testing.assert_array_equal(convert_and_build(node_model("Neg", [X]))(X), -X)
+
+
 def test_two_plugins_cannot_have_one_operator(plugin):
     plugin()
     with pytest.raises(PluginError, match=r"other.py:\d+: com.acme.Twice-1 .* at .*twice.py:\d+"):
@@ -162,6 +234,22 @@ def test_a_cell_that_runs_again_replaces_its_operator():
     )
     cell.undo.close()
     loading.INTERACTIVE.operators.remove(cell)
+
+
+def test_a_cell_that_runs_again_replaces_its_step():
+    for number in range(2):
+
+        @extend.step("cell", after="FuseTIR")
+        def cell(module, number=number):
+            seen.append(number)
+            return module
+
+    seen = []
+    try:
+        convert_and_build(node_model("Neg", [X]), "llvm")
+    finally:
+        loading.INTERACTIVE.steps.pop("cell").close()
+    assert seen == [1]
 
 
 # --- the schema that follows from the signature ------------------------------------------------

@@ -187,6 +187,27 @@ def test_operators_of_plugins_and_of_other_domains():
         from_onnx(model)
 
 
+def test_operators_declared_within_the_context():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "com.acme" : 1]>
+      g (float[2] x) => (float[2] y) { y = com.acme.Twice (x) }""")
+    x = normal(2)
+    with converters_in_tvm():
+        with pytest.raises(tvm.error.OpNotImplemented):
+            from_onnx(model)
+
+        @operator("Twice", domain="com.acme")
+        def twice(bb, x):
+            return relax.op.add(x, x)
+
+        try:
+            np.testing.assert_array_equal(run(model, {"x": x}), 2 * x)
+        finally:
+            twice.undo.close()
+            plugin.INTERACTIVE.operators.remove(twice)
+        with pytest.raises(tvm.error.OpNotImplemented):
+            from_onnx(model)
+
+
 def test_an_operator_that_we_do_not_convert():
     with pytest.raises(ValueError, match="Nonsense"), converters_in_tvm("Nonsense"):
         pass
