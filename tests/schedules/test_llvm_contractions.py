@@ -154,3 +154,13 @@ def test_a_batched_product_is_right(a, b):
     expected = x.astype("float64") @ y
     out = run(sch, x, y, np.empty(expected.shape, "float32"))
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "ahead"), [(128, True), (20, False), (1, False)])
+def test_the_next_panel_is_fetched_ahead_where_one_is_used_long_enough(rows, ahead):
+    x = te.placeholder((rows, 256), name="x")
+    tile = choose_matmul_tile(X86["v4"], rows, 192, "float32")
+    panels = te.placeholder((192 // tile.columns, 256, tile.columns), name="w")
+    func = te.create_prim_func([x, panels, matmul_packed(x, panels, 192, tile.rows)])
+    text = MatmulTiled().apply(func, X86["v4"], False).mod["main"].script()
+    assert ("prefetch" in text) == ahead
