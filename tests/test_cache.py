@@ -151,6 +151,7 @@ def test_the_command_line_keeps_what_it_builds(tmp_path, builds, monkeypatch, ca
     assert main(["cache"]) == 0
     assert f"{tmp_path / 'tvm_ext'}: 1 model, " in capsys.readouterr().out
     (default_folder() / "of a user.so").write_text("")
+    (default_folder() / f".tvmx-{'0f' * 8}").write_text("half a model")
     assert main(["cache", "--clear"]) == 0
     assert "0 models, 0.0 MB" in capsys.readouterr().out
     assert os.listdir(default_folder()) == ["of a user.so"]

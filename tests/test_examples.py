@@ -91,6 +91,7 @@ def test_the_seed_model_has_what_it_is_named_after():
 def test_compiled_at_every_opt_level_it_agrees_with_torch(name, opt_level):
     feeds, expected = torch_outputs(name, 1)
     model = convert_and_build(to_onnx(name, size="small"), "llvm", opt_level=opt_level)
+    assert model.memory.live_bytes <= model.memory.arena_bytes <= 1.15 * model.memory.live_bytes
     for a, b in zip(model.run(None, feeds), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
 

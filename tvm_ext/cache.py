@@ -22,6 +22,7 @@ from tvm.ir.transform import PassContext
 from ._version import __version__
 from .errors import BuildError, OutputPathError, TargetError
 from .executors.artifact import FORMAT
+from .executors.atomic import PARTS
 from .frontend.traverse import tensors
 from .model import CompiledModel, load
 from .pipeline import Pipeline
@@ -73,12 +74,12 @@ class Cache:
         return sum(path.stat().st_size for path in self.entries())
 
     def clear(self) -> None:
-        """Remove all models; loaded ones keep working.
+        """Remove all models, and what killed writers left; loaded models keep working.
 
         Raises:
             OutputPathError: one cannot be removed.
         """
-        for path in self.entries():
+        for path in (*self.entries(), *self.folder.glob(PARTS)):
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:

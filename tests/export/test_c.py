@@ -390,6 +390,12 @@ def test_damaged_weights_are_refused(small, tmp_path, damage):
     assert re.search({"cut": "truncated", "flipped": "damaged"}.get(damage, "no file"), text)
 
 
+def test_the_header_says_what_the_arena_needs(package):
+    memory = convert_and_build(NET, "llvm").memory
+    line = f" * Arena: {memory.arena_bytes} bytes, of which {memory.live_bytes} are alive"
+    assert line in (package / "my_net_1.h").read_text()
+
+
 def test_names_become_identifiers():
     assert identifier("my net-1") == "my_net_1"
     assert identifier("9lives") == "m_9lives"

@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["replaced"]
+__all__ = ["PARTS", "replaced"]
+
+# What a process that was killed leaves behind.
+PARTS = ".tvmx-" + "[0-9a-f]" * 16
 
 
 @contextmanager
