@@ -373,3 +373,24 @@ def test_long_lines_are_broken_between_words():
     lines = wrapped(text, 4)
     assert all(len(line) <= WIDTH for line in lines)
     assert " ".join(line.strip() for line in lines) == text
+
+
+def test_control_flow_is_refused_by_its_node(tmp_path):
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[9] x, bool c) => (float[9] y) {
+      y = If (c) <then_branch = t () => (float[9] p) { p = Neg(x) },
+                  else_branch = e () => (float[9] q) { q = Abs(x) }> }"""
+    with pytest.raises(OptionError, match=r"no C source: control flow \(If\) for If y"):
+        tvm_ext.export(parser.parse_model(text), tmp_path / "m", "c-source")
+
+
+def test_empty_tensors(tmp_path):
+    model = nodes(
+        "a = ReduceSum(x) \n y = Softmax(x) \n z = Sub(x, a)",
+        "float[2, 0] x",
+        "float[1, 1] a, float[2, 0] y, float[2, 0] z",
+    )
+    folder = tvm_ext.export(model, tmp_path / "m", "c-source", name="m")
+    kinds = [((1, 1), "float32"), ((2, 0), "float32"), ((2, 0), "float32")]
+    total, *empty = called(folder, [np.zeros((2, 0), "float32")], kinds)
+    assert total == 0 and all(array.size == 0 for array in empty)
+    run_example(folder)

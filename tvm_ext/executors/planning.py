@@ -126,7 +126,7 @@ class _Walk:
             return self.value(expr.tuple_value)[expr.index]
         if expr in self.values:
             return self.values[expr]
-        raise NotStatic(f"an operand of kind {type(expr).__name__}")
+        raise NotStatic(f"control flow ({type(expr).__name__})")
 
     def flat(self, expr: relax.Expr) -> Iterable[Slot]:
         value = self.value(expr)

@@ -332,7 +332,8 @@ class Expressions:
         if name in _SAME:
             return self._print(args[0])
         if name == "if_then_else":
-            return self._chosen(*args, guarded=True)
+            condition, yes, no = args
+            return self._chosen(condition, yes, no, guarded=True)
         if name in _BITWISE:
             return self._bitwise(name, args, dtype)
         if name == "bitwise_not":

@@ -226,19 +226,18 @@ class _Printer:
         self._out.add(f"{place} = {text};")
 
     def _allocate(self, param: tirx.Var, following: Sequence[tirx.Stmt]) -> None:
-        """Declare a local array; a variable where one of the statements ``following`` stores its
-        first value."""
+        """Declare a local array, if one of the statements ``following`` uses it; a variable where
+        its first value is stored."""
+        first = next((stmt for stmt in following if _touches(stmt, param)), None)
+        if first is None:
+            return
         buffer = self._declared(param, param.name, keep_units=False)
-        size = Local(buffer.dtype, buffer.kept).bytes
-        if size > STACK_BYTES:
+        buffer.is_scalar = not buffer.kept
+        stores = isinstance(first, tirx.BufferStore) and not _touches(first.value, param)
+        if Local(buffer.dtype, buffer.kept).bytes > STACK_BYTES:
             self._moved.append(param)
-        elif not buffer.kept:
-            buffer.is_scalar = True
-            first = next((stmt for stmt in following if _touches(stmt, param)), None)
-            if isinstance(first, tirx.BufferStore) and not _touches(first.value, param):
-                self._fresh.append(param)
-            else:
-                self._out.add(f"{c_type(buffer.dtype)} {buffer.name};")
+        elif buffer.is_scalar and stores:
+            self._fresh.append(param)
         else:
             dims = "".join(f"[{max(dim, 1)}]" for dim in buffer.kept)
             self._out.add(f"{c_type(buffer.dtype)} {buffer.name}{dims};")

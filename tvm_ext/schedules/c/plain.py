@@ -65,8 +65,8 @@ def _row_by_row(sch: Schedule, blocks: list[SBlockRV]) -> bool:
     depth = common_rows(facts)
     whole = all(kinds == "S" * depth + "R" * kinds.count("R") for kinds in sums)
     rows = volume(facts[-1].extents[:depth])
-    lengths = [volume(f.extents[: f.kinds.count("S")]) // rows for f in facts[:-1]]
-    if not (sums and depth and whole) or "R" in facts[-1].kinds or max(lengths) > ROW:
+    made = [volume(f.extents[: f.kinds.count("S")]) for f in facts[:-1]]
+    if not (sums and depth and whole) or "R" in facts[-1].kinds or max(made) > ROW * rows:
         return False
     loops = sch.get_loops(blocks[-1])
     if sum(f.work for f in facts) >= PARALLEL_WORK:
