@@ -164,3 +164,13 @@ def test_the_next_panel_is_fetched_ahead_where_one_is_used_long_enough(rows, ahe
     func = te.create_prim_func([x, panels, matmul_packed(x, panels, 192, tile.rows)])
     text = MatmulTiled().apply(func, X86["v4"], False).mod["main"].script()
     assert ("prefetch" in text) == ahead
+
+
+@pytest.mark.parametrize(("channels", "ahead"), [(256, True), (64, False)])
+def test_cold_weights_of_a_convolution_are_fetched_ahead(channels, ahead):
+    func = conv_func(
+        (1, channels // 16, 14, 14, 16), (channels // 32, channels // 16, 3, 3, 16, 32), 16, 7,
+        (1, 1, 1, 1),
+    )  # fmt: skip
+    text = Conv2dBlocked().apply(func, X86["v4"], False).mod["main"].script()
+    assert ("prefetch" in text) == ahead

@@ -17,6 +17,7 @@ from tvm.target import Target
 
 from ..machine import Machine
 from .contraction import axis_kinds, divisors, is_static
+from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
 __all__ = ["Conv2dBlocked", "DepthwiseBlocked", "Tile", "choose_tile"]
 
@@ -126,21 +127,23 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         split = _who_splits(machine.cores, batch, rows, rows // block, tiles, kernel.weight_bytes)
         if split == "channels":
             sch.reorder(oo, n, hb, hi, wo, oi, wi, lane)
-            outer = oo
+            outer, panels = oo, [oo]
             if tiles % machine.cores == 0:
-                outer, oo = sch.split(oo, [machine.cores, None])
+                panels = outer, oo = sch.split(oo, [machine.cores, None])
                 sch.reorder(outer, n, hb, oo, hi)
         else:
             sch.reorder(n, hb, oo, hi, wo, oi, wi, lane)
-            outer = n if split == "batch" else sch.fuse(n, hb)
+            outer, panels = n if split == "batch" else sch.fuse(n, hb), [oo]
         if machine.cores > 1:
             sch.parallel(outer)
-        _register_tile(sch, kernel.contraction, wo, 4, (oi, wi), lane)
+        depth = _register_tile(sch, kernel.contraction, wo, 4, (oi, wi), lane)
         for pad in kernel.pads:
             n, o, h, _, lane = sch.get_loops(pad)
             sch.parallel(sch.fuse(n, o, h))
             sch.vectorize(lane)
-        return sch
+        if kernel.weight_bytes < COLD_WEIGHTS:
+            return sch
+        return prefetch_next_panel(sch, panels, [hi, wo, *depth])
 
 
 class DepthwiseBlocked(dl.base.ScheduleRule):
@@ -185,20 +188,22 @@ def _who_splits(
     return "channels" if tiles >= cores and (tiles_even or not rows_even) else "rows"
 
 
-def _register_tile(sch, contraction, at, reduce_axes: int, unrolled, lane) -> None:
-    """Accumulate the tile under loop ``at`` in registers, channels in vector lanes."""
+def _register_tile(sch, contraction, at, reduce_axes: int, unrolled, lane) -> list:
+    """Accumulate the tile under loop ``at`` in registers, channels in vector lanes.
+
+    Returns the serial loops of the reduction.
+    """
     sch.set_scope(contraction, 0, "local")
     sch.compute_at(contraction, at, preserve_unit_loops=True)
     loops = sch.get_loops(contraction)
     vectors, _, _, columns, vector = loops[-5 - reduce_axes : -reduce_axes]
     tile, reduction = (columns, vectors, vector), loops[-reduce_axes:]
-    if reduce_axes == 4:
-        accumulate(sch, contraction, tile, *split_steps(sch, reduction))
-    else:
-        accumulate(sch, contraction, tile, [], reduction)
+    serial, steps = split_steps(sch, reduction) if reduce_axes == 4 else ([], reduction)
+    accumulate(sch, contraction, tile, serial, steps)
     for loop in unrolled:
         sch.unroll(loop)
     sch.vectorize(lane)
+    return serial
 
 
 def split_steps(sch, reduction) -> tuple[list, list]:

@@ -103,7 +103,7 @@ def _schedule(sch, packs, product, output, machine: Machine) -> s_tir.Schedule:
     jo, ji = sch.split(column, [None, columns])
     jv, lane = sch.split(ji, [None, lanes])
     sch.reorder(*batch, ib, jo, io, ii, jv, lane)
-    task = _tasks(sch, machine.cores, batch, ib, jo, row_tiles // block, column_tiles)
+    task, panels = _tasks(sch, machine.cores, batch, ib, jo, row_tiles // block, column_tiles)
     if machine.cores > 1 and height * width * depth > PARALLEL_WORK:
         sch.parallel(task)
     steps = register_tile(sch, product, io, lanes, divisors(depth, 4)[-1])
@@ -113,8 +113,7 @@ def _schedule(sch, packs, product, output, machine: Machine) -> s_tir.Schedule:
     for pack in packs:
         _pack(sch, pack, batch, lanes)
     if not packs and block >= _TILES_TO_PREFETCH:
-        tile, turn = sch.get(io).loop_var, sch.get(steps).loop_var
-        return s_tir.Schedule(prefetch_next_panel(sch.mod["main"], tile, turn))
+        return prefetch_next_panel(sch, panels, [io, steps])
     return sch
 
 
@@ -127,18 +126,18 @@ def _three_loops(sch, output, batched: bool):
     return [], sch.fuse(*leading) if leading else sch.add_unit_loop(column), column
 
 
-def _tasks(sch, cores: int, batch, ib, jo, row_blocks: int, column_tiles: int):
-    """The loop that threads share, moved outermost."""
+def _tasks(sch, cores: int, batch, ib, jo, row_blocks: int, column_tiles: int) -> tuple:
+    """The loop that threads share, moved outermost, and the loops over panels."""
     if batch and int(sch.get(batch[0]).extent) >= cores:
-        return batch[0]
+        return batch[0], [jo]
     if column_tiles % cores == 0:
         outer, inner = sch.split(jo, [cores, None])
         sch.reorder(outer, ib, inner)
-        return outer
+        return outer, [outer, inner]
     if column_tiles >= 8 * cores or row_blocks < cores:
         sch.reorder(jo, ib)
-        return jo
-    return ib
+        return jo, [jo]
+    return ib, [jo]
 
 
 def register_tile(sch, product, at, lanes: int, steps: int) -> LoopRV:

@@ -1,36 +1,51 @@
-"""Software prefetch of packed weights: a panel comes into the cache while the one before is used."""
+"""Prefetch of packed weights: a panel comes into the cache while the one before is used."""
+
+from collections.abc import Sequence
+from math import prod
 
 from tvm import DataType, s_tir, tirx
 
 from ..statements import map_children
 
-__all__ = ["prefetch_next_panel"]
+__all__ = ["COLD_WEIGHTS", "prefetch_next_panel"]
+
+# Bytes of weights from which on a kernel of a whole network finds them in memory, not in a cache.
+COLD_WEIGHTS = 256 << 10
 
 _LINE = 64  # bytes
 _READ, _TO_L2, _DATA = 0, 2, 1  # llvm.prefetch: rw, locality, kind of cache
 
 
-def prefetch_next_panel(func: tirx.PrimFunc, tile: tirx.Var, depth: tirx.Var) -> tirx.PrimFunc:
-    """``func`` with prefetches at the start of the loop ``depth`` over a product's reduction.
+def prefetch_next_panel(sch: s_tir.Schedule, panels: Sequence, turns: Sequence) -> s_tir.Schedule:
+    """``sch`` with prefetches at the start of the last of the loops ``turns``.
 
-    The product reads panels ``[tiles, K, columns]``, each swept by all turns of the loops ``tile``
-    and ``depth``; every turn asks for an equal part of the panel that follows in memory. Behind
-    the last panel that is memory nobody reads: a prefetch never faults.
+    The loops ``panels`` number the panels of the weights, in the order in which they lie in memory;
+    the loops ``turns`` inside of them use one. Every turn asks for an equal part of the panel that
+    follows. Behind the last one that is memory nobody reads: a prefetch never faults.
     """
+    panel, count = _number(sch, panels)
+    turn, turns_per_panel = _number(sch, turns)
+    last = sch.get(turns[-1]).loop_var
 
     def rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
-        if not isinstance(stmt, tirx.For):
+        if not isinstance(stmt, tirx.For) or not stmt.loop_var.same_as(last):
             return map_children(stmt, rewrite)
-        if stmt.loop_var.same_as(tile):
-            sweeps.append(stmt.extent)
-        if not stmt.loop_var.same_as(depth):
-            return map_children(stmt, rewrite)
-        turn, turns = tile * stmt.extent + depth, int(sweeps[0] * stmt.extent)
-        lines = _lines(_innermost(stmt), turn, turns)
+        weights = _innermost(stmt).block.reads[-1].source
+        lines = _lines(weights, count, panel + 1, turn, turns_per_panel)
         return map_children(stmt, lambda body: tirx.SeqStmt([*lines, body]))
 
-    sweeps: list[tirx.Expr] = []
-    return tirx.PrimFunc(func.params, rewrite(func.body), func.ret_type, func.attrs)
+    func = sch.mod["main"]
+    body = rewrite(func.body)
+    return s_tir.Schedule(tirx.PrimFunc(func.params, body, func.ret_type, func.attrs))
+
+
+def _number(sch: s_tir.Schedule, loops: Sequence) -> tuple[tirx.Expr, int]:
+    """The turn of nested ``loops``, and how many there are."""
+    number, count = tirx.const(0, "int64"), 1
+    for loop in map(sch.get, loops):
+        number = number * loop.extent + loop.loop_var
+        count *= int(loop.extent)
+    return number, count
 
 
 def _innermost(stmt: tirx.Stmt) -> s_tir.SBlockRealize:
@@ -39,15 +54,16 @@ def _innermost(stmt: tirx.Stmt) -> s_tir.SBlockRealize:
     return stmt
 
 
-def _lines(product: s_tir.SBlockRealize, turn: tirx.Expr, turns: int) -> list[tirx.Stmt]:
-    """The prefetches of one turn."""
-    panels = product.block.reads[-1].source
-    _, depth, columns = (int(d) for d in panels.ty.shape)
-    step = _LINE // DataType(str(panels.ty.dtype.dtype)).itemsize
-    count = -(-depth * columns // (step * turns))
-    following = product.iter_values[-4] + 1
+def _lines(
+    weights: tirx.Var, panels: int, panel: tirx.Expr, turn: tirx.Expr, turns: int
+) -> list[tirx.Stmt]:
+    """The prefetches of one turn: its part of ``panel``."""
+    shape = [int(d) for d in weights.ty.shape]
+    size = prod(shape) // panels
+    step = _LINE // DataType(str(weights.ty.dtype.dtype)).itemsize
+    count = -(-size // (step * turns))
+    start = panel * size + turn * (count * step)
     flags = [tirx.const(flag, "int32") for flag in (_READ, _TO_L2, _DATA)]
-    addresses = (
-        tirx.address_of(panels[following, 0, (turn * count + k) * step]) for k in range(count)
-    )
+    first = [0] * (len(shape) - 1)  # an index past the end of the last axis goes on in memory
+    addresses = [tirx.address_of(weights[(*first, start + k * step)]) for k in range(count)]
     return [tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", a, *flags)) for a in addresses]

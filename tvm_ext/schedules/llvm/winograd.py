@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight as dl
@@ -17,6 +18,7 @@ from tvm.target import Target
 from ..machine import Machine
 from .contraction import axis_kinds, divisors, is_static
 from .conv2d import Tile, accumulate, choose_tile, split_steps
+from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
 __all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan"]
 
@@ -171,9 +173,9 @@ class Conv2dWinograd(dl.base.ScheduleRule):
             sch.parallel(group if own else row)
         _transform(sch, kernel.outputs, kernel.half_out, tile)
         _unroll(sch, pixel)
-        _products(kernel, group, shared)
+        panels, turns = _products(kernel, group, shared)
         _inputs(kernel, group, shared)
-        return sch
+        return prefetch_next_panel(sch, panels, turns) if kernel.is_cold else sch
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,12 @@ class _Kernel:
         _, _, points, in_blocks, tiles, in_lanes = self.extents(self.inputs)
         out_blocks, _, out_lanes = self.extents(self.products)[3:]
         return 4 * points * tiles * (in_blocks * in_lanes + out_blocks * out_lanes)
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether the weights come from memory within a whole network."""
+        weight = self.sch.get(self.tiled).reads[-1].source.ty.shape
+        return 4 * prod(int(d) for d in weight) >= COLD_WEIGHTS
 
 
 # Half and whole input transform, products in register tiles and plain, half and whole output
@@ -254,8 +262,11 @@ def _unroll(sch, loops) -> None:
     sch.vectorize(lane)
 
 
-def _products(kernel: _Kernel, group, shared: bool) -> None:
-    """A matrix product per point; a panel of its weights is swept over all tiles of the group."""
+def _products(kernel: _Kernel, group, shared: bool) -> tuple[list, list]:
+    """A matrix product per point; a panel of its weights is swept over all tiles of the group.
+
+    Returns the loops over panels, and those that use one.
+    """
     sch = kernel.sch
     columns, lanes = kernel.extents(kernel.tiled)[5:7]
     weight = sch.get(kernel.tiled).reads[1].source.ty.shape
@@ -264,13 +275,17 @@ def _products(kernel: _Kernel, group, shared: bool) -> None:
     panel, oi = sch.split(o, [None, int(weight[-1]) // lanes])
     tile, ti = sch.split(t, [None, columns])
     sch.reorder(point, panel, tile, oi, ti, lane)
+    panels = [point, panel]
     if shared:
-        sch.parallel(sch.fuse(point, panel))
+        panels = [sch.fuse(point, panel)]
+        sch.parallel(*panels)
     sch.set_scope(kernel.tiled, 0, "local")
     sch.compute_at(kernel.tiled, tile, preserve_unit_loops=True)
     *_, vector, _, column, vector_lane, ro, ri = sch.get_loops(kernel.tiled)
-    accumulate(sch, kernel.tiled, (column, vector, vector_lane), *split_steps(sch, [ro, ri]))
+    serial, steps = split_steps(sch, [ro, ri])
+    accumulate(sch, kernel.tiled, (column, vector, vector_lane), serial, steps)
     _unroll(sch, (oi, ti, lane))
+    return panels, [tile, *serial]
 
 
 def _inputs(kernel: _Kernel, group, shared: bool) -> None:
