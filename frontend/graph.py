@@ -21,6 +21,7 @@ from .known import Known
 from .limits import Limits, check_value
 from .refusal import refusal, summary, unsupported
 from .table import lookup
+from .whole import whole_kernels, with_calls
 
 __all__ = ["Conversion", "convert"]
 
@@ -90,7 +91,7 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
         raise walk.errors[0]
     if walk.failures:
         raise ConversionError(walk.failures) from walk.cause
-    module = builder.bb.get()
+    module = with_calls(builder.bb.get(), walk.whole)
     for function in walk.discarded:
         del module[function]
     return Conversion(
@@ -128,6 +129,7 @@ class _Walk:
         self.errors: list[ModelError] = []  # raised when the builder has been left
         self.failures: list[UnsupportedNode] = []
         self.cause: Exception | None = None  # of the first failure
+        self.whole: dict[relax.Var, relax.Call] = {}  # kernels that are a whole node
         self.functions = 0  # made of subgraphs
         self.discarded: list[GlobalVar] = []
 
@@ -272,6 +274,7 @@ class _Walk:
         self.builder.node = node
         try:
             results = self._fold(node, operands) or _call(function, self.builder, operands, node)
+            self.whole |= whole_kernels(self.builder, node, function, operands, results)
             for value, result in zip(node.outputs, results, strict=False):
                 self.values[value] = checked(self.builder, value, result)
         except ModelError as error:

@@ -10,6 +10,7 @@ point of the group ``tvm_ext.plugins``. ``tvm-ext new-op`` writes a file to star
 """
 
 from ..passes.fused import c_kernel
+from ..passes.match import onnx_op
 from .compound import CCode, Compound, Graph, Kernel, Match, compound, declined
 from .compound_scaffold import new_compound
 from .contract import check
@@ -36,6 +37,7 @@ __all__ = [
     "load_installed",
     "new_compound",
     "new_operator",
+    "onnx_op",
     "operator",
     "step",
     "unload",

@@ -219,7 +219,7 @@ class _Rewriter(PyExprMutator):
             return relax.call_tir(self.builder_.add_func(func, name), operands, _single(want))
         attrs = self._attrs(kernel)
         if kernel.compute is None:
-            func = fused(match, kernel.operands).with_attrs(attrs)
+            func = fused(match, kernel.operands, self.module).with_attrs(attrs)
             return relax.call_tir(self.builder_.add_func(func, name), operands, _single(want))
         call = self._te(name, attrs, kernel.compute, *operands, *kernel.options)
         got, padded = _fields(call.ty_args), kernel.result_lanes is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import IRModule, relax, te, tirx
-from tvm.ir import Op
+from tvm.ir import GlobalVar, Op
 from tvm.ir.expr import GenericConst
 
 from .facts import OPAQUE, dims_of
@@ -65,11 +65,18 @@ def c_kernel(
     return kernel.with_attrs(attrs).without_attr("global_symbol")
 
 
-def fused(match: Match, operands: Sequence[relax.Expr]) -> tirx.PrimFunc:
-    """The operators of ``match`` as one kernel of ``operands``."""
+def fused(match: Match, operands: Sequence[relax.Expr], module: IRModule) -> tirx.PrimFunc:
+    """The operators of ``match``, a part of ``module``, as one kernel of ``operands``."""
+    called = (arg for var in match.inner for arg in getattr(match.graph.values[var], "args", ()))
     builder = relax.BlockBuilder()
+    # Symbols of its own: a builder writes types into those that it is given.
+    own = {
+        symbol: builder.add_func(module[symbol], symbol.name_hint)
+        for symbol in called
+        if isinstance(symbol, GlobalVar)
+    }
     params = [relax.Var(f"x{k}", operand.ty) for k, operand in enumerate(operands)]
-    known: dict[relax.Expr, relax.Expr] = dict(zip(operands, params, strict=True))
+    known: dict[relax.Expr, relax.Expr] = own | dict(zip(operands, params, strict=True))
 
     def renamed(leaf: relax.Expr) -> relax.Expr:
         return known.get(leaf, leaf)
@@ -79,7 +86,7 @@ def fused(match: Match, operands: Sequence[relax.Expr]) -> tirx.PrimFunc:
             for var in match.inner:
                 value = match.graph.values[var]
                 known[var] = builder.emit(
-                    tvm_ffi.structural_map(value, ((relax.Var, GenericConst), renamed))
+                    tvm_ffi.structural_map(value, ((relax.Var, GenericConst, GlobalVar), renamed))
                 )
             results = [known[var] for var in match.results]
             result = builder.emit_output(results if match.others else results[0])

@@ -6,10 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import tvm_ffi
 from tvm import relax
-from tvm.ir import Op
+from tvm.ir import DictAttrs, GlobalVar, Op
 
-__all__ = ["Graph", "variables"]
+__all__ = ["WHOLE_NODE", "Graph", "variables"]
+
+#: Before the operator, in the name of a kernel that is a whole ONNX node.
+WHOLE_NODE = "onnx::"
 
 
 @dataclass
@@ -21,7 +25,8 @@ class Graph:
         readers: the variables whose values read a variable, once per use.
         uses: how often a variable is read, the function's result included.
         owner: the variable that a value is bound to.
-        var2val: ``values``, as TVM's pattern matcher takes them.
+        var2val: ``values``, as TVM's pattern matcher takes them: the name of a kernel that is a
+            whole ONNX node is that of its operator.
     """
 
     main: relax.Function
@@ -39,7 +44,9 @@ class Graph:
                     self.uses[var] += 1
                     self.readers.setdefault(var, []).append(binding.var)
         self.uses.update(variables(self.main.body.body))
-        self.var2val = relax.analysis.get_var2val(self.main)
+        seen = {var: _by_operator(value) for var, value in self.values.items()}
+        self.owner |= {value: var for var, value in seen.items()}
+        self.var2val = tvm_ffi.convert(seen)
 
     def reader(self, var: relax.Var) -> relax.Var | None:
         """The only variable that reads ``var``, once."""
@@ -65,6 +72,15 @@ class Graph:
                     found.add(var)
                     waiting.append(var)
         return tuple(var for var in self.values if var in found)
+
+
+def _by_operator(value: relax.Expr) -> relax.Expr:
+    """A call of a kernel that is a whole ONNX node, as patterns name it; else ``value``."""
+    attrs = value.attrs if isinstance(value, relax.Call) else None
+    if not isinstance(attrs, DictAttrs) or "onnx" not in attrs:
+        return value
+    symbol = GlobalVar(f"{WHOLE_NODE}{attrs['onnx']}")
+    return relax.Call(value.op, [symbol, *value.args[1:]], attrs, value.ty_args)
 
 
 def variables(expr: relax.Expr) -> Iterator[relax.Var]:

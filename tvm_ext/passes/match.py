@@ -14,13 +14,14 @@ from tvm.relax.dpl.pattern import (
     TupleGetItemPattern,
     TuplePattern,
     UnorderedTuplePattern,
+    is_call_tir,
 )
 from tvm.target import Target
 
 from .facts import dtype_of, static_dims, tensors_of
-from .graph import Graph, variables
+from .graph import WHOLE_NODE, Graph, variables
 
-__all__ = ["Match", "Pattern"]
+__all__ = ["Match", "Pattern", "onnx_op"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +127,17 @@ class Pattern:
             return None
         parts = {name: graph.values[e] if e in inside else e for name, e in named.items()}
         return Match(graph, var, inner, parts, others=others)
+
+
+def onnx_op(op_type: str, *operands: DFPattern) -> DFPattern:
+    """The pattern of an ONNX operator that is imported as one kernel, as LayerNormalization is.
+
+    Operands are the tensors among its inputs, in their order. What it is given beside tensors
+    (attributes with their defaults, and by name the inputs known at compile time, as axes) is in
+    ``match[part].attrs``. Operators of other domains are named with theirs: "com.acme.Twice".
+    Those that Relax has are matched by ``is_op``.
+    """
+    return is_call_tir(WHOLE_NODE + op_type, list(operands))
 
 
 _OPERATORS = (CallPattern, TuplePattern, UnorderedTuplePattern, TupleGetItemPattern)
