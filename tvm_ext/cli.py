@@ -149,11 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     check_op = command("check-op", "Check a plugin's operators; exit code 1 where one fails.")
 
     for sub in (build, export, run, compare, profile, inspect):
-        takes = (
-            "an ONNX file"
-            if sub in (build, export, compare, inspect)
-            else "an ONNX or a built file"
-        )
+        takes = "an ONNX file" if sub in (build, compare, inspect) else "an ONNX or a built file"
         sub.add_argument("model", type=Path, metavar="MODEL", help=takes)
         sub.add_argument(
             "--opt-level",

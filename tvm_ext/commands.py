@@ -56,20 +56,26 @@ def build(args: Namespace) -> None:
 
 def export(args: Namespace) -> None:
     """Write MODEL as a package."""
+    built = is_artifact(args.model)
+    if built:
+        _refuse_choices(args)
+    options = {
+        "target": "llvm" if args.target == "auto" else args.target,
+        "opt_level": args.opt_level,
+        "shapes": dict(args.shape),
+        "without": args.without,
+    }
     folder = write_package(
-        args.model,
+        tvm_ext.load(args.model) if built else args.model,
         args.output,
         args.format,
-        name=args.name,
+        name=args.name or args.model.stem,
         weights=args.weights,
         single_thread=args.single_thread,
         sizes=dict(args.sizes) or None,
         keep=args.keep,
         openmp=args.openmp,
-        target="llvm" if args.target == "auto" else args.target,
-        opt_level=args.opt_level,
-        shapes=dict(args.shape),
-        without=args.without,
+        **({} if built and not args.shape else options),
     )
     print(f"wrote {folder}: " + ", ".join(sorted(path.name for path in folder.iterdir())))
 
@@ -184,14 +190,19 @@ def _model_and_feeds(args: Namespace) -> tuple[CompiledModel, Mapping[str, np.nd
     given = {name: read_array(path, name) for name, path in args.input}
     dims: Mapping[str, int] = {}
     if is_artifact(args.model):
-        if args.target != "auto" or args.opt_level != 3 or args.without:
-            raise InputError(f"{args.model} is built already: no target, level or pass to choose")
+        _refuse_choices(args)
         model = tvm_ext.load(args.model)
         dims = dims_of(model.inputs, dict(args.shape))
     else:
         model = _compile(args)
     rest = [info for info in model.inputs if info.name not in given]
     return model, given | random_inputs(rest, dims, args.seed)
+
+
+def _refuse_choices(args: Namespace) -> None:
+    """A built model has no options of a build."""
+    if args.target != "auto" or args.opt_level != 3 or args.without:
+        raise InputError(f"{args.model} is built already: no target, level or pass to choose")
 
 
 def _statistics(array: np.ndarray) -> str:

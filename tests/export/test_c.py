@@ -499,3 +499,10 @@ def test_the_command(tmp_path, capsys):
     assert "adder.bin, adder.h, adder.hxx, adder.pc" in capsys.readouterr().out
     assert main(command) == 2
     assert "is there already" in capsys.readouterr().err
+    convert_and_build(SUM, "llvm").save(tmp_path / "built.so")
+    command = ["export", str(tmp_path / "built.so"), "-o", str(tmp_path / "again")]
+    assert main(command) == 0
+    run_example(tmp_path / "again")
+    for option in ["--opt-level", "1"], ["--shape", "n=1"], ["--sizes", "n=1"]:
+        assert main([*command[:-1], str(tmp_path / "none"), *option]) == 2
+        assert "built already" in capsys.readouterr().err

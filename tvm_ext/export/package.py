@@ -144,7 +144,9 @@ def _built(
     if isinstance(model, CompiledModel):
         if options or wanted != [{}]:
             given = sorted([*options, *(["sizes"] if wanted != [{}] else [])])
-            raise OptionError(f"the model is built already: no {given} to choose; give its ONNX file")
+            raise OptionError(
+                f"the model is built already: no {given} to choose; give its ONNX file"
+            )
         executor = _exportable(model)
         executor.needs.check()
         return [Built((), "", model, executor.parts(), model)], executor.weights
