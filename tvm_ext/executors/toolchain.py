@@ -176,4 +176,5 @@ def run_tool(command: Sequence[str]) -> None:
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         errors = [line for line in lines if "error:" in line]
-        raise BuildError(f"{' '.join(command[:4])} failed: {(errors or lines[-1:])[0]}")
+        tool = "ziglang" if "ziglang" in command else command[0]
+        raise BuildError(f"{tool} failed: {(errors or lines[-1:])[0]}")

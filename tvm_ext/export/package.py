@@ -108,7 +108,8 @@ def export(
     embedded = weights == "embedded"
     single_thread |= is_wasm(built[0].parts.needs.triple)
     interface = Interface.of(name, list(wanted[0]), built, block, embedded, single_thread)
-    answers = [_answers(*pair) for pair in zip(interface.variants, built, strict=False)]
+    best = zip(interface.variants, built[: len(interface.variants)], strict=True)
+    answers = [_answers(variant, one) for variant, one in best]
     with _appearing(place) as made:
         write_libraries(made, interface, built, block)
         _write_texts(made, interface, answers, format)
