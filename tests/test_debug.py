@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
-from tvm import relax
+from tvm import relax, te
 
 from tvm_ext import convert_and_build, debug, pipeline, targets
 from tvm_ext.errors import ComparisonError, InputError
@@ -176,6 +176,38 @@ def test_errors_that_add_up_are_shown_by_a_longer_part(tmp_path):
         plugin.INTERACTIVE.operators.remove(coarse)
     assert report.first.name == "v2"
     assert [node.op_type for node in onnx.load(report.submodel).graph.node] == ["Neg", "Neg"]
+
+
+def test_each_result_of_a_kernel_is_a_value():
+    model = onnx.parser.parse_model("""<ir_version: 11, opset_import: ["" : 21, "com.acme" : 1]>
+      g (float[3, 7] x) => (float[3, 7] y, float[3, 7] z) {
+        once, twice = com.acme.Both (x)
+        y = Exp (once)
+        z = Neg (twice)
+      }""")
+
+    @operator("Both", domain="com.acme", outputs=2)
+    def both(bb, x):
+        def compute(x):
+            once = te.compute(x.shape, lambda *i: x(*i), "once")
+            return once, te.compute(x.shape, lambda *i: once(*i) * 2.5, "more")
+
+        return bb.emit_te(compute, x)
+
+    @both.reference
+    def _(x):
+        return x, 2 * x
+
+    try:
+        report = debug.bisect(
+            model, {"x": FEEDS["x"].repeat(2, 1)[:, :7]}, "reference", opt_level=0
+        )
+    finally:
+        both.undo.close()
+        plugin.INTERACTIVE.operators.remove(both)
+    assert [value.name for value in report.values] == ["once", "twice", "y", "z"]
+    assert report.first.name == "twice"
+    assert report.values[0].agrees
 
 
 def test_symbolic_dims_have_the_sizes_of_the_inputs():

@@ -56,7 +56,28 @@ def _run(
         executor = build_static(module, target)
     except NotStatic:
         return _run_in_vm(module, target, arrays)
-    return executor(arrays), list(executor.values(arrays))
+    names = _fields(module["main"])
+    values = [
+        (names.get((variable, k), variable if len(results) == 1 else ""), array)
+        for variable, results in executor.values(arrays)
+        for k, array in enumerate(results)
+    ]
+    return executor(arrays), values
+
+
+def _fields(main: relax.Function) -> dict[tuple[str, int], str]:
+    """The variables that are fields of kernels with several results."""
+    items = (
+        (binding.var.name, binding.value)
+        for block in main.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.TupleGetItem)
+    )
+    return {
+        (item.tuple_value.name, item.index): name
+        for name, item in items
+        if isinstance(item.tuple_value, relax.Var)
+    }
 
 
 def _run_in_vm(

@@ -114,28 +114,23 @@ class StaticExecutor:
             self._run(inputs, row.__setitem__)
         return [(kernel.symbol, kernel.variable) for kernel in self.plan.kernels], seconds
 
-    def values(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    def values(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, list[np.ndarray]]]:
         """Run once; copies of what each kernel writes, by the variable that it defines."""
-        found: dict[str, np.ndarray] = {}
-        results: dict[str, int] = {}  # what was written to an output, seen after the run
+        found: list[list[np.ndarray | None]] = []
 
         def observe(number: int, _seconds: float) -> None:
-            kernel = self.plan.kernels[number]
-            if len(kernel.writes) > 1:  # which of them is a tuple's field, nobody says
-                return
-            (slot,) = kernel.writes
-            if slot.kind == "output":
-                results[kernel.variable] = slot.index
-            else:
-                found[kernel.variable] = self._bytes_of(slot).copy()
+            writes = self.plan.kernels[number].writes  # outputs are seen after the run
+            found.append([None if s.kind == "output" else self._bytes_of(s).copy() for s in writes])
 
         outputs = self._run(inputs, observe)
-        for kernel in self.plan.kernels:
-            if kernel.variable in results:
-                shape = kernel.writes[0].shape
-                yield kernel.variable, outputs[results[kernel.variable]].reshape(shape)
-            elif kernel.variable in found:
-                yield kernel.variable, found[kernel.variable]
+        for kernel, arrays in zip(self.plan.kernels, found, strict=True):
+            yield (
+                kernel.variable,
+                [
+                    outputs[slot.index].reshape(slot.shape) if array is None else array
+                    for slot, array in zip(kernel.writes, arrays, strict=True)
+                ],
+            )
 
     def _bytes_of(self, slot: Slot) -> np.ndarray:
         arena, _ = self._arena
