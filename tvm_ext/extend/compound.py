@@ -69,10 +69,11 @@ from ..passes import compound as passes
 from ..passes.compound import CCode, Kernel, Match, declined
 from ..passes.facts import dtype_of, known_dims
 from ..passes.graph import Graph
+from ..places import place
 from .compound_pattern import Finder, finder
 from .compound_samples import CompoundSample
 from .kernels import LEVEL, OperatorRule, insert_rule
-from .plugin import INTERACTIVE, PLUGINS, current, place
+from .plugin import INTERACTIVE, PLUGINS, current
 from .steps import insert_everywhere
 
 __all__ = ["CCode", "Compound", "Graph", "Kernel", "Match", "compound", "declined"]

@@ -12,7 +12,7 @@ from tvm.relax.dpl import DFPattern
 from ..errors import BuildError, PluginError
 from ..passes.graph import Graph
 from ..passes.match import Match, Pattern
-from .plugin import place
+from ..places import place
 
 __all__ = ["Finder", "finder"]
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from ..errors import PluginError
 from ..frontend import TABLE
 from ..frontend.table import Converter, Key
-from ..places import place
 
 if TYPE_CHECKING:
     from .compound import Compound
@@ -36,7 +35,6 @@ __all__ = [
     "current",
     "load",
     "load_installed",
-    "place",
     "restore",
     "unload",
 ]
