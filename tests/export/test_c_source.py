@@ -29,7 +29,7 @@ from tvm_ext.export.source.naming import free_name, function_name, value_name
 SANITIZED = "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
 # A padded convolution with its epilogue, pooling, a product, a softmax, a table; hostile names.
 NET = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
-net (float[2, 3, 9, 12] image, int64[2] exp) => (float[2, 7] y, int64[2] best, float[2, 4, 1, 1] i)
+net (float[2, 3, 13, 12] image, int64[2] exp) => (float[2, 7] y, int64[2] best, float[2, 4, 1, 1] i)
 <float[4] bias = {0.5, -0.25, 0.125, 3.0}, float[3, 7] table = {
   1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21}> {
   shape = Constant<value_ints=[4, 3, 3, 3]>()
@@ -48,7 +48,7 @@ net (float[2, 3, 9, 12] image, int64[2] exp) => (float[2, 7] y, int64[2] best, f
   best = ArgMax<keepdims=0, axis=1>(s)
 }""")
 FEEDS = {
-    "image": np.random.default_rng(0).standard_normal((2, 3, 9, 12)).astype("float32"),
+    "image": np.random.default_rng(0).standard_normal((2, 3, 13, 12)).astype("float32"),
     "exp": np.array([2, -3]),
 }
 
@@ -128,7 +128,7 @@ def test_it_reads(package):
     assert {name.partition(" ")[0] for comment, _ in heads for name in comment[3:].split(", ")} >= {
         *"Conv MaxPool MatMul Gather Softmax ArgMax GlobalAveragePool".split()
     }
-    assert "const float image[2][3][9][12]," in source
+    assert "const float image[2][3][13][12]," in source
     assert "extern const float net_table[3][7];" in source
     assert re.search(r"/\* MaxPool \w+ \*/\n  max_pool\(r, p", source)
     assert " = float32[" not in source and "[0 + " not in source and "* 1 " not in source
