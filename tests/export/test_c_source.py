@@ -101,6 +101,20 @@ def test_the_example_compiles_without_a_warning_and_checks_itself(package, by, f
     assert ran(compiled(package, sources, *flags, by=by, libraries=()), package) == "correct\n"
 
 
+@pytest.mark.parametrize(
+    "machine, short", [("aarch64-linux-gnu", "aarch64"), ("arm-linux-gnueabihf", "arm")]
+)
+def test_it_runs_on_other_machines(package, tmp_path, machine, short):
+    gcc, emulator = shutil.which(f"{machine}-gcc"), shutil.which(f"qemu-{short}")
+    if not (gcc and emulator):
+        pytest.skip(f"needs {machine}-gcc and qemu-{short}")
+    program = compiled(
+        package, ["main.c", "net.c", "net_weights.c"], "-static", by=gcc, libraries=()
+    )
+    done = subprocess.run([emulator, program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "correct\n")
+
+
 def test_it_answers_what_onnxruntime_does(package):
     session = onnxruntime.InferenceSession(NET.SerializeToString())
     expected = session.run(None, FEEDS)
