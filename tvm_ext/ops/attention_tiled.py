@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 from tvm import te, tirx
 
-from .approximations import exp, tanh
+from .approximations import exp_nonpositive, tanh
 from .flat_index import broadcast_index, flatten_index, unflatten_index
 
 __all__ = ["EPSILONS", "Step", "attention_tiled"]
@@ -88,7 +88,7 @@ def attention_tiled(
     scores = _scores(tiles, query, key)
     masked = _masked(tiles, scores, operands, steps)
     peak = _folded(tiles, masked, te.max, "row_max")
-    power = tiles.compute(lambda *i: exp(masked(*i) - peak(*i[:3])), "row_exp")
+    power = tiles.compute(lambda *i: exp_nonpositive(masked(*i) - peak(*i[:3])), "row_exp")
     total = _folded(tiles, power, te.sum, "row_sum")
     mixed = _mixed(tiles, power, value, value_columns)
 
