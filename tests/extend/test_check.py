@@ -148,7 +148,11 @@ SCHEMA.set_type_and_shape_inference_function(inferred)
             r"only one .* attributes \['factor', 'scale'\]",
         ),
         ('[port("x", "T")]', '[port("x", "T"), port("z", "T")]', "1 inputs, the schema has 2"),
-        ('[port("y", "T")]', '[port("y", "T"), port("z", "T")]', "the schema.s inference gives none"),
+        (
+            '[port("y", "T")]',
+            '[port("y", "T"), port("z", "T")]',
+            "the schema.s inference gives none",
+        ),
         ("tensor(float)", "tensor(int32)", r"input 0 is tensor\(float\), by the schema one of"),
         ("context.get_input_type(0))", "helper.make_tensor_type_proto(1, [7]))", r"declared \[7\]"),
         (

@@ -37,7 +37,10 @@ def compound_findings(compound: Compound) -> Iterator[Finding]:
         first, *sizes = sample.sized()
         case = f"sample {number} {first.case}".rstrip()
         yield from _first(compound, replace(first, case=case))
-        if "llvm" in _kinds(compound):
+        if "llvm" not in _kinds(compound):
+            for variant in sizes:
+                yield _cuda(compound, replace(variant, case=f"sample {number} {variant.case}"))
+        else:
             variants = [("sizes", variant) for variant in sizes]
             variants += [("dtypes", variant) for variant in sample.retyped()]
             variants += [("symbolic dims", sample.symbolic())]

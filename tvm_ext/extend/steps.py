@@ -92,8 +92,6 @@ def insert_everywhere(
 
     ``undo`` is given what takes it back.
 
-    ``undo`` takes it back; by default that of the plugin which is loaded.
-
     Raises:
         PluginError: the anchor exists at no level, or the name is taken.
     """
