@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax, te
 
 from tvm_ext import convert_and_build, debug, pipeline, targets
-from tvm_ext.errors import ComparisonError, InputError
+from tvm_ext.errors import ComparisonError, InputError, OptionError, TargetError
 from tvm_ext.extend import operator, plugin
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
@@ -225,6 +225,13 @@ def test_a_report_is_a_table_a_plot_and_json(tmp_path):
     "options, error, message",
     [
         ({"against": "nonsense"}, ComparisonError, "onnxruntime, reference or a level"),
+        ({"against": 7}, OptionError, "opt_level is 0, 1, 2 or 3, not 7"),
+        ({"opt_level": 9}, OptionError, "opt_level is 0, 1, 2 or 3, not 9"),
+        ({"target": "cuda"}, TargetError, "on a CPU"),
+        ({"inputs": [FEEDS["x"]]}, InputError, "inputs given: list"),
+        ({"inputs": FEEDS | {"x": np.ones((3, 5))}}, InputError, r"float32\['n', 5\], given .*64"),
+        ({"inputs": FEEDS | {"x": np.ones(5, "f")}}, InputError, r"given is float32\[5\]"),
+        ({"inputs": FEEDS | {"w": np.ones((5, 3), "f")}}, InputError, r"given is float32\[5, 3\]"),
         ({"inputs": {"x": FEEDS["x"]}}, InputError, r"the model has \['x', 'w'\]"),
         ({"inputs": None}, InputError, "give a size for n"),
     ],

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from . import pipeline, targets
 from .compare.optional import require
 from .display import Shown, table
-from .errors import ComparisonError, InputError, TvmExtError
+from .errors import ComparisonError, InputError, TargetError, TvmExtError
 from .frontend import load, specialise
 from .inputs import random_inputs
 from .interface import TensorInfo
@@ -145,17 +145,23 @@ def bisect(
 
     Raises:
         InputError: the inputs do not fit.
-        ComparisonError: ``against`` is unknown, or lacks an operator.
+        ComparisonError: ``against`` is unknown, or lacks an operator; or no value is seen on both
+            sides.
+        OptionError: an opt level is none.
         TvmExtError: whatever ``convert_and_build`` raises.
     """
+    steps = steps or pipeline.default(targets.resolve(target), opt_level)
+    if steps.target.kind.name == "cuda":
+        raise TargetError("values are watched on a CPU: target cuda is not one")
     source = load(model)
     specialise(source, shapes)
     feeds = _feeds(source, inputs)
     specialise(source, {name: array.shape for name, array in feeds.items()})
-    steps = steps or pipeline.default(targets.resolve(target), opt_level)
     ours = by_us(source, steps, feeds)
     theirs = _other_side(source, against, feeds)
     values, hidden = _compare(source, ours, theirs, feeds, bound)
+    if not values:
+        raise ComparisonError(f"no value of the model is seen on both sides: {', '.join(hidden)}")
     side = f"opt level {against}" if isinstance(against, int) else against
     found = Bisection(side, tuple(values), tuple(hidden))
     if save is None or found.first is None:
@@ -175,9 +181,25 @@ def _feeds(source: ir.Model, inputs: Mapping[str, np.ndarray] | None) -> Arrays:
             infos.append(TensorInfo(str(value.name), shape, value.dtype.numpy().name))
         return random_inputs(infos)
     names = [str(value.name) for value in wanted]
-    if sorted(names) != sorted(inputs):
-        raise InputError(f"inputs given: {sorted(inputs)}, the model has {names}")
-    return {name: np.asarray(inputs[name], order="C") for name in names}
+    if not isinstance(inputs, Mapping) or sorted(names) != sorted(inputs):
+        given = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+        raise InputError(f"inputs given: {given}, the model has {names}")
+    return {str(value.name): _array(inputs[str(value.name)], value) for value in wanted}
+
+
+def _array(given: object, value: ir.Value) -> np.ndarray:
+    dtype = None if value.dtype is None else value.dtype.numpy()
+    array = np.asarray(given, None if isinstance(given, np.ndarray) else dtype, order="C")
+    shape = list(array.shape) if value.shape is None else list(value.shape)
+    fits = len(shape) == array.ndim and all(
+        size == dim for size, dim in zip(array.shape, shape, strict=True) if isinstance(dim, int)
+    )
+    if not fits or (dtype is not None and array.dtype != dtype):
+        dims = [d if isinstance(d, int) else str(getattr(d, "value", d)) for d in shape]
+        raise InputError(
+            f"input {value.name!r} is {dtype}{dims}, given is {array.dtype}{list(array.shape)}"
+        )
+    return array
 
 
 def _other_side(source: ir.Model, against: str | int, feeds: Arrays) -> Arrays:

@@ -23,7 +23,7 @@ from tvm.target import Target
 
 from . import schedules
 from .deadline import Overrun, within
-from .errors import BuildError, unknown
+from .errors import BuildError, OptionError, unknown
 from .frontend import rewrites
 from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
@@ -107,16 +107,16 @@ class Pipeline:
             where: file and line for errors; by default those of the function, or of this call.
 
         Raises:
-            ValueError: not one of ``before``, ``after`` and ``phase`` is given, it is unknown, or
+            OptionError: not one of ``before``, ``after`` and ``phase`` is given, it is unknown, or
                 ``name`` is taken.
         """
         if sum(place is not None for place in (before, after, phase)) != 1:
-            raise ValueError("give one anchor: before=NAME, after=NAME or phase=PHASE")
+            raise OptionError("give one anchor: before=NAME, after=NAME or phase=PHASE")
         if any(step.name == name for step in self.steps):
-            raise ValueError(f"a step named {name!r} is there already")
+            raise OptionError(f"a step named {name!r} is there already")
         if phase is not None:
             if phase not in PHASES:
-                raise ValueError(unknown("phase", phase, PHASES))
+                raise OptionError(unknown("phase", phase, PHASES))
             at = sum(PHASES.index(step.phase) <= PHASES.index(phase) for step in self.steps)
         else:
             at = self._index(before or after)
@@ -134,7 +134,7 @@ class Pipeline:
         """A pipeline that lacks the named step.
 
         Raises:
-            ValueError: there is no such step.
+            OptionError: there is no such step.
         """
         at = self._index(name)
         return replace(self, steps=self.steps[:at] + self.steps[at + 1 :])
@@ -162,7 +162,7 @@ class Pipeline:
         for index, step in enumerate(self.steps):
             if step.name == name:
                 return index
-        raise ValueError(unknown("step", str(name), [step.name for step in self.steps]))
+        raise OptionError(unknown("step", str(name), [step.name for step in self.steps]))
 
     def __str__(self) -> str:
         return "\n".join(
@@ -241,9 +241,13 @@ EXTENSIONS: list[Callable[[Pipeline], Pipeline]] = []
 
 
 def default(target: Target, opt_level: int = 3) -> Pipeline:
-    """The pipeline of ``target`` (see the table of opt levels in the README), plugins included."""
+    """The pipeline of ``target`` (see the table of opt levels in the README), plugins included.
+
+    Raises:
+        OptionError: there is no such level.
+    """
     if opt_level not in (0, 1, 2, 3):
-        raise ValueError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
+        raise OptionError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
     from .extend.plugin import load_installed  # here, because plugins are built on this module
 
     load_installed()

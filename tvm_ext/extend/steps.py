@@ -12,7 +12,7 @@ from onnx_ir.passes import PassBase
 from tvm.s_tir import dlight as dl
 
 from .. import pipeline
-from ..errors import PluginError, unknown
+from ..errors import OptionError, PluginError, unknown
 from ..places import caller, place
 from .declared import check_kind, check_parameters
 from .plugin import INTERACTIVE, current
@@ -119,7 +119,7 @@ def _try(extend, name: str, anchor: str | None, kinds: Sequence[str]) -> None:
         known |= dict.fromkeys(step.name for step in steps.steps)
         try:
             extend(steps)
-        except ValueError as error:
+        except OptionError as error:
             raise PluginError(f"step {name!r}: {error}") from error
         if anchor is None or anchor in known:
             return
