@@ -14,6 +14,7 @@ from tests.oracle import reference
 from tvm_ext import convert_and_build, extend, pipeline, targets
 from tvm_ext.build import import_model, run_phase
 from tvm_ext.cli import main
+from tvm_ext.emulator import NO_COMPILER
 from tvm_ext.errors import BuildError, OptionError, PluginError, RunError
 from tvm_ext.extend import CCode, compound, samples
 from tvm_ext.extend.compound_samples import CompoundSample
@@ -540,6 +541,18 @@ def test_a_wrong_compound_is_found(plugin, monkeypatch, right, wrong, message):
     assert right in PLUGIN
     report = extend.check(plugin(PLUGIN.replace(right, wrong), "own.py"))
     assert any(re.search(message, finding.detail) for finding in report.failures), report
+
+
+@pytest.mark.skipif(NO_COMPILER is not None, reason=str(NO_COMPILER))
+def test_a_compound_for_cuda_alone_is_tried_in_all_sizes(plugin, monkeypatch):
+    monkeypatch.setattr(samples, "EXTENTS", ((2, 3), (1, 17)))
+    report = extend.check(plugin(PLUGIN.replace("parts=", "targets=['cuda'], parts="), "own.py"))
+    assert report.passed, report
+    assert [(finding.check, finding.case) for finding in report.findings] == [
+        ("found, cuda", "sample 0 n=2, m=3"),
+        ("cuda on the CPU", "sample 0 n=2, m=3"),
+        ("cuda on the CPU", "sample 0 n=1, m=17"),
+    ]
 
 
 HIDDEN = PLUGIN.replace(

@@ -7,6 +7,8 @@ from tvm.relax.dpl import is_op, wildcard
 from tests.extend.test_compound import check_answer, graph, selected
 from tvm_ext import extend
 from tvm_ext.errors import BuildError
+from tvm_ext.export import export
+from tvm_ext.export.check import run_example
 from tvm_ext.extend import CCode, compound
 from tvm_ext.extend.plugin import INTERACTIVE
 
@@ -69,6 +71,16 @@ def test_an_inner_value_is_a_result(body, kind):
     built = check_answer(model)
     assert "acme.both()" in built.profile().kernels[0].compounds
     assert set(built.profile().kernels[0].nodes) >= {"Add s"}
+
+
+@pytest.mark.parametrize("kind", [None, in_te, in_c], ids=["operators", "te", "c"])
+def test_every_pass_keeps_the_answer_and_c_programs_have_it(kind, tmp_path):
+    declared = sum_and_relu()
+    if kind:
+        kind(declared)
+    model = graph(BODIES[1], outputs="float[n,m] y, float[o,p] t")
+    check_answer(model, verify="each-pass")
+    run_example(export(model, tmp_path / "package"))
 
 
 def test_what_depends_on_a_result_cannot_go_in():
