@@ -250,22 +250,23 @@ def _write(path: Path, array: np.ndarray) -> None:
 
 
 def _text(table: list[OperatorSupport]) -> str:
-    rows = [row for row in table if row.supported]
+    rows = [row for row in table if row.supported or row.by_function]
     width = max(len(row.name) for row in rows)
-    lines = [
-        f"{row.name:{width}}  {_versions(row.supported)}"
-        + (f"  (not {_versions(row.missing)})" if row.missing else "")
-        for row in rows
-    ]
-    missing = [row.name for row in table if not row.supported]
+    lines = []
+    for row in rows:
+        by_function = [f"by function {_versions(row.by_function)}"] if row.by_function else []
+        missing = [f"(not {_versions(row.missing)})"] if row.missing else []
+        served = [_versions(row.supported)] if row.supported else []
+        lines.append(f"{row.name:{width}}  " + "  ".join([*served, *by_function, *missing]))
+    missing = [row.name for row in table if not (row.supported or row.by_function)]
     return "\n".join([*lines, f"{len(rows)} operators; not supported: {', '.join(missing)}"])
 
 
 def _markdown(table: list[OperatorSupport]) -> str:
-    lines = ["| operator | supported since | not supported |", "|---|---|---|"]
-    lines += [
-        f"| {row.name} | {_versions(row.supported)} | {_versions(row.missing)} |" for row in table
-    ]
+    lines = ["| operator | by a converter | by its function | not supported |", "|---|---|---|---|"]
+    for row in table:
+        cells = map(_versions, (row.supported, row.by_function, row.missing))
+        lines.append(f"| {row.name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

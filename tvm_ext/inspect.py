@@ -123,11 +123,18 @@ def _port(value: ir.Value) -> Port:
 
 @dataclass(frozen=True, order=True)
 class OperatorSupport:
-    """Which ``since_version`` s of an operator have a converter, and which have none."""
+    """Which ``since_version`` s of an operator are served, and which are not.
+
+    Attributes:
+        supported: by a converter.
+        by_function: by the function body that ONNX gives, of operators with converters.
+        missing: by neither.
+    """
 
     domain: str
     operator: str
     supported: tuple[int, ...]
+    by_function: tuple[int, ...]
     missing: tuple[int, ...]
 
     @property
@@ -139,18 +146,23 @@ class OperatorSupport:
 def support_table() -> list[OperatorSupport]:
     """Every operator that ONNX defines or a converter serves, sorted, from the registry."""
     load_installed()
-    versions: dict[tuple[str, str], set[int]] = {}
+    bodies: dict[tuple[str, str], dict[int, bool]] = {}
     for schema in defs.get_all_schemas_with_history():
         if not schema.deprecated:
-            versions.setdefault((schema.domain, schema.name), set()).add(schema.since_version)
+            has_body = schema.has_function or schema.has_context_dependent_function
+            bodies.setdefault((schema.domain, schema.name), {})[schema.since_version] = has_body
     for domain, operator, since in TABLE:
-        versions.setdefault((domain, operator), set()).add(since)
-    return sorted(
-        OperatorSupport(
-            domain,
-            operator,
-            tuple(v for v in sorted(known) if (domain, operator, v) in TABLE),
-            tuple(v for v in sorted(known) if (domain, operator, v) not in TABLE),
-        )
-        for (domain, operator), known in versions.items()
+        bodies.setdefault((domain, operator), {}).setdefault(since, False)
+    return sorted(_support(*key, versions) for key, versions in bodies.items())
+
+
+def _support(domain: str, operator: str, bodies: dict[int, bool]) -> OperatorSupport:
+    supported = tuple(v for v in sorted(bodies) if (domain, operator, v) in TABLE)
+    others = [v for v in sorted(bodies) if v not in supported]
+    return OperatorSupport(
+        domain,
+        operator,
+        supported,
+        tuple(v for v in others if bodies[v]),
+        tuple(v for v in others if not bodies[v]),
     )

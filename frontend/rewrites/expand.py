@@ -76,6 +76,8 @@ def _make_call(node: ir.Node, schema: defs.OpSchema, model: ir.Model) -> bool:
     outputs = _drop_absent_outputs(proto, node)
     function = ir.from_proto(proto)
     function.opset_imports.setdefault(node.domain, schema.since_version)
+    for domain, version in model.opset_imports.items():
+        function.opset_imports.setdefault(domain, version)  # made for this node's model
     changed = changed_operators(function, model.opset_imports)
     if changed:
         _log.debug("%s %r stays: its body was written before %s changed",
