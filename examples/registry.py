@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from .efficientnet import efficientnet_b0
 from .mobilenet import mobilenetv2
 from .recurrent import lstm
 from .resnet import resnet50, se_resnet101_ibn_a
 from .style import fast_neural_style
 from .transformer import bert_base, vit_b16
+from .unet import unet
 from .weights import randomise
 
 __all__ = ["EXAMPLES", "SIZES", "Example"]
@@ -87,6 +89,7 @@ EXAMPLES = {
         Example("se_resnet101_ibn_a", se_resnet101_ibn_a, _image(64), ("logits",), CLASSIFIER),
         Example("resnet50", resnet50, _image(64), ("logits",), CLASSIFIER),
         Example("mobilenetv2", mobilenetv2, _image(32), ("logits",), CLASSIFIER),
+        Example("efficientnet_b0", efficientnet_b0, _image(32), ("logits",), CLASSIFIER),
         Example(
             "bert_base",
             bert_base,
@@ -107,6 +110,7 @@ EXAMPLES = {
             ("stylised",),
             {"image": BATCH, "stylised": BATCH},
         ),
+        Example("unet", unet, _image(32), ("mask",), {"image": BATCH, "mask": BATCH}),
         Example(
             "lstm",
             lstm,

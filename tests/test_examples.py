@@ -10,14 +10,17 @@ from examples.export import export, main, to_onnx
 from tvm_ext import convert_and_build
 
 # Published parameter counts: torchvision (ResNet-50, MobileNetV2, ViT-B/16; ResNet-101 is
-# 44549160, its bias-less SE gates add 4743168), BERT-base uncased, pytorch/examples (style).
+# 44549160, its bias-less SE gates add 4743168; EfficientNet-B0), BERT-base uncased,
+# pytorch/examples (style), milesial/Pytorch-UNet.
 PARAMETERS = {
     "se_resnet101_ibn_a": 49292328,
     "resnet50": 25557032,
     "mobilenetv2": 3504872,
+    "efficientnet_b0": 5288548,
     "bert_base": 109482240,
     "vit_b16": 86567656,
     "fast_neural_style": 1679235,
+    "unet": 31037698,
 }
 
 
