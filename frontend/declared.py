@@ -4,7 +4,6 @@ from itertools import chain
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 from tvm import relax
 
 from tvm_ext.errors import ModelError
@@ -12,7 +11,7 @@ from tvm_ext.ops.narrow import STORAGE
 
 from .builder import Builder
 from .limits import check_value
-from .rewrites.infer import without_misjudged
+from .rewrites.infer import infer_by_onnx
 from .traverse import nodes
 
 __all__ = ["check_declared", "checked", "dtype_of"]
@@ -32,8 +31,7 @@ def check_declared(model: ir.Model) -> None:
         for value in node.outputs:
             if isinstance(value.type, ir.TensorType):
                 value.type = value.shape = None
-    with without_misjudged(inferred):
-        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(inferred)
+    infer_by_onnx(inferred, data_prop=False)
     for graph, other in zip(model.graphs(), inferred.graphs(), strict=True):
         values = chain.from_iterable(node.outputs for node in graph)
         found = chain.from_iterable(node.outputs for node in other)

@@ -8,13 +8,16 @@ Before::
 After: ``q`` is float[b, s, 4, 8], and rules can compare its dims with others.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-__all__ = ["infer_shapes", "without_misjudged"]
+__all__ = ["infer_by_onnx", "infer_shapes", "without_misjudged"]
+
+_log = logging.getLogger(__name__)
 
 _POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _UNKNOWN = "tvm_ext.unknown"  # a domain in which nothing is inferred
@@ -23,9 +26,18 @@ _UNKNOWN = "tvm_ext.unknown"  # a domain in which nothing is inferred
 def infer_shapes(model: ir.Model) -> ir.Model:
     """Infer with onnx what depends on symbolic dims; folding infers the rest."""
     if any(value.shape is None or not value.shape.is_static() for value in model.graph.inputs):
-        with without_misjudged(model):
-            ShapeInferencePass(check_type=False, strict_mode=False)(model)
+        infer_by_onnx(model)
     return model
+
+
+def infer_by_onnx(model: ir.Model, data_prop: bool = True) -> None:
+    """Infer what onnx can, in place; ``data_prop``: also from values that are known."""
+    inference = ShapeInferencePass(check_type=False, strict_mode=False, data_prop=data_prop)
+    with without_misjudged(model):
+        try:
+            inference(model)
+        except ir.serde.SerdeError as error:  # maps, of which onnx_ir has no type
+            _log.debug("nothing is inferred: %s", error)
 
 
 @contextmanager
