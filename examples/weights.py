@@ -51,13 +51,16 @@ def _calibrate(
     inputs: Mapping[str, torch.Tensor],
     generator: torch.Generator,
 ) -> None:
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 1.0  # the statistics of this one batch
-    module.train()(*inputs.values())
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-        shift = torch.empty_like(norm.running_mean).normal_(0, 0.1, generator=generator)
-        norm.running_mean += shift * norm.running_var.sqrt()
-        scale = torch.empty_like(norm.running_var).uniform_(0.5, 1.5, generator=generator)
-        norm.running_var *= scale
+    """Statistics of what arrives at each norm when those before it are in place already."""
+
+    def measure(norm: nn.BatchNorm2d, arguments: tuple[torch.Tensor]) -> None:
+        variance, mean = torch.var_mean(arguments[0], (0, 2, 3), correction=0)
+        shift = torch.empty_like(mean).normal_(0, 0.1, generator=generator)
+        scale = torch.empty_like(mean).uniform_(0.5, 1.5, generator=generator)
+        norm.running_mean = mean + shift * variance.sqrt()
+        norm.running_var = variance * scale
+
+    hooks = [norm.register_forward_pre_hook(measure) for norm in norms]
+    module.eval()(*inputs.values())
+    for hook in hooks:
+        hook.remove()

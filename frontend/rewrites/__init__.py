@@ -7,6 +7,7 @@ import onnx_ir as ir
 from . import batch_norm, normalization
 from .attention import Attention
 from .clean import lift_constants, remove_unused, share_common_subexpressions
+from .conv_transpose import ConvTransposeIntoConv
 from .expand import expand_functions
 from .fold import fold_constants
 from .gelu import Gelu
@@ -44,6 +45,7 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
         batch_norm.BatchNormIntoConv, batch_norm.BatchNormIntoConvTranspose,
         batch_norm.BatchNormIntoGemm,
     )),
+    ("conv-transpose-into-conv", rewriting(ConvTransposeIntoConv)),
     ("fold-pad", fold_pad),
     ("fuse-norm", rewriting(
         normalization.LayerNorm, normalization.LayerNormByDivision, normalization.RMSNorm,

@@ -1,0 +1,59 @@
+"""Transposed convolutions without overlap become a convolution and DepthToSpace."""
+
+import numpy as np
+import pytest
+
+from .checking import assert_same, model, rewritten
+
+RNG = np.random.default_rng(0)
+
+
+def spread(attributes, weight, *, bias=True, opset=18, height=3, width=5):
+    channels, outputs = weight.shape[:2]
+    operands = "x, w, b" if bias else "x, w"
+    arrays = {"w": weight} | ({"b": RNG.normal(size=outputs).astype("float32")} if bias else {})
+    return model(
+        f"g (float[N, {channels}, {height}, {width}] x) => (float[N, {outputs}, H, W] y) "
+        f"{{ y = ConvTranspose <{attributes}> ({operands}) }}",
+        opset, **arrays,
+    )  # fmt: skip
+
+
+def weights(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(4, 3, 2, 2), (1, 1, 3, 3), (5, 7, 4, 4)])
+def test_windows_that_touch(shape, bias):
+    proto = spread(f"strides = [{shape[2]}, {shape[2]}]", weights(*shape), bias=bias)
+    assert assert_same(proto, rewritten(proto)) == ["Conv", "DepthToSpace"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shape"),
+    [
+        ("strides = [2, 2]", (4, 3, 3, 3)),
+        ("strides = [2, 2], pads = [1, 0, 0, 0]", (4, 3, 2, 2)),
+        ("strides = [2, 3]", (4, 3, 2, 3)),
+        ("strides = [2, 2], dilations = [2, 2]", (4, 3, 2, 2)),
+        ("strides = [2, 2], group = 2", (4, 3, 2, 2)),
+        ("strides = [2, 2], output_padding = [1, 1]", (4, 3, 2, 2)),
+        ('strides = [2, 2], auto_pad = "SAME_UPPER"', (4, 3, 2, 2)),
+        ("strides = [2, 2], output_shape = [6, 10]", (4, 3, 2, 2)),
+        ("", (4, 3, 1, 1)),
+    ],
+)
+def test_others_stay(attributes, shape):
+    proto = spread(attributes or "strides = [1, 1]", weights(*shape), bias=False)
+    if "group" in attributes:
+        proto = model(
+            "g (float[N, 4, 3, 5] x) => (float[N, 6, H, W] y) "
+            f"{{ y = ConvTranspose <{attributes}> (x, w) }}", w=weights(*shape),
+        )  # fmt: skip
+    assert assert_same(proto, rewritten(proto)) == ["ConvTranspose"]
+
+
+def test_before_the_mode_that_is_needed():
+    proto = spread("strides = [2, 2]", weights(4, 3, 2, 2), opset=10)
+    assert assert_same(proto, rewritten(proto)) == ["ConvTranspose"]
