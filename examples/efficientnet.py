@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from .mobilenet import conv_norm
+
 __all__ = ["EfficientNet", "efficientnet_b0"]
 
 # Expansion, kernel, output channels, repeats and first stride of each stage.
@@ -16,12 +18,6 @@ STAGES = (
     (6, 3, 320, 1, 1),
 )
 SMALL_STAGES = ((1, 3, 8, 1, 1), (6, 5, 12, 2, 2))
-
-
-def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1):
-    """A bias-less convolution that keeps the extent (over the stride), and batch norm."""
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return [conv, nn.BatchNorm2d(outputs)]
 
 
 class SqueezeExcitation(nn.Module):

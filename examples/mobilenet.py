@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-__all__ = ["MobileNetV2", "mobilenetv2"]
+__all__ = ["MobileNetV2", "conv_norm", "mobilenetv2"]
 
 # Expansion, output channels, repeats and first stride of each stage.
 STAGES = (

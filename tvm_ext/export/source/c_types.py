@@ -6,20 +6,14 @@ import math
 
 import numpy as np
 
+from ..interface import C_TYPES
+
 __all__ = ["Unprintable", "c_type", "constant", "is_narrow", "limits", "value_type"]
 
 
 class Unprintable(Exception):
     """What C text has no form for; the message is the bare reason."""
 
-
-_STORED = {
-    "float32": "float",
-    "float64": "double",
-    "bool": "uint8_t",
-    "float16": "uint16_t",
-    "bfloat16": "uint16_t",
-} | {f"{u}int{bits}": f"{u}int{bits}_t" for u in ("", "u") for bits in (8, 16, 32, 64)}
 
 _NARROW = "float16", "bfloat16"
 
@@ -30,9 +24,9 @@ def c_type(dtype: str) -> str:
     Raises:
         Unprintable: there is no such type.
     """
-    if dtype not in _STORED:
+    if dtype not in C_TYPES:
         raise Unprintable(f"elements of type {dtype}")
-    return _STORED[dtype]
+    return C_TYPES[dtype]
 
 
 def value_type(dtype: str) -> str:
