@@ -2,14 +2,14 @@
 
 Before::
 
-    y = ConvTranspose <strides = [s, t]> (x, w, b)            w[C, M, s, t]
+    y = ConvTranspose <strides = [s, s]> (x, w, b)            w[C, M, s, s]
 
 After::
 
-    c = Conv(x, v, e)                      v[M s t, C, 1, 1], each b repeated s t times
-    y = DepthToSpace <mode = "CRD"> (c)    where s = t
+    c = Conv(x, v, e)                      v[M s s, C, 1, 1], each b repeated s s times
+    y = DepthToSpace <mode = "CRD"> (c)
 
-Each pixel of the input gives s x t pixels of the output, by the sums that it gave before.
+Each pixel of the input gives s x s pixels of the output, by the sums that it gave before.
 """
 
 import numpy as np
