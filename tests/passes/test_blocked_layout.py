@@ -102,6 +102,49 @@ def test_convolutions_of_any_shape(channels, filters, group, kernel, attributes,
     check_model(model, feeds((1, channels, *shape)), opt_levels=(3,), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "kernel", "attributes"),
+    [
+        ((1, 24, 28, 28), (5, 5), {"pads": [2, 2, 2, 2]}),  # rows in two parts, half registers
+        ((3, 16, 30, 113), (3, 3), {"pads": [0, 1, 2, 0]}),
+        ((2, 48, 13, 7), (5, 5), {"strides": [2, 2], "pads": [2, 2, 2, 2]}),
+        ((1, 16, 8, 31), (3, 5), {"dilations": [2, 3], "pads": [2, 6, 2, 6]}),
+    ],
+)
+def test_depthwise_convolutions_of_any_shape(shape, kernel, attributes):
+    channels = shape[1]
+    model = conv_network(
+        [
+            helper.make_node("Conv", ["x", "w", "b"], ["c"], group=channels, **attributes),
+            helper.make_node("LeakyRelu", ["c"], ["y"], alpha=0.1),
+        ],
+        shape,
+        {"w": (channels, 1, *kernel), "b": (channels,)},
+    )
+    check_model(model, feeds(shape), opt_levels=(3,), rtol=1e-4, atol=1e-5)
+
+
+GATED = conv_network(
+    [
+        helper.make_node("Conv", ["x", "w0"], ["c0"], pads=[1, 1, 1, 1], group=32),
+        helper.make_node("GlobalAveragePool", ["c0"], ["p"]),
+        helper.make_node("Conv", ["p", "w1", "b1"], ["c1"]),
+        helper.make_node("Sigmoid", ["c1"], ["gate"]),
+        helper.make_node("Mul", ["c0", "gate"], ["y"]),
+    ],
+    (1, 32, 6, 5),
+    {"w0": (32, 1, 3, 3), "w1": (32, 32, 1, 1), "b1": (32,)},
+)
+
+
+def test_a_gate_is_computed_once_not_for_each_pixel():
+    text = convert_and_build(GATED, LLVM).sources()["fuse"]
+    gate = next(line for line in text.splitlines() if "def " in line and "sigmoid" in line)
+    assert "multiply" not in gate
+    assert "add" in gate  # the bias is an epilogue all the same
+    check_model(GATED, feeds((1, 32, 6, 5)), opt_levels=(3,), rtol=1e-4, atol=1e-5)
+
+
 def test_a_concat_of_single_blocks_stays_blocked():
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),

@@ -10,7 +10,12 @@ from tvm.tirx import For, ForKind
 from tvm_ext import targets
 from tvm_ext.ops.conv2d_blocked import conv2d_blocked, pack_channels, pack_weight
 from tvm_ext.ops.matmul_packed import matmul_packed, matmul_tiled, pack_columns
-from tvm_ext.schedules.llvm.conv2d import Conv2dBlocked, DepthwiseBlocked, choose_tile
+from tvm_ext.schedules.llvm.conv2d import (
+    Conv2dBlocked,
+    DepthwiseBlocked,
+    choose_columns,
+    choose_tile,
+)
 from tvm_ext.schedules.llvm.matmul import MatmulTiled, choose_matmul_tile
 
 X86 = {
@@ -34,6 +39,14 @@ def test_tiles_fit_the_registers(level, oc_blocks, width):
     assert tile.accumulators + tile.vectors < registers
     assert oc_blocks % tile.vectors == 0
     assert tile.columns <= width
+
+
+@pytest.mark.parametrize("level", X86)
+@pytest.mark.parametrize(("width", "taps"), [(1, 3), (7, 5), (28, 5), (113, 3), (9, 41)])
+def test_a_row_of_a_depthwise_convolution_fits_the_registers(level, width, taps):
+    columns = choose_columns(X86[level], width, taps)
+    assert 1 <= columns <= width
+    assert columns == 1 or columns + 2 * taps < (32 if level == "v4" else 16)
 
 
 @pytest.mark.parametrize(

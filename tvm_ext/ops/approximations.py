@@ -165,8 +165,8 @@ def erf(x: tirx.Expr) -> tirx.Expr:
     x = once(x)
     magnitude, square = once(_magnitude(x)), once(x * x)
     small = _horner(ERF_SMALL, square) * x + x
-    tail = 1.0 - exp(_horner(ERF_LARGE, magnitude) * magnitude - magnitude)
-    # Beyond 4 the polynomial is no fit, and erf is 1 to the last bit.
+    # Beyond 4 the polynomial is no fit, and erf is 1 to the last bit; before, it is negative.
+    tail = 1.0 - exp_nonpositive(_horner(ERF_LARGE, magnitude) * magnitude - magnitude)
     tail = _with_sign(tirx.Select(magnitude < 4.0, tail, _f32(1.0)), x)
     return _nan_or(x, tirx.Select(magnitude > 0.927734375, tail, small))
 

@@ -23,7 +23,7 @@ from tvm.target import Target
 from tvm_ext.ops import conv2d_blocked as ops
 from tvm_ext.schedules.machine import Machine
 
-from ..schedules.llvm.conv2d import choose_tile
+from ..schedules.llvm.conv2d import choose_columns, choose_tile
 from .compound import Compound, Kernel, Match, Pattern
 
 __all__ = ["BLOCKED_CONV2D", "CONV2D", "MIN_LANES", "Dense", "lanes_of"]
@@ -80,7 +80,7 @@ def _depthwise(conv: _Conv2d, target: Target) -> Kernel | None:
     lanes = lanes_of(conv.channels, _vector(conv, target))
     if lanes < MIN_LANES:
         return None
-    columns = choose_tile(target, 1, conv.result[3]).columns
+    columns = choose_columns(target, conv.result[3], conv.weight.shape[3])
     return Kernel(
         (conv.x, _const(ops.pack_depthwise_weight(conv.weight, lanes))),
         ops.depthwise_conv2d_blocked,

@@ -1,4 +1,4 @@
-"""Let kernels with unit dims be epilogues.
+"""Say which kernels are epilogues.
 
 FuseOps hangs a kernel behind a convolution only if it is classified as element-wise.
 AnnotateTIROpPattern says so of ``x[1, 2, 8, 8] + b[1, 2, 1, 1]`` but not of
@@ -6,15 +6,28 @@ AnnotateTIROpPattern says so of ``x[1, 2, 8, 8] + b[1, 2, 1, 1]`` but not of
 
 Before: ``op_pattern = 1`` (broadcast), an operand has the result's shape
 After:  ``op_pattern = 0`` (element-wise)
+
+Behind the product that makes ``b``, such a kernel would compute it again for each pixel: gates of
+squeeze and excitation.
+
+Before: ``gate = sigmoid(conv(s)); y = x * gate``, the kernel of ``x * gate`` is element-wise
+After:  that of this call is broadcast
 """
 
 import tvm
-from tvm import tirx
+from tvm import relax, tirx
+from tvm.ir import GlobalVar, Op
+from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
+
+from .facts import OUT_ELEMWISE_FUSABLE, static_dims
+from .graph import Graph
 
 __all__ = ["mark_epilogues"]
 
 ELEMENTWISE, BROADCAST = 0, 1
+
+_CALL_TIR = Op.get("relax.call_tir")
 
 
 @tvm.transform.module_pass(opt_level=0, name="MarkEpilogues")
@@ -26,4 +39,55 @@ def mark_epilogues(module, _context):
         *operands, result = (p.ty.shape for p in func.params if tirx.is_buffer_var(p))
         if any(structural_equal(shape, result) for shape in operands):
             module.update_func(symbol, func.with_attr("op_pattern", ELEMENTWISE))
-    return module
+    return _Widening(module).transform()
+
+
+@mutator
+class _Widening(PyExprMutator):
+    """Calls whose kernel must not follow the product that makes a smaller operand."""
+
+    def __init__(self, module: tvm.IRModule):
+        super().__init__(module)
+        self.module = module
+        self.graph = Graph(module["main"])
+
+    def transform(self) -> tvm.IRModule:
+        main = self.visit_expr(self.module["main"])
+        self.builder_.update_func(self.module.get_global_var("main"), main)
+        return self.builder_.get()
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if not self._widens(call):
+            return super().visit_call_(call)
+        symbol, *rest = call.args
+        kernel = self.module[symbol].with_attr("op_pattern", BROADCAST)
+        symbol = self.builder_.add_func(kernel, symbol.name_hint)
+        return super().visit_call_(relax.Call(call.op, [symbol, *rest], call.attrs, call.ty_args))
+
+    def _widens(self, call: relax.Call) -> bool:
+        """Whether a smaller operand is the end of a product, and no other operand is."""
+        if self._pattern(call) != ELEMENTWISE:
+            return False
+        ends = [x for x in call.args[1] if self._ends_a_product(x)]
+        dims = static_dims(call)
+        return bool(ends) and dims is not None and dims not in map(static_dims, ends)
+
+    def _ends_a_product(self, x: relax.Expr) -> bool:
+        """Whether ``x``, read once, is a product or element-wise kernels behind one."""
+        while isinstance(x, relax.Var) and self.graph.uses[x] == 1:
+            value = self.graph.values.get(x)
+            if self._pattern(value) == OUT_ELEMWISE_FUSABLE:
+                return True
+            if value is None or self._pattern(value) != ELEMENTWISE:
+                return False
+            dims = static_dims(x)
+            x = next((a for a in value.args[1] if static_dims(a) == dims), None)
+        return False
+
+    def _pattern(self, value: relax.Expr | None) -> int | None:
+        """FuseOps' kind of the kernel that ``value`` calls."""
+        if not isinstance(value, relax.Call) or value.op != _CALL_TIR:
+            return None
+        symbol = value.args[0]
+        func = self.module[symbol] if isinstance(symbol, GlobalVar) else None
+        return func.attrs.get("op_pattern", None) if isinstance(func, tirx.PrimFunc) else None

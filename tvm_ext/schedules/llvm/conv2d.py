@@ -19,7 +19,7 @@ from ..machine import Machine
 from .contraction import axis_kinds, divisors, is_static
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
-__all__ = ["Conv2dBlocked", "DepthwiseBlocked", "Tile", "choose_tile"]
+__all__ = ["Conv2dBlocked", "DepthwiseBlocked", "Tile", "choose_columns", "choose_tile"]
 
 # Accumulators that hide the latency of two FMA units.
 ENOUGH_ACCUMULATORS = 10
@@ -57,6 +57,20 @@ def choose_tile(target: Target, oc_blocks: int, width: int) -> Tile:
     ]
     # Among equals the larger tile: fewer passes over the weights.
     return max(tiles, key=lambda tile: (round(tile.rate(width), 2), tile.accumulators))
+
+
+def choose_columns(target: Target, width: int, taps: int) -> int:
+    """Pixels of a row of ``width`` that one vector of channels is convolved at, ``taps`` wide.
+
+    A row of taps and the inputs of one pixel stay in registers, too.
+    """
+    most = max(1, Machine.of(target).registers - 2 * taps - 2)
+
+    def cost(columns: int) -> tuple[float, int]:
+        done = -(-width // columns) * columns
+        return done * max(1.0, ENOUGH_ACCUMULATORS / columns), -columns
+
+    return min(range(1, min(width, most) + 1), key=cost)
 
 
 @dataclass(frozen=True)
@@ -136,7 +150,7 @@ class Conv2dBlocked(dl.base.ScheduleRule):
             outer, panels = n if split == "batch" else sch.fuse(n, hb), [oo]
         if machine.cores > 1:
             sch.parallel(outer)
-        depth = _register_tile(sch, kernel.contraction, wo, 4, (oi, wi), lane)
+        depth = _register_tile(sch, kernel.contraction, wo, (oi, wi), lane)
         for pad in kernel.pads:
             n, o, h, _, lane = sch.get_loops(pad)
             sch.parallel(sch.fuse(n, o, h))
@@ -147,24 +161,67 @@ class Conv2dBlocked(dl.base.ScheduleRule):
 
 
 class DepthwiseBlocked(dl.base.ScheduleRule):
-    """[pad,] depthwise convolution of blocked channels, and its epilogue."""
+    """[pad,] depthwise convolution of blocked channels, and its epilogue.
+
+    Threads split rows where they can: so do the convolutions before and after.
+
+    float32[1, 240, 28, 28], 5x5 windows and SiLU, two Zen 4 cores: 86 us.
+    """
 
     def apply(self, func, target, _tunable):
         kernel = _take_apart(func, "RR")
         if kernel is None:
             return None
-        sch = kernel.sch
+        sch, machine = kernel.sch, Machine.of(target)
         columns = int(sch.get(kernel.contraction).iter_vars[4].dom.extent)
-        n, o, _, w, lane = sch.get_loops(kernel.output)
+        n, o, h, w, lane = sch.get_loops(kernel.output)
+        batch, rows = (int(sch.get(loop).extent) for loop in (n, h))
+        parts = 1 if batch % machine.cores == 0 or rows % machine.cores else machine.cores
+        part, h = sch.split(h, [parts, None])
+        block, hi = sch.split(h, [None, _padded_rows(kernel, machine, rows, rows // parts)])
         wo, wi = sch.split(w, [None, columns])
-        channel = sch.fuse(n, o)
-        if Machine.of(target).cores > 1:
-            sch.parallel(channel)
-        _register_tile(sch, kernel.contraction, wo, 2, (wi,), lane)
+        sch.reorder(n, part, o, block, hi, wo, wi, lane)
+        task = [n, part] if batch * parts % machine.cores == 0 else [n, part, o]
+        if machine.cores > 1:
+            sch.parallel(sch.fuse(*task))
+        _register_row(sch, kernel.contraction, wo)
+        sch.unroll(wi)
+        sch.vectorize(lane)
         for pad in kernel.pads:
-            sch.compute_at(pad, channel, preserve_unit_loops=True)
+            sch.compute_at(pad, block, preserve_unit_loops=True)
             sch.vectorize(sch.get_loops(pad)[-1])
         return sch
+
+
+def _padded_rows(kernel: _Kernel, machine: Machine, rows: int, part: int) -> int:
+    """Of the ``part`` of all ``rows`` that a task has, those whose input takes a quarter of L2.
+
+    All of it where only much smaller blocks divide it: rows that windows share are padded twice.
+    """
+    if not kernel.pads:
+        return part
+    shape = kernel.sch.get(kernel.pads[0]).writes[0].source.ty.shape
+    _, _, height, width, lanes = map(int, shape)
+    fitting = machine.l2_bytes // 4 // (4 * width * lanes) * rows // height
+    block = divisors(part, max(1, fitting))[-1]
+    return block if 4 * block >= min(fitting, part) else part
+
+
+def _register_row(sch, contraction, at) -> None:
+    """Accumulate pixels of one row under loop ``at`` in registers, a row of the window at a time.
+
+    The taps of a pixel follow each other: few of the inputs that it shares with the next are live.
+    """
+    sch.set_scope(contraction, 0, "local")
+    sch.compute_at(contraction, at, preserve_unit_loops=True)
+    column, lane, tap_row, tap = sch.get_loops(contraction)[-4:]
+    sch.reorder(tap_row, column, tap, lane)
+    for loop in (column, tap):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    *_, column, lane = sch.get_loops(sch.decompose_reduction(contraction, tap_row))
+    sch.unroll(column)
+    sch.vectorize(lane)
 
 
 def _row_block(kernel: _Kernel, machine: Machine, rows: int) -> int:
@@ -188,18 +245,16 @@ def _who_splits(
     return "channels" if tiles >= cores and (tiles_even or not rows_even) else "rows"
 
 
-def _register_tile(sch, contraction, at, reduce_axes: int, unrolled, lane) -> list:
+def _register_tile(sch, contraction, at, unrolled, lane) -> list:
     """Accumulate the tile under loop ``at`` in registers, channels in vector lanes.
 
     Returns the serial loops of the reduction.
     """
     sch.set_scope(contraction, 0, "local")
     sch.compute_at(contraction, at, preserve_unit_loops=True)
-    loops = sch.get_loops(contraction)
-    vectors, _, _, columns, vector = loops[-5 - reduce_axes : -reduce_axes]
-    tile, reduction = (columns, vectors, vector), loops[-reduce_axes:]
-    serial, steps = split_steps(sch, reduction) if reduce_axes == 4 else ([], reduction)
-    accumulate(sch, contraction, tile, serial, steps)
+    vectors, _, _, columns, vector, *reduction = sch.get_loops(contraction)[-9:]
+    serial, steps = split_steps(sch, reduction)
+    accumulate(sch, contraction, (columns, vectors, vector), serial, steps)
     for loop in unrolled:
         sch.unroll(loop)
     sch.vectorize(lane)
