@@ -9,6 +9,7 @@ from tvm import relax, te, tirx
 from tvm.ir.expr import GenericConst
 from tvm.sym import Analyzer, ConstIntBound
 
+from tvm_ext.interface import ValueType
 from tvm_ext.ops.narrow import STORAGE, stored
 
 from .known import Known, simplified
@@ -37,6 +38,7 @@ class Builder:
         self.walk: object = None  # the graph walk, which converts subgraphs
         self.origin: dict[str, ir.Node] = {}  # variable name -> the node that emitted it
         self.kernel_attrs: dict[str, object] = {}  # of the kernels that emit_te makes
+        self.kinds: dict[relax.Expr, ValueType] = {}  # of values that are no tensors to Relax
         self._known: dict[relax.Var, Known] = {}
         self._elements: dict[relax.Expr, str] = {}  # where it is not the Relax type
         self._analyzer = Analyzer()
@@ -75,6 +77,13 @@ class Builder:
         if element in STORAGE:
             self._elements[value] = element
         return value
+
+    def copy_knowledge(self, source: relax.Expr, copy: relax.Expr) -> relax.Expr:
+        """``copy``, whose elements and kind are those of ``source``."""
+        for facts in (self._elements, self.kinds):
+            if source in facts:
+                facts[copy] = facts[source]
+        return copy
 
     def fresh_dim(self, hint: str = "d") -> tirx.Var:
         """A new symbolic dim (int64, known to be no less than 0)."""

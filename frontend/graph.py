@@ -12,9 +12,10 @@ from tvm.error import InternalError
 from tvm.ir import GlobalVar, Type
 
 from tvm_ext.errors import ConversionError, ModelError, UnsupportedNode
+from tvm_ext.interface import Info, TensorInfo, ValueInfo, ValueType
 from tvm_ext.ops.narrow import STORAGE
 
-from . import shape_arithmetic
+from . import host, shape_arithmetic
 from .builder import Builder
 from .declared import checked, dtype_of
 from .known import Known
@@ -48,6 +49,7 @@ class Conversion:
         origin: variable name in ``main`` -> the ONNX node that emitted it.
         inputs, outputs: ONNX name -> Relax type, in order.
         elements: ONNX name -> element type, of inputs and outputs that TVM has no type for.
+        kinds: ONNX name -> type, of inputs and outputs that are no tensors.
         values: variable name in ``main`` -> the ONNX value that it is.
     """
 
@@ -56,7 +58,23 @@ class Conversion:
     inputs: dict[str, Type]
     outputs: dict[str, Type]
     elements: dict[str, str]
+    kinds: dict[str, ValueType]
     values: dict[str, str]
+
+    @property
+    def input_infos(self) -> list[Info]:
+        """The inputs as a user sees them."""
+        return [self._info(name, ty) for name, ty in self.inputs.items()]
+
+    @property
+    def output_infos(self) -> list[Info]:
+        """The outputs likewise."""
+        return [self._info(name, ty) for name, ty in self.outputs.items()]
+
+    def _info(self, name: str, ty: Type) -> Info:
+        if name in self.kinds:
+            return ValueInfo(name, self.kinds[name])
+        return TensorInfo.of(name, ty, self.elements)
 
 
 def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
@@ -102,7 +120,13 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
         {
             value.name: element
             for value in (*inputs, *graph.outputs)
-            if (element := builder.element(walk.values[value])) in STORAGE
+            if isinstance(walk.values[value].ty, relax.TensorType)
+            and (element := builder.element(walk.values[value])) in STORAGE
+        },
+        {
+            value.name: builder.kinds[result]
+            for value, result in zip((*inputs, *graph.outputs), (*params, *outputs), strict=True)
+            if result in builder.kinds
         },
         {e.name: v.name for v, e in walk.values.items() if isinstance(e, relax.Var) and v.name},
     )
@@ -110,12 +134,15 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
 
 @dataclass(frozen=True)
 class BodyFunction:
-    """The function made of a subgraph; ``captured`` are its last arguments."""
+    """The function made of a subgraph; ``captured`` are its last arguments.
+
+    ``results`` are values inside of it: only what is known of them has a meaning outside.
+    """
 
     function: GlobalVar
     captured: list[relax.Expr]
     parameters: list[Type]
-    results: list[Type]
+    results: list[relax.Expr]
 
 
 class _Walk:
@@ -135,6 +162,10 @@ class _Walk:
 
     def parameter(self, value: ir.Value) -> relax.Var:
         """The Relax parameter of a graph input."""
+        if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+            var = relax.Var(_identifier(value.name), relax.AnyType())
+            self.values[value] = host.like(self.builder, var, host.declared_kind(value))
+            return var
         if not isinstance(value.type, ir.TensorType) or value.shape is None:
             known = "; give it by shapes" if isinstance(value.type, ir.TensorType) else ""
             raise ModelError(
@@ -181,12 +212,14 @@ class _Walk:
 
     def outputs(self, graph: ir.Graph) -> list[relax.Expr]:
         """The Relax expressions of the outputs of a model."""
-        results = [self.tensor(value) for value in graph.outputs]
-        for value, result in zip(graph.outputs, results, strict=True):
-            if not isinstance(result.ty, relax.TensorType):
-                what = f"output {value.name!r} is {value.type}"
-                self.errors.append(ModelError(f"{what}; only tensors leave a model"))
-        return results
+        return [self._output(value) for value in graph.outputs]
+
+    def _output(self, value: ir.Value) -> relax.Expr:
+        result = host.hosted(self.builder, self.tensor(value))
+        if result in self.builder.kinds:  # what the model says is known better
+            declared = host.declared_kind(value)
+            self.builder.kinds[result] = declared or self.builder.kinds[result]
+        return result
 
     # --- subgraphs, for the converters of control flow ------------------------------------
 
@@ -213,7 +246,9 @@ class _Walk:
             if value is not None
         ] + list(graph.outputs)
         return [
-            value for value in dict.fromkeys(used) if isinstance(self.values.get(value), relax.Var)
+            value
+            for value in dict.fromkeys(used)
+            if isinstance(self.values.get(value), relax.Var | relax.Tuple)
         ]
 
     def function(
@@ -235,6 +270,8 @@ class _Walk:
             relax.Var(f"p{k}", self._own(ty, own))
             for k, ty in enumerate([*types, *(value.ty for value in outer)])
         ]
+        for param, value in zip(params[len(types) :], outer, strict=True):
+            self.builder.copy_knowledge(value, param)
         outside, self.values = self.values, dict(self.values)
         self.values.update(zip(captured, params[len(types) :], strict=True))
         bb = self.builder.bb
@@ -249,13 +286,17 @@ class _Walk:
                     gvar = bb.emit_func_output(relax.Tuple(results or []))
         finally:
             self.values = outside
-        return BodyFunction(gvar, outer, [p.ty for p in params], [r.ty for r in results])
+        return BodyFunction(gvar, outer, [p.ty for p in params], results)
 
     def discard(self, function: GlobalVar) -> None:
         """Take back a function that nothing calls."""
         self.discarded.append(function)
 
     def _own(self, ty: Type, own: dict[str, tirx.Var]) -> Type:
+        if isinstance(ty, relax.AnyType):
+            return ty
+        if isinstance(ty, relax.TupleType):
+            return relax.TupleType([self._own(field, own) for field in ty.fields])
         if not isinstance(ty, relax.TensorType) or ty.shape is None:
             raise NotImplementedError(f"a loop cannot carry a value of type {ty}")
         shape = []

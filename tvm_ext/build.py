@@ -20,7 +20,7 @@ from .frontend import Conversion, Limits, check_declared, convert, load, mark_no
 from .keep import check_folder
 from .keep import keep as write_all
 from .kernel_facts import kernel_facts
-from .model import CompiledModel, TensorInfo
+from .model import CompiledModel
 from .places import raised_at
 from .progress import Advance, progress, silent
 from .provenance import Provenance
@@ -146,8 +146,8 @@ def _build(
             executor = build_executor(module, resolved)
     return CompiledModel(
         executor,
-        [TensorInfo.of(name, ty, conversion.elements) for name, ty in conversion.inputs.items()],
-        [TensorInfo.of(name, ty, conversion.elements) for name, ty in conversion.outputs.items()],
+        conversion.input_infos,
+        conversion.output_infos,
         facts,
         lambda: sources | executor.sources(),
     )

@@ -7,13 +7,13 @@ import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by th
 import numpy as np
 
 from .errors import InputError
-from .interface import TensorInfo
+from .interface import Info, TensorInfo
 
 __all__ = ["dims_of", "random_inputs", "read_array"]
 
 
 def random_inputs(
-    infos: Sequence[TensorInfo],
+    infos: Sequence[Info],
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
     below: Mapping[str, int] | None = None,
@@ -24,11 +24,20 @@ def random_inputs(
     bound that is known to be safe. ``dims`` gives the sizes of symbolic dims.
 
     Raises:
-        InputError: a symbolic dim has no size.
+        InputError: a symbolic dim has no size, or an input is no tensor.
     """
     rng = np.random.default_rng(seed)
     below = below or {}
-    return {info.name: _random(rng, info, dims or {}, below.get(info.name, 2)) for info in infos}
+    return {
+        info.name: _random(rng, _tensor(info), dims or {}, below.get(info.name, 2))
+        for info in infos
+    }
+
+
+def _tensor(info: Info) -> TensorInfo:
+    if not isinstance(info, TensorInfo):
+        raise InputError(f"input {info.name!r} is {info.type}, of which none is made up: give one")
+    return info
 
 
 def _random(
@@ -45,7 +54,7 @@ def _random(
 
 
 def dims_of(
-    infos: Sequence[TensorInfo], shapes: Mapping[str, int | Sequence[int | None]]
+    infos: Sequence[Info], shapes: Mapping[str, int | Sequence[int | None]]
 ) -> dict[str, int]:
     """The sizes of symbolic dims, from ``shapes`` by dim name or by input name.
 
@@ -53,7 +62,7 @@ def dims_of(
         InputError: an unknown name, another rank or size, or a dim given two sizes.
     """
     dims: dict[str, int] = {}
-    declared = {info.name: info.shape for info in infos}
+    declared = {info.name: info.shape for info in infos if isinstance(info, TensorInfo)}
     symbols = sorted({d for shape in declared.values() for d in shape if isinstance(d, str)})
     for name, given in shapes.items():
         shape: Sequence[int | str] = (name,) if isinstance(given, int) else declared.get(name, ())

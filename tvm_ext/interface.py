@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["TensorInfo"]
+from .errors import OptionError
+
+__all__ = [
+    "STRING",
+    "Info",
+    "MapType",
+    "OptionalType",
+    "SequenceType",
+    "TensorInfo",
+    "TensorType",
+    "ValueInfo",
+    "ValueType",
+    "as_json",
+    "from_json",
+    "numbers_only",
+]
+
+#: The dtype of tensors of strings; in Python they are object arrays of str.
+STRING = "string"
 
 
 @dataclass(frozen=True)
@@ -31,7 +49,116 @@ class TensorInfo:
         return cls(name, shape, (elements or {}).get(name, str(ty.dtype.dtype)))
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.name}: {TensorType(self.dtype, self.shape)}"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A tensor inside of another value; ``shape`` is None where the rank is not known."""
+
+    dtype: str
+    shape: tuple[int | str, ...] | None
+
+    def __str__(self) -> str:
+        dims = "..." if self.shape is None else ", ".join(map(str, self.shape))
+        return f"{self.dtype}[{dims}]"
+
+
+@dataclass(frozen=True)
+class SequenceType:
+    """A sequence, in Python a list; ``element`` is None where nothing is known of it."""
+
+    element: ValueType | None
+
+    def __str__(self) -> str:
+        return f"seq({'?' if self.element is None else self.element})"
+
+
+@dataclass(frozen=True)
+class OptionalType:
+    """A value or, in Python, None; ``element`` is None where nothing is known of the value."""
+
+    element: ValueType | None
+
+    def __str__(self) -> str:
+        return f"optional({'?' if self.element is None else self.element})"
+
+
+@dataclass(frozen=True)
+class MapType:
+    """A map, in Python a dict, from keys of one dtype to scalars of another."""
+
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"map({self.key}, {self.value})"
+
+
+ValueType = TensorType | SequenceType | OptionalType | MapType
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """Name and type of an input or output that is no tensor."""
+
+    name: str
+    type: ValueType
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}"
+
+
+Info = TensorInfo | ValueInfo
+
+
+def numbers_only(infos: Sequence[Info]) -> list[TensorInfo]:
+    """``infos``, for a face that knows nothing but tensors of numbers.
+
+    Raises:
+        OptionError: one is something else; names it.
+    """
+    tensors = [info for info in infos if isinstance(info, TensorInfo) and info.dtype != STRING]
+    others = [str(info) for info in infos if info not in tensors]
+    if others:
+        raise OptionError(f"only tensors of numbers are known here, not {', '.join(others)}")
+    return tensors
+
+
+_TYPES: dict[str, Any] = {
+    "tensor": TensorType, "seq": SequenceType, "optional": OptionalType, "map": MapType,
+}  # fmt: skip
+_NAMES = {kind: name for name, kind in _TYPES.items()}
+
+
+def as_json(info: Info) -> dict[str, Any]:
+    """``info`` as what JSON holds."""
+    if isinstance(info, TensorInfo):
+        return asdict(info)
+    return {"name": info.name, "type": _type_as_json(info.type)}
+
+
+def from_json(row: Mapping[str, Any]) -> Info:
+    """The inverse of :func:`as_json`."""
+    if "type" not in row:
+        return TensorInfo(row["name"], tuple(row["shape"]), row["dtype"])
+    return ValueInfo(row["name"], _type_from_json(row["type"]))
+
+
+def _type_as_json(value: Any) -> Any:
+    if not isinstance(value, ValueType):
+        return value
+    return [_NAMES[type(value)], *(_type_as_json(field) for field in vars(value).values())]
+
+
+def _type_from_json(row: list) -> Any:
+    kind, *fields = row
+    if kind == "tensor":
+        dtype, shape = fields
+        return TensorType(dtype, None if shape is None else tuple(shape))
+    return _TYPES[kind](
+        *(_type_from_json(field) if isinstance(field, list) else field for field in fields)
+    )
 
 
 def _formula(dim: Any) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
-from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,16 +21,16 @@ from .executors import artifact, threads
 from .executors.plan import MemoryPlan
 from .executors.static import StaticExecutor
 from .inputs import random_inputs
-from .interface import TensorInfo
-from .ops.narrow_arrays import restored, stored
+from .interface import Info, TensorInfo, ValueInfo, as_json, from_json
 from .profile import KernelFacts, Peak, Profile, summarise
+from .values import held, returned
 
 if TYPE_CHECKING:
     import tvm
 
     from .executors.vm import VMExecutor
 
-__all__ = ["CompiledModel", "RunTimes", "TensorInfo", "load"]
+__all__ = ["CompiledModel", "RunTimes", "TensorInfo", "ValueInfo", "load"]
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,15 @@ class CompiledModel:
     """A model compiled for one target.
 
     Call it with arrays (numpy or DLPack) by position or by input name; it returns one numpy
-    array, or a tuple of them where the model has several outputs.
+    array, or a tuple of them where the model has several outputs. A sequence is a list, an
+    optional without an element is None.
     """
 
     def __init__(
         self,
         executor: StaticExecutor | VMExecutor,
-        inputs: Sequence[TensorInfo],
-        outputs: Sequence[TensorInfo],
+        inputs: Sequence[Info],
+        outputs: Sequence[Info],
         facts: Mapping[str, KernelFacts] | None = None,
         sources: Callable[[], dict[str, str]] | None = None,
     ):
@@ -112,8 +113,8 @@ class CompiledModel:
     def _interface(self) -> dict[str, object]:
         """What a file says of the model beside its executor."""
         return {
-            "inputs": [asdict(info) for info in self.inputs],
-            "outputs": [asdict(info) for info in self.outputs],
+            "inputs": [as_json(info) for info in self.inputs],
+            "outputs": [as_json(info) for info in self.outputs],
             "facts": {name: asdict(fact) for name, fact in self._facts.items()},
         }
 
@@ -170,7 +171,7 @@ class CompiledModel:
         return random_inputs(self.inputs) if feeds is None else feeds
 
     def __repr__(self) -> str:
-        def signature(infos: Sequence[TensorInfo]) -> str:
+        def signature(infos: Sequence[Info]) -> str:
             return ", ".join(map(str, infos))
 
         return f"CompiledModel({signature(self.inputs)} -> {signature(self.outputs)})"
@@ -182,8 +183,7 @@ class CompiledModel:
             for info in infos
         ]
         cells = "".join(
-            f"<tr><td>{side}</td><td>{escape(info.name)}</td>"
-            f"<td>[{escape(', '.join(map(str, info.shape)))}]</td><td>{info.dtype}</td></tr>"
+            f"<tr><td>{side}</td><td>{escape(info.name)}</td>{_cells(info)}</tr>"
             for side, info in rows
         )
         header = "<tr><th></th><th>name</th><th>shape</th><th>dtype</th></tr>"
@@ -226,14 +226,12 @@ class CompiledModel:
             RunError: a kernel gave up.
         """
         wanted = None if output_names is None else self._output_indices(output_names)
-        held = self._executor(self._arrays(feeds))
-        results = [
-            restored(array, info.dtype) for array, info in zip(held, self.outputs, strict=True)
-        ]
+        given = self._executor(self._arrays(feeds))
+        results = [returned(info, value) for info, value in zip(self.outputs, given, strict=True)]
         if wanted is None:
             return results
         return [
-            results[k].copy() if k in wanted[:place] else results[k]
+            deepcopy(results[k]) if k in wanted[:place] else results[k]
             for place, k in enumerate(wanted)
         ]
 
@@ -247,11 +245,11 @@ class CompiledModel:
             raise InputError(f"no outputs {unknown}; the model has {known}")
         return [known.index(name) for name in names]
 
-    def _arrays(self, feeds: Mapping[str, object]) -> list[np.ndarray]:
+    def _arrays(self, feeds: Mapping[str, object]) -> list[Any]:
         if not isinstance(feeds, Mapping) or feeds.keys() != self._names:
             self._refuse(feeds)
         sizes: dict[str, int] = {}
-        return [stored(_checked(info, feeds[info.name], sizes)) for info in self.inputs]
+        return [held(info, feeds[info.name], sizes) for info in self.inputs]
 
     def _refuse(self, feeds: object) -> NoReturn:
         known = [info.name for info in self.inputs]
@@ -283,8 +281,7 @@ def _loads(data: bytes) -> CompiledModel:
 
 def _restored(saved: artifact.Saved) -> CompiledModel:
     inputs, outputs = (
-        [TensorInfo(row["name"], tuple(row["shape"]), row["dtype"]) for row in saved.interface[key]]
-        for key in ("inputs", "outputs")
+        [from_json(row) for row in saved.interface[key]] for key in ("inputs", "outputs")
     )
     facts = {
         name: KernelFacts(
@@ -295,73 +292,12 @@ def _restored(saved: artifact.Saved) -> CompiledModel:
     return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources)
 
 
+def _cells(info: Info) -> str:
+    if isinstance(info, ValueInfo):
+        return f"<td></td><td>{escape(str(info.type))}</td>"
+    return f"<td>[{escape(', '.join(map(str, info.shape)))}]</td><td>{info.dtype}</td>"
+
+
 def _check_count(name: str, count: object, least: int) -> None:
     if not isinstance(count, int) or count < least:
         raise OptionError(f"{name} is a whole number of at least {least}, not {count!r}")
-
-
-def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:
-    """``value`` as a contiguous array that fits ``info``; ``sizes`` binds symbolic dims."""
-    array = _as_array(info, value)
-    if array.dtype == _dtype(info.dtype) and array.shape == info.shape and array.flags.c_contiguous:
-        return array  # most calls end here: the time of a small model is that of its checks
-    if array.dtype.name != info.dtype:
-        raise InputError(
-            f"input {info.name!r} needs dtype {info.dtype}, got {array.dtype}: convert it first"
-        )
-    if array.ndim != len(info.shape):
-        raise InputError(
-            f"input {info.name!r} needs rank {len(info.shape)} {info.shape}, "
-            f"got shape {array.shape}"
-        )
-    for axis, (want, got) in enumerate(zip(info.shape, array.shape, strict=True)):
-        if isinstance(want, str):
-            want = sizes.setdefault(want, got)
-        if want != got:
-            raise InputError(
-                f"input {info.name!r} axis {axis}: needs {info.shape[axis]}"
-                f"{f' = {want}' if isinstance(info.shape[axis], str) else ''}, got {got}"
-            )
-    return np.ascontiguousarray(array, _dtype(info.dtype)).reshape(array.shape)
-
-
-_dtype = cache(np.dtype)
-
-
-def _as_array(info: TensorInfo, value: object) -> np.ndarray:
-    try:
-        if isinstance(value, np.ndarray | np.generic):
-            return np.asarray(value)
-        if hasattr(value, "__dlpack__"):
-            return _from_dlpack(value)
-        array = np.asarray(value)
-        # Python's numbers have no dtype: 1.0 is a float of any width, 1 an integer or a float.
-        plain = isinstance(value, list | tuple | int | float)
-        fits = np.can_cast(array.dtype, info.dtype, "same_kind")
-        return _converted(info, array) if plain and fits else array
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"input {info.name!r} cannot be read as an array: {reason}") from error
-
-
-def _converted(info: TensorInfo, array: np.ndarray) -> np.ndarray:
-    """``array`` of Python's numbers in the dtype of the input, none of them beyond its range."""
-    with np.errstate(over="ignore"):
-        result = array.astype(info.dtype)
-    wraps = array.dtype.kind in "iu" and result.dtype.kind in "iu" and (result != array).any()
-    if wraps or (np.isfinite(array) & ~np.isfinite(result)).any():
-        raise InputError(f"input {info.name!r} has numbers that {info.dtype} cannot hold")
-    return result
-
-
-def _from_dlpack(value: Any) -> np.ndarray:
-    if hasattr(value, "resolve_neg"):  # torch exports a negated view without its sign
-        value = value.resolve_neg()
-    try:
-        return np.from_dlpack(value)
-    except (BufferError, RuntimeError):
-        # numpy reads neither bfloat16 nor what has gradients or is on a GPU; this copies.
-        import tvm_ffi
-
-        tensor: Any = tvm_ffi.from_dlpack(value)
-        return tensor.numpy()

@@ -16,7 +16,15 @@ import tvm
 from .build import convert_and_build
 from .errors import OptionError, TargetError
 from .frontend import Limits, load
-from .model import TensorInfo
+from .interface import (
+    Info,
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorInfo,
+    TensorType,
+    ValueType,
+)
 
 __all__ = ["InferenceSession", "ModelMetadata", "NodeArg"]
 
@@ -143,7 +151,17 @@ def _metadata(model: ir.Model) -> ModelMetadata:
     )
 
 
-def _node_arg(info: TensorInfo) -> NodeArg:
-    return NodeArg(
-        info.name, list(info.shape), f"tensor({_ONNX_TYPES.get(info.dtype, info.dtype)})"
-    )
+def _node_arg(info: Info) -> NodeArg:
+    if isinstance(info, TensorInfo):
+        return NodeArg(info.name, list(info.shape), _type(TensorType(info.dtype, info.shape)))
+    return NodeArg(info.name, [], _type(info.type))
+
+
+def _type(kind: ValueType | None) -> str:
+    if isinstance(kind, SequenceType):
+        return f"seq({_type(kind.element)})"
+    if isinstance(kind, OptionalType):
+        return f"optional({_type(kind.element)})"
+    if isinstance(kind, MapType):
+        return f"map({kind.key},tensor({_ONNX_TYPES.get(kind.value, kind.value)}))"
+    return "undefined" if kind is None else f"tensor({_ONNX_TYPES.get(kind.dtype, kind.dtype)})"

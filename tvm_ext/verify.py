@@ -14,7 +14,6 @@ from .errors import BuildError, ConversionError, InputError
 from .executors.choice import build_executor
 from .frontend import Conversion, convert, specialise
 from .inputs import random_inputs
-from .interface import TensorInfo
 from .ops.narrow import stored
 
 __all__ = ["EachPass", "coarseness", "distance", "finish"]
@@ -96,9 +95,7 @@ class EachPass:
         return self._run(conversion.module)
 
     def _arrays(self, conversion: Conversion) -> list[np.ndarray]:
-        infos = [
-            TensorInfo.of(name, ty, conversion.elements) for name, ty in conversion.inputs.items()
-        ]
+        infos = conversion.input_infos
         feeds = random_inputs(infos) if self._feeds is None else self._feeds
         if feeds.keys() != conversion.inputs.keys():
             raise InputError(f"feeds are {sorted(feeds)}, the model has {list(conversion.inputs)}")

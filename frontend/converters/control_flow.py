@@ -5,11 +5,14 @@ own, which a driver calls once per trip (``tvm_ext.executors.loops``): no recurs
 memory does not grow with the trips.
 """
 
+from itertools import zip_longest
+
 import numpy as np
 from tvm import relax, tirx
 
 from tvm_ext.ops import scan as ops
 
+from .. import host
 from ..axes import placed
 from ..table import converter
 from .shape import te_dims
@@ -24,12 +27,22 @@ def if_(bb, condition, *, then_branch, else_branch):
         chosen = then_branch if known.item() else else_branch
         return tuple(bb.walk.inline(chosen, []))
     flag = bb.emit(relax.op.reshape(condition, []))
-    blocks = [
-        bb.branch(lambda graph=graph: bb.walk.inline(graph, []))
-        for graph in (then_branch, else_branch)
-    ]
-    result = bb.emit(relax.If(flag, *blocks))
-    return tuple(bb.emit(relax.TupleGetItem(result, k)) for k in range(len(bb.node.outputs)))
+    results: list[list[relax.Expr]] = []
+
+    def emit(graph):
+        results.append([host.hosted(bb, x) for x in bb.walk.inline(graph, [])])
+        return results[-1]
+
+    blocks = [bb.branch(lambda g=graph: emit(g)) for graph in (then_branch, else_branch)]
+    chosen = bb.emit(relax.If(flag, *blocks))
+    return tuple(
+        host.like(
+            bb,
+            bb.emit(relax.TupleGetItem(chosen, k)),
+            host.merged(host.kind_of(bb, one), host.kind_of(bb, other)),
+        )
+        for k, (one, other) in enumerate(zip(*results, strict=True))
+    )
 
 
 @converter("Loop", 1, *_SINCE)
@@ -56,33 +69,59 @@ def scan(
     scan_output_directions=None,
 ):
     carried = len(operands) - num_scan_inputs
-    state, sequences = list(operands[:carried]), operands[carried:]
+    state, sequences = list(operands[:carried]), list(operands[carried:])
     axes = [
         placed(axis, bb.rank(x))
         for axis, x in zip(scan_input_axes or [0] * len(sequences), sequences, strict=True)
     ]
     backward = scan_input_directions or [0] * len(sequences)
-    length = bb.shape(sequences[0])[axes[0]]
-
-    def trip(iteration, flag, values):
-        state, whole = values[:carried], values[carried:]
-        slices = [
-            bb.emit_te(ops.scan_step, x, iteration, axis, bool(reverse))
-            for x, axis, reverse in zip(whole, axes, backward, strict=True)
-        ]
-        return flag, bb.walk.inline(body, [*state, *slices])
-
     trips = bb.emit_te(ops.scan_trips, *te_dims(bb, sequences[0])[axes[0] : axes[0] + 1])
-    results = _run(bb, body, trips, bb.const(np.array(True)), state, trip, list(sequences))
+    results = _scan(bb, body, trips, state, sequences, axes, backward)
     stacked = results[carried:]
     places = scan_output_axes or [0] * len(stacked)
     reverse = scan_output_directions or [0] * len(stacked)
+    length = bb.shape(sequences[0])[axes[0]]
     outputs = []
     for x, place, flipped in zip(stacked, places, reverse, strict=True):
         x = bb.match(x, [length, *bb.shape(x)[1:]])
         x = bb.emit(relax.op.flip(x, 0)) if flipped else x
         outputs.append(_move_first_axis(bb, x, placed(place, bb.rank(x))))
     return (*results[:carried], *outputs)
+
+
+@converter("Scan", 8)
+def scan_batched(bb, lengths, *operands, body, num_scan_inputs, directions=None):
+    """The first version scans each member of a batch; shorter ones are followed by zeros."""
+    carried = len(operands) - num_scan_inputs
+    backward = directions or [0] * num_scan_inputs
+    everything = [*operands, *([] if lengths is None else [lengths])]
+
+    def member(iteration, flag, values):
+        own = [bb.copy_knowledge(x, bb.emit_te(ops.scan_step, x, iteration, 0)) for x in values]
+        state, sequences = own[:carried], own[carried : len(operands)]
+        trips = bb.emit_te(ops.scan_trips, *te_dims(bb, sequences[0])[:1], *own[len(operands) :])
+        results = _scan(bb, body, trips, state, sequences, [0] * num_scan_inputs, backward)
+        rows = te_dims(bb, sequences[0])[0]
+        padded = [bb.emit_te(ops.padded_rows, x, rows) for x in results[carried:]]
+        return flag, [*results[:carried], *padded]
+
+    trips = bb.emit_te(ops.scan_trips, *te_dims(bb, operands[carried])[:1])
+    return _run(bb, body, trips, bb.const(np.array(True)), [], member, everything)
+
+
+def _scan(bb, body, trips, state, sequences, axes, backward):
+    """The final state, then what the trips gave, stacked along axis 0."""
+
+    def trip(iteration, flag, values):
+        state, (*whole, count) = values[: len(values) - len(axes) - 1], values[-len(axes) - 1 :]
+        slices = [
+            bb.copy_knowledge(x, bb.emit_te(ops.scan_step, x, iteration, axis, *[count] * reverse))
+            for x, axis, reverse in zip(whole, axes, backward, strict=True)
+        ]
+        return flag, bb.walk.inline(body, [*state, *slices])
+
+    fixed = [*sequences, trips]
+    return _run(bb, body, trips, bb.const(np.array(True)), state, trip, fixed)
 
 
 def _move_first_axis(bb, x, place):
@@ -98,30 +137,16 @@ def _run(bb, graph, trips, condition, state, trip, constant=()):
 
     ``trip(iteration, flag, values)`` emits a trip; ``values`` are the state, then ``constant``.
     """
-    scalars = [relax.TensorType([], "int64"), relax.TensorType([], "bool")]
-    shapes = [bb.shape(x) for x in state]
-    fixed = [x.ty for x in constant]
-
-    def emit(params):
-        flag, results = trip(params[0], params[1], params[2:])
-        return [flag, *results]
-
-    varying: set[tuple[int, int]] = set()  # (state, axis) whose dim a trip changes
-    while True:
-        types = [relax.TensorType(dims, bb.dtype(x)) for dims, x in zip(shapes, state, strict=True)]
-        made = bb.walk.function("loop_body", graph, [*scalars, *types, *fixed], emit)
-        changed = _changed_dims(bb, made.parameters[2:], made.results[1 : 1 + len(state)])
-        if changed <= varying:
-            break
-        varying |= changed
-        bb.walk.discard(made.function)
-        for k, axis in changed:
-            shapes[k][axis] = bb.fresh_dim("carried")
-
+    state, made, kinds, shapes = _body(bb, graph, state, trip, constant)
+    types = [
+        relax.AnyType() if dims is None else _any_dims(x)
+        for x, dims in zip(state, shapes, strict=True)
+    ]
     stacked = made.results[1 + len(state) :]
-    empty = [bb.const(np.zeros([0, *_static_or_0(ty)], str(ty.dtype.dtype))) for ty in stacked]
-    outputs = [relax.TensorType(ndim=ty.ndim, dtype=ty.dtype) for ty in types]
-    outputs += [relax.TensorType(ndim=ty.ndim + 1, dtype=ty.dtype) for ty in stacked]
+    if not all(isinstance(x.ty, relax.TensorType) for x in stacked):
+        raise NotImplementedError("trips give values to stack that are no tensors")
+    empty = [bb.const(np.zeros([0, *_static_or_0(x.ty)], bb.dtype(x))) for x in stacked]
+    types += [relax.TensorType(ndim=x.ty.ndim + 1, dtype=x.ty.dtype) for x in stacked]
     arguments = [
         bb.emit(made.function),
         bb.emit(relax.op.reshape(trips, [])),
@@ -132,19 +157,88 @@ def _run(bb, graph, trips, condition, state, trip, constant=()):
     ]
     final = bb.emit(
         relax.op.call_builtin_with_ctx(
-            "tvm_ext.loop", relax.Tuple(arguments), ty_args=relax.TupleType(outputs)
+            "tvm_ext.loop", relax.Tuple(arguments), ty_args=relax.TupleType(types)
         )
     )
-    items = [bb.emit(relax.TupleGetItem(final, k)) for k in range(len(outputs))]
+    items = [bb.emit(relax.TupleGetItem(final, k)) for k in range(len(types))]
     count = bb.fresh_dim("trips")
-    shapes += [[count, *_own_dims(bb, ty)] for ty in stacked]
-    return tuple(bb.match(x, dims) for x, dims in zip(items, shapes, strict=True))
+    shapes += [[count, *_own_dims(bb, x.ty)] for x in stacked]
+    items = [
+        x if dims is None else bb.match(x, dims) for x, dims in zip(items, shapes, strict=True)
+    ]
+    for source, item in zip([*state, *stacked], items, strict=True):
+        bb.copy_knowledge(source, item)
+    return tuple(
+        host.like(bb, item, kind) if kind is not None else item
+        for item, kind in zip_longest(items, kinds)
+    )
 
 
-def _changed_dims(bb, before, after):
+def _body(bb, graph, state, trip, constant):
+    """The state to begin with, the body's function, and the kinds and shapes of the state.
+
+    Made again until they hold for all trips: what a trip changes is not known of the next one.
+    Values that are no tensors have a kind and no shape, tensors the reverse.
+    """
+    scalars = [relax.TensorType([], "int64"), relax.TensorType([], "bool")]
+    state = [host.hosted(bb, x) for x in state]
+    kinds = [_first_kind(bb, graph, k, x) for k, x in enumerate(state)]
+    shapes = [None if kind else bb.shape(x) for kind, x in zip(kinds, state, strict=True)]
+    varying: set[tuple[int, int]] = set()  # (state, axis) whose dim a trip changes
+
+    def emit(params):
+        for source, param, kind in zip_longest([*state, *constant], params[2:], kinds):
+            bb.copy_knowledge(source, param)
+            if kind is not None:
+                host.like(bb, param, kind)
+        flag, results = trip(params[0], params[1], params[2:])
+        return [flag, *(host.hosted(bb, x) for x in results)]
+
+    while True:
+        types = [
+            relax.AnyType() if dims is None else relax.TensorType(dims, bb.dtype(x))
+            for dims, x in zip(shapes, state, strict=True)
+        ]
+        fixed = [x.ty for x in constant]
+        made = bb.walk.function("loop_body", graph, [*scalars, *types, *fixed], emit)
+        results = made.results[1 : 1 + len(state)]
+        widened = [
+            kind if dims is not None and isinstance(x.ty, relax.TensorType)
+            else host.merged(kind or host.kind_of(bb, old), host.kind_of(bb, x))
+            for old, x, kind, dims in zip(state, results, kinds, shapes, strict=True)
+        ]  # fmt: skip
+        shapes = [None if kind else dims for kind, dims in zip(widened, shapes, strict=True)]
+        changed = _changed_dims(bb, made.parameters[2:], results, shapes)
+        if changed <= varying and widened == kinds:
+            return state, made, kinds, shapes
+        varying |= changed
+        kinds = widened
+        bb.walk.discard(made.function)
+        for k, axis in changed:
+            shapes[k][axis] = bb.fresh_dim("carried")
+
+
+def _first_kind(bb, graph, k, value):
+    """The kind of a carried value before the first trip; None of tensors."""
+    if isinstance(value.ty, relax.TensorType):
+        return None
+    kind = host.kind_of(bb, value)
+    if kind.element is None:  # of Loop, whose body has two inputs before the state
+        kind = host.merged(kind, host.declared_kind(graph.inputs[2 + k]))
+    return kind
+
+
+def _any_dims(value):
+    return relax.TensorType(ndim=value.ty.ndim, dtype=value.ty.dtype)
+
+
+def _changed_dims(bb, before, results, shapes):
     """(tensor, axis) of the dims that are not provably the same after a trip."""
     changed = set()
-    for k, (old, new) in enumerate(zip(before, after, strict=False)):
+    for k, (old, result) in enumerate(zip(before, results, strict=False)):
+        if shapes[k] is None:
+            continue
+        new = result.ty
         if old.ndim != new.ndim:
             raise NotImplementedError("the rank of a carried value changes between trips")
         dims = [None] * new.ndim if new.shape is None else new.shape.values

@@ -17,6 +17,7 @@ from tvm.target import Target
 from ..errors import BuildError, OutputPathError, TargetError
 from . import (
     cuda,
+    host,
     loops,  # noqa: F401  registers the driver that compiled loops call
     threads,
 )
@@ -173,13 +174,16 @@ class VMExecutor:
         command = [*shared_linker(self.needs.triple), *options.get("options", ())]
         run_tool([*command, "-o", library, *objects])
 
-    def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         return on_live_pool(self._run, inputs)
 
-    def _run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _run(self, inputs: Sequence[Any]) -> list[Any]:
         vm = self._vm()  # before the tensors: it says what a machine without the device lacks
-        tensors = [tvm.runtime.tensor(array, self.device) for array in inputs]
-        return [result.numpy() for result in vm["main"](*tensors)]
+        with host.on_device(self.device):
+            return [host.taken(result) for result in vm["main"](*self._given(inputs))]
+
+    def _given(self, inputs: Sequence[Any]) -> list[Any]:
+        return [host.given(value, self.device) for value in inputs]
 
     def sources(self) -> dict[str, str]:
         """The VM's instructions and the kernels, as CUDA C, or as LLVM IR and as C."""
@@ -206,10 +210,11 @@ class VMExecutor:
         vm = self._vm()
         vm.set_instrument(stopwatch)
         try:
-            tensors = [tvm.runtime.tensor(array, self.device) for array in inputs]
-            for _ in range(repeat):
-                stopwatch.runs.append([])
-                vm["main"](*tensors)
+            with host.on_device(self.device):
+                tensors = self._given(inputs)
+                for _ in range(repeat):
+                    stopwatch.runs.append([])
+                    vm["main"](*tensors)
         finally:
             vm.set_instrument(lambda *_: 0)
         count = min(map(len, stopwatch.runs))

@@ -18,6 +18,7 @@ from ..build import convert_and_build
 from ..errors import OptionError, OutputPathError
 from ..executors.static import StaticExecutor
 from ..executors.toolchain import is_wasm
+from ..interface import numbers_only
 from ..keep import check_folder
 from ..keep import keep as write_all
 from ..model import CompiledModel
@@ -190,7 +191,8 @@ def _keep(folder: str | os.PathLike, dims: Sequence[str], built: Sequence[Built]
 
 def _exportable(model: CompiledModel) -> StaticExecutor:
     executor = model.executor
-    symbolic = [str(info) for info in model.inputs if info.static_shape is None]
+    numbers_only(model.outputs)
+    symbolic = [str(info) for info in numbers_only(model.inputs) if info.static_shape is None]
     if symbolic:
         raise OptionError(
             "only static shapes can be exported: give one size of each symbolic dim by shapes= or "

@@ -12,7 +12,7 @@ from tvm.runtime.module import BenchmarkResult
 
 from tvm_ext import CompiledModel
 from tvm_ext.errors import InputError, OptionError, TargetError
-from tvm_ext.model import TensorInfo
+from tvm_ext.interface import TensorInfo, numbers_only
 from tvm_ext.profile import Profile
 
 from .nd import NDArray
@@ -39,10 +39,11 @@ class GraphExecutor:
             raise TargetError(f"the model was built for {model.device}, not for {wrong[0]}")
         self.model = model
         self.bound = bound
-        self._names = [info.name for info in model.inputs]
+        self.inputs = numbers_only(model.inputs)
+        self._names = [info.name for info in self.inputs]
         self._feeds = {
             info.name: np.zeros(shape, info.dtype)
-            for info in model.inputs
+            for info in self.inputs
             if (shape := info.static_shape) is not None
         }
         self._results: list[np.ndarray] | None = None
@@ -151,7 +152,7 @@ class GraphExecutor:
         index = key if isinstance(key, int) else self.get_input_index(key)
         if not 0 <= index < len(self._names):
             raise InputError(f"no input {key!r}; the model has {self._names}")
-        return self.model.inputs[index]
+        return self.inputs[index]
 
 
 def _seconds_per_call(
@@ -219,7 +220,7 @@ class GraphModule:
 
     def get_input_info(self) -> tuple[dict[str, tuple], dict[str, str]]:
         """Input name -> shape, and input name -> dtype."""
-        infos = self.module.model.inputs
+        infos = self.module.inputs
         return {i.name: i.shape for i in infos}, {i.name: i.dtype for i in infos}
 
     def benchmark(

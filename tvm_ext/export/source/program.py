@@ -19,7 +19,7 @@ from ...executors.plan import Kernel, Plan, Slot, aligned
 from ...executors.planning import NotStatic, plan
 from ...executors.static_build import lower_views
 from ...frontend import Limits, load, node_labels
-from ...model import TensorInfo
+from ...interface import TensorInfo, numbers_only
 from ...ops.approximations import libm
 from ...provenance import Provenance
 from ..identifiers import identifier
@@ -118,10 +118,7 @@ def program_of(
         with steps.target:
             for phase in pipeline.PHASES[1:]:
                 module = run_phase(steps, phase, module, provenance)
-        infos = [
-            [TensorInfo.of(name, ty, conversion.elements) for name, ty in side.items()]
-            for side in (conversion.inputs, conversion.outputs)
-        ]
+        infos = [numbers_only(side) for side in (conversion.input_infos, conversion.output_infos)]
         module = lower_views(module)
         planned, blob = _planned(module, provenance, infos[0])
         initializers = imported[0].graph.initializers if imported else {}

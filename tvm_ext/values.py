@@ -1,0 +1,146 @@
+"""What a user gives for an input, checked and as the executors take it; and the way back.
+
+Part of what loading a model needs: nothing here imports TVM or ONNX before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .errors import InputError
+from .interface import (
+    Info,
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorInfo,
+    TensorType,
+    ValueType,
+)
+from .ops.narrow_arrays import restored, stored
+
+__all__ = ["held", "returned"]
+
+
+def held(info: Info, value: object, sizes: dict[str, int]) -> Any:
+    """``value`` as an executor takes it; ``sizes`` binds symbolic dims.
+
+    Raises:
+        InputError: it does not fit ``info``.
+    """
+    if isinstance(info, TensorInfo):
+        return stored(_checked(info, value, sizes))
+    return _held(info.name, info.type, value)
+
+
+def returned(info: Info, value: Any) -> Any:
+    """What an executor gave for ``info``, as a user sees it."""
+    return _returned(info.dtype if isinstance(info, TensorInfo) else info.type, value)
+
+
+def _held(name: str, kind: ValueType | None, value: object) -> Any:
+    if isinstance(kind, OptionalType):
+        return None if value is None else _held(name, kind.element, value)
+    if isinstance(kind, SequenceType):
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            raise InputError(f"input {name!r} is {kind}: give a list, not {type(value).__name__}")
+        return [_held(f"{name}[{k}]", kind.element, item) for k, item in enumerate(value)]
+    if isinstance(kind, MapType):
+        if not isinstance(value, Mapping):
+            raise InputError(f"input {name!r} is {kind}: give a dict, not {type(value).__name__}")
+        return dict(value)
+    if value is None:
+        raise InputError(f"input {name!r} is {kind}, and no optional: None does not fit")
+    if kind is None:
+        raise InputError(f"the model does not say what input {name!r} is")
+    return stored(_fitting(name, kind, value))
+
+
+def _fitting(name: str, kind: TensorType, value: object) -> np.ndarray:
+    """An array inside of another value: its symbolic dims are its own."""
+    if kind.shape is not None:
+        return _checked(TensorInfo(name, kind.shape, kind.dtype), value, {})
+    info = TensorInfo(name, (), kind.dtype)
+    array = _as_array(info, value)
+    return _checked(TensorInfo(name, array.shape, kind.dtype), array, {})
+
+
+def _returned(kind: ValueType | str | None, value: Any) -> Any:
+    if isinstance(kind, OptionalType):
+        return None if value is None else _returned(kind.element, value)
+    if isinstance(kind, SequenceType):
+        return [_returned(kind.element, item) for item in value]
+    if isinstance(kind, MapType) or kind is None:
+        return value
+    return restored(value, kind.dtype if isinstance(kind, TensorType) else kind)
+
+
+def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:
+    """``value`` as a contiguous array that fits ``info``; ``sizes`` binds symbolic dims."""
+    array = _as_array(info, value)
+    if array.dtype == _dtype(info.dtype) and array.shape == info.shape and array.flags.c_contiguous:
+        return array  # most calls end here: the time of a small model is that of its checks
+    if array.dtype.name != info.dtype:
+        raise InputError(
+            f"input {info.name!r} needs dtype {info.dtype}, got {array.dtype}: convert it first"
+        )
+    if array.ndim != len(info.shape):
+        raise InputError(
+            f"input {info.name!r} needs rank {len(info.shape)} {info.shape}, "
+            f"got shape {array.shape}"
+        )
+    for axis, (want, got) in enumerate(zip(info.shape, array.shape, strict=True)):
+        if isinstance(want, str):
+            want = sizes.setdefault(want, got)
+        if want != got:
+            raise InputError(
+                f"input {info.name!r} axis {axis}: needs {info.shape[axis]}"
+                f"{f' = {want}' if isinstance(info.shape[axis], str) else ''}, got {got}"
+            )
+    return np.ascontiguousarray(array, _dtype(info.dtype)).reshape(array.shape)
+
+
+_dtype = cache(np.dtype)
+
+
+def _as_array(info: TensorInfo, value: object) -> np.ndarray:
+    try:
+        if isinstance(value, np.ndarray | np.generic):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return _from_dlpack(value)
+        array = np.asarray(value)
+        # Python's numbers have no dtype: 1.0 is a float of any width, 1 an integer or a float.
+        plain = isinstance(value, list | tuple | int | float)
+        fits = np.can_cast(array.dtype, info.dtype, "same_kind")
+        return _converted(info, array) if plain and fits else array
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"input {info.name!r} cannot be read as an array: {reason}") from error
+
+
+def _converted(info: TensorInfo, array: np.ndarray) -> np.ndarray:
+    """``array`` of Python's numbers in the dtype of the input, none of them beyond its range."""
+    with np.errstate(over="ignore"):
+        result = array.astype(info.dtype)
+    wraps = array.dtype.kind in "iu" and result.dtype.kind in "iu" and (result != array).any()
+    if wraps or (np.isfinite(array) & ~np.isfinite(result)).any():
+        raise InputError(f"input {info.name!r} has numbers that {info.dtype} cannot hold")
+    return result
+
+
+def _from_dlpack(value: Any) -> np.ndarray:
+    if hasattr(value, "resolve_neg"):  # torch exports a negated view without its sign
+        value = value.resolve_neg()
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError):
+        # numpy reads neither bfloat16 nor what has gradients or is on a GPU; this copies.
+        import tvm_ffi
+
+        tensor: Any = tvm_ffi.from_dlpack(value)
+        return tensor.numpy()
