@@ -215,13 +215,13 @@ def test_optional_results():
 def test_what_does_not_fit_is_refused():
     compiled = convert_and_build(parser.parse_model(HEAD + LISTS), "llvm", opt_level=0)
     good = lists(2, 0)
-    with pytest.raises(InputError, match="give a list, not ndarray|rank 2"):
+    with pytest.raises(InputError, match=r"needs rank 2"):
         compiled.run(None, good | {"s": X})
     with pytest.raises(InputError, match=r"'s\[1\]' needs dtype float32"):
         compiled.run(None, good | {"s": [X, X.astype("float64")]})
     with pytest.raises(InputError, match="None does not fit"):
         compiled.run(None, good | {"s": [None]})
-    with pytest.raises(InputError, match="'s' is .*, of which none is made up"):
+    with pytest.raises(InputError, match=r"'s' is .*, of which none is made up"):
         compiled.benchmark()
     with pytest.raises(RunError, match="SequenceInsert: position 9 in a sequence of 2"):
         compiled.run(None, good | {"k": np.array(9)})
