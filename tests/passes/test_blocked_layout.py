@@ -157,6 +157,14 @@ def test_a_concat_of_single_blocks_stays_blocked():
     check_model(model, feeds((1, 16, 5, 7)), opt_levels=(2, 3), rtol=1e-4, atol=1e-5)
 
 
+def test_a_concat_chooses_by_block_not_by_lane():
+    text = convert_and_build(CHAIN, LLVM).sources()["select"]
+    conditions = [
+        line for line in text.splitlines() if "T_concat" in line and "if_then_else" in line
+    ]
+    assert conditions and all("if_then_else(T.int64(2) <= v1," in line for line in conditions)
+
+
 def module_of(*operators):
     """``main`` applies each operator to ``x[1, 32, 5, 5]``."""
     bb = relax.BlockBuilder()

@@ -96,6 +96,15 @@ def _with_plain_indices(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
         """
         return analyzer.simplify(index % lanes)
 
+    def compare(node: tirx.Expr) -> tirx.Expr:
+        """``8 <= o`` for ``128 <= o * 16 + i``: a condition on lanes would make scalars of them."""
+        low, high = (node.a, node.b) if isinstance(node, tirx.LE | tirx.LT) else (node.b, node.a)
+        if "int" not in str(low.ty.dtype):
+            return node
+        distance = high - low - int(isinstance(node, tirx.LT | tirx.GT))
+        blocks = analyzer.simplify(tirx.floordiv(distance, lanes))
+        return node if _divides(blocks) else analyzer.simplify(blocks >= 0)
+
     def load(node: TensorLoad) -> tirx.Expr:
         if not _is_blocked(node.source, lanes):
             return node
@@ -111,7 +120,18 @@ def _with_plain_indices(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
 
     tvm_ffi.structural_walk(func.body, (SBlock, bind))
     plain = tvm_ffi.structural_map(func, ((tirx.FloorDiv, tirx.FloorMod), analyzer.simplify))
+    plain = tvm_ffi.structural_map(plain, (_COMPARISONS, compare))
     return tvm_ffi.structural_map(plain, ((TensorLoad, load), (TensorRegion, region)))
+
+
+_COMPARISONS = (tirx.LE, tirx.LT, tirx.GE, tirx.GT)
+
+
+def _divides(expr: tirx.Expr) -> bool:
+    """Whether a division is left in ``expr``."""
+    found = []
+    tvm_ffi.structural_walk(expr, ((tirx.FloorDiv, tirx.FloorMod), found.append))
+    return bool(found)
 
 
 def _is_blocked(buffer: tirx.Var, lanes: int) -> bool:

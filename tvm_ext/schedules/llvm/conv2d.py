@@ -62,13 +62,13 @@ def choose_tile(target: Target, oc_blocks: int, width: int) -> Tile:
 def choose_columns(target: Target, width: int, taps: int) -> int:
     """Pixels of a row of ``width`` that one vector of channels is convolved at, ``taps`` wide.
 
-    A row of taps and the inputs of one pixel stay in registers, too.
+    A row of taps stays in registers, too. What is left of a row costs addresses of its own.
     """
-    most = max(1, Machine.of(target).registers - 2 * taps - 2)
+    most = max(1, Machine.of(target).registers - taps - 2)
 
     def cost(columns: int) -> tuple[float, int]:
-        done = -(-width // columns) * columns
-        return done * max(1.0, ENOUGH_ACCUMULATORS / columns), -columns
+        done = -(-width // columns) * columns * (1.0 if width % columns == 0 else 1.2)
+        return done * max(1.0, 4 / columns), -columns
 
     return min(range(1, min(width, most) + 1), key=cost)
 
