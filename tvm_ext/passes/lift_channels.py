@@ -129,7 +129,7 @@ _COMPARISONS = (tirx.LE, tirx.LT, tirx.GE, tirx.GT)
 
 def _divides(expr: tirx.Expr) -> bool:
     """Whether a division is left in ``expr``."""
-    found = []
+    found: list[tirx.Expr] = []
     tvm_ffi.structural_walk(expr, ((tirx.FloorDiv, tirx.FloorMod), found.append))
     return bool(found)
 
