@@ -34,15 +34,16 @@ from tvm_ext.compare.statistics import accuracy, latency
 from tvm_ext.compare.worker import Job
 from tvm_ext.errors import ComparisonError
 from tvm_ext.executors.threads import threads as usable_threads
+from tvm_ext.pipeline import PRECISIONS
 
-from .rivals import RIVALS, file_of
+from .rivals import PRECISION_OF, RIVALS, file_of
 
 __all__ = ["Measurement", "main", "measure"]
 
 BASE = "onnxruntime"  # whose time is 1.0
 # A block of one run of a slow engine may take this long; longer ones are measured once.
 PATIENT = 5.0
-TOLERANCE = 1e-3
+TOLERANCE = {"fp32": 1e-3, "bf16": 0.5}
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,9 @@ def _prepare(
         torch.export.save(torch.export.export(module, tuple(inputs.values())), path)
     start = time.perf_counter()
     target = targets.resolve("llvm", options.threads)
-    compiled = convert_and_build(onnx_file, target, opt_level=options.opt_level)
+    compiled = convert_and_build(
+        onnx_file, target, opt_level=options.opt_level, precision=options.precision
+    )
     seconds = time.perf_counter() - start
     compiled.save(file_of(ENGINES[OURS], onnx_file))
     return seconds
@@ -216,6 +219,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=usable_threads())
     parser.add_argument("--opt-level", type=int, choices=range(4), default=3)
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="fp32",
+        help="of ours; bf16 is measured beside OpenVINO's, and onnxruntime's fp32",
+    )
     parser.add_argument("--size", choices=SIZES, default="full")
     parser.add_argument("--rounds", type=int, default=6, help="quiet blocks per engine")
     parser.add_argument("--out", type=Path, default=Path("out"))
@@ -233,7 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 1 where an engine differs from ours, or a kept ratio is not reached."""
     options = _options(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    installed = [name for name, engine in RIVALS.items() if find_spec(engine.package)]
+    fair = [name for name in RIVALS if PRECISION_OF.get(name, "fp32") == options.precision]
+    installed = [name for name in fair if find_spec(RIVALS[name].package)]
     rivals = dict.fromkeys([BASE, *(options.engines or installed)])
     engines = [ENGINES[OURS], *(RIVALS[name] for name in rivals)]
     console = Console()
@@ -251,7 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ratios = {model: s for (model, engine), s in _speeds(rows).items() if engine == OURS}
         options.keep.write_text(json.dumps(ratios, indent=2) + "\n")
     kept = json.loads(options.check.read_text()) if options.check else {}
-    wrong = [f"{r.model}: {r.engine} differs" for r in rows if not r.tolerance <= TOLERANCE]
+    bound = TOLERANCE[options.precision]
+    wrong = [f"{r.model}: {r.engine} differs" for r in rows if not r.tolerance <= bound]
     wrong += regressions(rows, kept, options.slack)
     for line in wrong:
         console.print(line, style="red", markup=False)

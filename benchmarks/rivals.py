@@ -9,7 +9,7 @@ import numpy as np
 
 from tvm_ext.compare.engines import ENGINES, OURS, Engine, Feeds, Run
 
-__all__ = ["RIVALS", "file_of"]
+__all__ = ["PRECISION_OF", "RIVALS", "file_of"]
 
 PROGRAM = ".pt2"
 COMPILED = ".tvmx"
@@ -71,8 +71,11 @@ RIVALS = {
     for engine in (
         ENGINES["onnxruntime"],
         ENGINES["openvino"],
+        ENGINES["openvino-bf16"],
         Engine("torch", "torch", _open_torch, "OpenMP, eager", "examples"),
         Engine("torch.compile", "torch", _open_torch_compile, "OpenMP, inductor", "examples"),
         Engine("tvm", "tvm", _open_tvm, "its own importer and default pipeline"),
     )
 }
+#: Engines that compute in another type than float32.
+PRECISION_OF = {"openvino-bf16": "bf16"}

@@ -14,7 +14,7 @@ from tvm_ffi import register_error
 
 from . import pipeline, targets
 from .cache import Cache, key_of
-from .errors import BuildError, OptionError, TargetError, TvmExtError
+from .errors import BuildError, OptionError, TvmExtError
 from .executors.choice import build_executor
 from .frontend import Conversion, Limits, check_declared, convert, load, mark_nodes, specialise
 from .keep import check_folder
@@ -60,8 +60,8 @@ def convert_and_build(
             "cuda", or any TVM target.
         opt_level: 0 (straight conversion) to 3 (everything within the stated error bounds).
         shapes: values for symbolic dims, by dim name or by input name.
-        precision: the type to compute in; None or "fp32" keeps the types of the model. No
-            target offers a lower one so far.
+        precision: None or "fp32" keeps the types of the model; "bf16" rounds the factors of
+            float32 products and convolutions to bfloat16, on CPUs with AVX512_BF16.
         limits: what a model may ask before it is refused.
         steps: instead of ``pipeline.default(target, opt_level)``; brings its own target.
         without: names of steps to leave out, such as compound operators.
@@ -78,23 +78,25 @@ def convert_and_build(
         ConversionError: nodes that cannot be converted, all of them.
         TargetError: the target is unknown, or lacks the precision.
         BuildError: the compiler failed.
-        OptionError: ``opt_level``, ``shapes``, ``limits`` or ``steps`` have no such value or type,
-            a step that ``without`` names is not there, or ``feeds`` have nothing to verify.
+        OptionError: ``opt_level``, ``shapes``, ``limits``, ``precision`` or ``steps`` have no such
+            value or type, a step that ``without`` names is not there, or ``feeds`` have nothing
+            to verify.
         OutputPathError: the folder ``keep`` cannot be written.
     """
     _check_options(opt_level, shapes, limits, steps)
+    if steps is not None and precision is not None:
+        raise OptionError("steps of one's own bring their precision: pipeline.default(precision=)")
     if steps is not None and cache is not None:
         raise OptionError("steps of one's own are code, which a cache cannot tell apart")
     if feeds is not None and verify is None:
         raise OptionError("feeds are for verify='each-pass'")
-    steps = leave_out(steps or pipeline.default(targets.resolve(target), opt_level), without)
+    if steps is None:
+        steps = pipeline.default(targets.resolve(target), opt_level, precision)
+    steps = leave_out(steps, without)
     if verify == "each-pass":
         steps = steps.watched(EachPass(steps, load(model, limits), shapes, feeds))
     elif verify is not None:
         raise OptionError(f"verify is None or 'each-pass', not {verify!r}")
-    if precision not in (None, "fp32"):
-        kind = steps.target.kind.name
-        raise TargetError(f"target {kind} has no precision {precision!r}: use None or 'fp32'")
     if keep is not None:
         check_folder(keep)  # before the work, not after it
     built = _fetched(model, steps, shapes, limits, cache if verify is None else None)

@@ -101,6 +101,7 @@ def key_of(model: ir.Model, steps: Pipeline, **options: object) -> str | None:
     context = PassContext.current()
     facts = {
         "target": str(steps.target),
+        "precision": steps.precision,
         "steps": [(step.phase, step.name) for step in steps.steps],
         "options": sorted(options.items()),
         "context": [context.opt_level, list(context.disabled_pass), dict(context.config)],

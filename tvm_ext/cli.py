@@ -159,6 +159,11 @@ def _parser() -> argparse.ArgumentParser:
             help="0 (straight conversion) to 3 (default)",
         )
         sub.add_argument(
+            "--precision",
+            metavar="TYPE",
+            help="fp32 (default), or bf16 in products and convolutions, on CPUs with AVX512_BF16",
+        )
+        sub.add_argument(
             "--shape",
             type=_shape,
             action=_Named,

@@ -62,6 +62,7 @@ def export(args: Namespace) -> None:
     options = {
         "target": "llvm" if args.target == "auto" else args.target,
         "opt_level": args.opt_level,
+        "precision": args.precision,
         "shapes": dict(args.shape),
         "without": args.without,
     }
@@ -112,6 +113,7 @@ def compare(args: Namespace) -> None:
         against=args.against,
         target=args.target,
         opt_level=args.opt_level,
+        precision=args.precision,
         shapes=dict(args.shape),
         threads=args.threads,
         batch=args.batch,
@@ -123,7 +125,7 @@ def compare(args: Namespace) -> None:
 
 def inspect(args: Namespace) -> None:
     """Describe MODEL and what of it is not supported; or the passes of a build, and their work."""
-    steps = pipeline.default(targets.resolve(args.target), args.opt_level)
+    steps = pipeline.default(targets.resolve(args.target), args.opt_level, args.precision)
     steps = leave_out(steps, args.without)
     if args.passes:
         rows = [
@@ -177,6 +179,7 @@ def _compile(args: Namespace, verify: str | None = None, keep: Path | None = Non
         args.model,
         args.target,
         opt_level=args.opt_level,
+        precision=args.precision,
         shapes=dict(args.shape),
         without=args.without,
         verify=verify,
@@ -201,8 +204,10 @@ def _model_and_feeds(args: Namespace) -> tuple[CompiledModel, Mapping[str, np.nd
 
 def _refuse_choices(args: Namespace) -> None:
     """A built model has no options of a build."""
-    if args.target != "auto" or args.opt_level != 3 or args.without:
-        raise InputError(f"{args.model} is built already: no target, level or pass to choose")
+    if (args.target, args.opt_level, args.precision, args.without) != ("auto", 3, None, []):
+        raise InputError(
+            f"{args.model} is built already: no target, level, precision or pass to choose"
+        )
 
 
 def _statistics(array: np.ndarray) -> str:

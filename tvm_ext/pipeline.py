@@ -23,8 +23,9 @@ from tvm.target import Target
 
 from . import schedules
 from .deadline import Overrun, within
-from .errors import BuildError, OptionError, unknown
+from .errors import BuildError, OptionError, TargetError, unknown
 from .frontend import rewrites
+from .passes.bfloat16 import bfloat16_conv2d, bfloat16_matmul
 from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
 from .passes.compound import Compound
@@ -35,15 +36,22 @@ from .passes.tiled_attention import TILED_ATTENTION
 from .passes.tiled_matmul import TILED_MATMUL
 from .passes.winograd import winograd
 from .places import caller, place
+from .schedules.llvm.winograd import WinogradModel
+from .schedules.machine import Machine
 
-__all__ = ["EXTENSIONS", "PHASES", "Pipeline", "Step", "default"]
+__all__ = ["EXTENSIONS", "PHASES", "PRECISIONS", "Pipeline", "Step", "default"]
 
 PHASES = ("import", "select", "fuse", "schedule")
+#: The types in which products are computed.
+PRECISIONS = ("fp32", "bf16")
 
 Rewrite = Callable[[Any], Any]
 
 #: How long a step of a user's may run: built-in ones take less than a tenth on large models.
 SECONDS = 60.0
+
+#: How far the answer of a deep network moves where all its products round their factors.
+_BFLOAT16_BOUND = 0.5
 
 _FUSION_BOUND, _LONGEST_FUSION = "relax.FuseOps.max_depth", 64  # operators in one kernel
 
@@ -83,6 +91,7 @@ class Pipeline:
     target: Target
     opt_level: int
     steps: tuple[Step, ...]
+    precision: str = "fp32"
 
     def insert(
         self,
@@ -240,14 +249,19 @@ def _fuse_ops(module: IRModule) -> IRModule:
 EXTENSIONS: list[Callable[[Pipeline], Pipeline]] = []
 
 
-def default(target: Target, opt_level: int = 3) -> Pipeline:
+def default(target: Target, opt_level: int = 3, precision: str | None = None) -> Pipeline:
     """The pipeline of ``target`` (see the table of opt levels in the README), plugins included.
 
+    ``precision``: "bf16" rounds the factors of products and convolutions; None is "fp32".
+
     Raises:
-        OptionError: there is no such level.
+        OptionError: there is no such level or precision, or the level does not offer it.
+        TargetError: the target lacks the precision.
     """
     if opt_level not in (0, 1, 2, 3):
         raise OptionError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
+    precision = precision or "fp32"
+    _check_precision(precision, target, opt_level)
     from .extend.plugin import load_installed  # here, because plugins are built on this module
 
     load_installed()
@@ -258,15 +272,21 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
         if opt_level >= at:
             steps.append(Step(phase, name or run.info.name, run))
 
-    def compound(compound: Compound, at: int = 0) -> None:
+    def compound(compound: Compound, at: int = 0, bound: float = 1e-4) -> None:
         if opt_level >= at:
-            steps.append(Step("select", compound.name, compound.on(target), compound=True))
+            run = compound.on(target)
+            steps.append(Step("select", compound.name, run, bound, compound=True))
 
     add("select", relax.backend.DispatchSampling())
     add("select", relax.backend.DispatchSortScan())
     if target.kind.name == "llvm" and opt_level >= 2:
+        rounds = precision == "bf16"
         compound(TILED_ATTENTION, at=3)
-        compound(winograd(), at=3)
+        compound(winograd(WinogradModel(direct=0.5 if rounds else 1.0)), at=3)
+        if Machine.of(target).bfloat16:
+            bound = _BFLOAT16_BOUND if rounds else 1e-4
+            compound(bfloat16_conv2d(rounds), bound=bound)
+            compound(bfloat16_matmul(rounds), bound=bound)
         compound(BLOCKED_CONV2D)
         add("select", blocked_layout(target))
         compound(TILED_MATMUL)
@@ -279,5 +299,19 @@ def default(target: Target, opt_level: int = 3) -> Pipeline:
     add("fuse", order_dims, at=1)
     add("fuse", transform.DeadCodeElimination())
     add("schedule", schedules.apply(target, opt_level))
-    built_in = Pipeline(target, opt_level, tuple(steps))
+    built_in = Pipeline(target, opt_level, tuple(steps), precision)
     return reduce(lambda pipeline, extend: extend(pipeline), EXTENSIONS, built_in)
+
+
+def _check_precision(precision: str, target: Target, opt_level: int) -> None:
+    if precision not in PRECISIONS:
+        raise OptionError(unknown("precision", precision, PRECISIONS))
+    if precision == "fp32":
+        return
+    if target.kind.name != "llvm" or not Machine.of(target).bfloat16:
+        raise TargetError(
+            f"precision {precision!r} needs a CPU with AVX512_BF16, which the target"
+            f" {target.attrs.get('mcpu', target.kind.name)} lacks: use None or 'fp32'"
+        )
+    if opt_level < 2:
+        raise OptionError(f"precision {precision!r} needs opt_level 2 or 3, not {opt_level}")

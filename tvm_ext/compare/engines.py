@@ -67,12 +67,12 @@ def _open_reference(path: Path, threads: int) -> Run:
     return lambda feeds: list(evaluator.run(None, dict(feeds)))
 
 
-def _open_openvino(path: Path, threads: int) -> Run:
+def _open_openvino(path: Path, threads: int, precision: str = "f32") -> Run:
     openvino = require("openvino")
     options = {
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",  # by itself it takes bfloat16 where the CPU has it
+        "INFERENCE_PRECISION_HINT": precision,  # by itself it takes bfloat16 where the CPU has it
     }
     request = openvino.Core().compile_model(str(path), "CPU", options).create_infer_request()
 
@@ -81,6 +81,10 @@ def _open_openvino(path: Path, threads: int) -> Run:
         return [results[k] for k in range(len(results))]
 
     return run
+
+
+def _open_openvino_bf16(path: Path, threads: int) -> Run:
+    return _open_openvino(path, threads, "bf16")
 
 
 ENGINES = {
@@ -94,6 +98,13 @@ ENGINES = {
             "intra-op pool, workers spin by default",
         ),
         Engine("openvino", "openvino", _open_openvino, "latency hint, float32", "benchmarks"),
+        Engine(
+            "openvino-bf16",
+            "openvino",
+            _open_openvino_bf16,
+            "latency hint, bfloat16 where the CPU has it",
+            "benchmarks",
+        ),
         Engine(REFERENCE, "onnx.reference", _open_reference, "numpy, as installed"),
     )
 }

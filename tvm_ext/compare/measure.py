@@ -46,6 +46,7 @@ def compare(
     batch: int | None = None,
     shapes: Mapping[str, int | Sequence[int | None]] | None = None,
     opt_level: int = 3,
+    precision: str | None = None,
     rounds: int = 6,
     seconds: float = 0.3,
 ) -> Comparison:
@@ -63,7 +64,7 @@ def compare(
         threads: of each engine; by default every CPU that this process may use.
         batch: the size of symbolic first dims.
         shapes: values for other symbolic dims, as for ``convert_and_build``.
-        opt_level: as for ``convert_and_build``.
+        opt_level, precision: as for ``convert_and_build``.
         rounds: blocks per engine that should be free of other processes' work.
         seconds: of each block.
 
@@ -96,7 +97,7 @@ def compare(
 
     with tempfile.TemporaryDirectory(prefix="tvm_ext_compare_") as folder:
         start = time.perf_counter()
-        compiled = convert_and_build(source, resolved, opt_level=opt_level)
+        compiled = convert_and_build(source, resolved, opt_level=opt_level, precision=precision)
         build_seconds = time.perf_counter() - start
         ours = Path(folder, "model.tvmx")
         compiled.save(ours)
@@ -121,6 +122,7 @@ def compare(
         threads=threads,
         target=str(resolved.attrs.get("mcpu", resolved.kind.name)),
         opt_level=opt_level,
+        precision=precision or "fp32",
         machine=this_machine(),
         date=datetime.now().astimezone().isoformat(timespec="seconds"),
     )

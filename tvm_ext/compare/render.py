@@ -33,7 +33,8 @@ def tables(comparison: Comparison) -> Group:
     head = (
         f"{comparison.model}  {', '.join(comparison.inputs)}\n"
         f"{comparison.machine.cpu}, {comparison.threads} of {comparison.machine.cpus} CPUs, "
-        f"target {comparison.target}, opt_level {comparison.opt_level}, {comparison.date}"
+        f"target {comparison.target}, opt_level {comparison.opt_level}, {comparison.precision}, "
+        f"{comparison.date}"
     )
     notes = map(Text, _notes(comparison))
     return Group(Text(head), _performance(comparison), _accuracy(comparison), *notes)

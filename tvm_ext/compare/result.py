@@ -76,6 +76,7 @@ class Comparison(Shown):
     threads: int
     target: str
     opt_level: int
+    precision: str
     machine: Machine
     date: str
 

@@ -7,6 +7,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from ..schedules.statements import map_children
 from .bfloat16 import legalize_bfloat16
+from .bfloat16_dots import lower_dots
 from .cuda import constant_bits, skip_empty_launches
 from .exact_indices import flatten_buffers
 from .named_values import rewrite_stores
@@ -136,7 +137,7 @@ def lower(module, context):
 
 def finalize_host() -> tvm.ir.transform.Pass:
     """What stands between lowered host functions and code generation."""
-    return tvm.ir.transform.Sequential([_stack_locals, finalize_host_passes()])
+    return tvm.ir.transform.Sequential([_stack_locals, lower_dots, finalize_host_passes()])
 
 
 def _pipeline():

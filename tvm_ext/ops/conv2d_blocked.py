@@ -5,7 +5,7 @@ Weights of a dense convolution are packed ``[OC/(t*b), IC/b', KH, KW, b', t*b]``
 register tile of ``t`` vectors of output channels reads them in one stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import te, tirx
@@ -103,11 +103,13 @@ def conv2d_blocked(
     strides: Sequence[int],
     pads: Sequence[int],
     dilations: Sequence[int],
+    product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] | None = None,
 ) -> te.Tensor:
     """Convolve ``x[N, IC/b, H, W, b]`` with a packed ``weight`` into ``[N, OC/out_lanes, ...]``.
 
     ``columns`` neighbouring pixels share a register tile. With ``groups`` > 1 each group holds
-    whole blocks of input and output channels. float16 and bfloat16 give float32.
+    whole blocks of input and output channels. float16 and bfloat16 give float32. ``product``, of
+    an element of ``x`` and one of ``weight``, is what is summed.
     """
     tiles, ic_blocks, kh, kw, in_lanes, tile = weight.shape
     vectors = tile // out_lanes
@@ -118,7 +120,8 @@ def conv2d_blocked(
     def term(pixel, o, lane, rh, rw):
         group = (o // blocks_per_group) * ic_blocks if groups > 1 else 0
         part = weight[o // vectors, ro, rh, rw, ri, (o % vectors) * out_lanes + lane]
-        return _product(pixel(group + ro, ri), part, x)
+        element = pixel(group + ro, ri)
+        return _product(element, part, x) if product is None else product(element, part)
 
     return _convolution(
         x, (kh, kw), oc_blocks, out_lanes, columns, strides, pads, dilations, term, (ro,), (ri,)

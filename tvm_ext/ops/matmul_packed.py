@@ -4,7 +4,9 @@ The accumulator is ``[row tiles, column tiles, rows, columns]``; rows and column
 computed from clamped indices and never written, so that no tile needs a tail.
 """
 
+from collections.abc import Callable
 from math import prod
+from operator import mul
 
 import numpy as np
 from tvm import te, tirx
@@ -22,10 +24,17 @@ def pack_columns(weight: np.ndarray, tile: int) -> np.ndarray:
     return np.ascontiguousarray(padded.reshape(k, -1, tile).transpose(1, 0, 2))
 
 
-def matmul_packed(x: te.Tensor, weight: te.Tensor, columns: int, rows: int) -> te.Tensor:
+def matmul_packed(
+    x: te.Tensor,
+    weight: te.Tensor,
+    columns: int,
+    rows: int,
+    product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = mul,
+) -> te.Tensor:
     """``x[..., K]`` times packed ``weight[ceil(N/tile), K, tile]`` -> ``[..., columns]``.
 
-    ``rows`` of ``x`` share a register tile. Narrow floats accumulate in float32.
+    ``rows`` of ``x`` share a register tile. Narrow floats accumulate in float32. ``product`` is the
+    term of an element of ``x`` and one of ``weight``.
     """
     *leading, k = (int(d) for d in x.shape)
     count = prod(leading)
@@ -34,14 +43,15 @@ def matmul_packed(x: te.Tensor, weight: te.Tensor, columns: int, rows: int) -> t
 
     def term(mo, no, mi, ni):
         row = tirx.min(mo * rows + mi, count - 1) if count % rows else mo * rows + mi
-        return te.sum(x[(*unflatten_index(row, leading), rk)] * weight[no, rk, ni], axis=rk)
+        left, right = x[(*unflatten_index(row, leading), rk)], weight[no, rk, ni]
+        return te.sum(product(left, right), axis=rk)
 
-    product = te.compute((-(-count // rows), tiles, rows, tile), term, "matmul")
+    tiled = te.compute((-(-count // rows), tiles, rows, tile), term, "matmul")
 
     def element(*index):
         *outer, column = index
         row = flatten_index(outer, leading)
-        return product[row // rows, column // tile, row % rows, column % tile]
+        return tiled[row // rows, column // tile, row % rows, column % tile]
 
     return te.compute((*leading, columns), element, "product")
 

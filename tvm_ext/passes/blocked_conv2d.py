@@ -12,11 +12,12 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te
 from tvm.relax.dpl import is_const, is_op, wildcard
 from tvm.target import Target
 
@@ -132,17 +133,21 @@ class Dense:
         """The packed weights."""
         return ops.pack_weight(self.conv.weight, self.in_lanes, self.lanes, self.vectors)
 
-    def kernel(self) -> Kernel:
-        """The direct convolution."""
+    def kernel(
+        self,
+        compute: Callable[..., te.Tensor] = ops.conv2d_blocked,
+        weight: np.ndarray | None = None,
+    ) -> Kernel:
+        """The direct convolution, or another ``compute`` of the same form with its own weights."""
         conv = self.conv
         return Kernel(
-            (conv.x, _const(self.weight)),
-            ops.conv2d_blocked,
+            (conv.x, _const(self.weight if weight is None else weight)),
+            compute,
             (self.lanes, self.columns, conv.groups, conv.strides, conv.pads, conv.dilations),
             lanes={0: self.in_lanes},
             result_lanes=self.lanes,
             epilogue=True,
-            name="conv2d_blocked",
+            name=compute.__name__,
         )
 
 

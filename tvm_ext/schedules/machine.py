@@ -24,16 +24,22 @@ _FEATURES = {
 # No vectors: LLVM makes one of four of the 32 scalar registers.
 _UNKNOWN = (128, 8, 32 << 10, 256 << 10)
 
+_BFLOAT16 = "avx512bf16"
+
 
 @dataclass(frozen=True)
 class Machine:
-    """Vector registers, caches and cores of an llvm target."""
+    """Vector registers, caches and cores of an llvm target.
+
+    ``bfloat16``: it has products of bfloat16 that are summed in float32.
+    """
 
     vector_bits: int
     registers: int
     l1_bytes: int
     l2_bytes: int
     cores: int
+    bfloat16: bool
 
     @classmethod
     def of(cls, target: Target) -> "Machine":
@@ -46,7 +52,8 @@ class Machine:
             ),
             _UNKNOWN,
         )
-        return cls(*facts, cores=max(int(target.attrs.get("num-cores", 1)), 1))
+        cores = max(int(target.attrs.get("num-cores", 1)), 1)
+        return cls(*facts, cores, codegen.target_has_features(_BFLOAT16, target))
 
     def lanes(self, *dtypes: str) -> int:
         """Elements of the widest of ``dtypes`` in one vector register, at most 64."""

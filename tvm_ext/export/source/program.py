@@ -85,6 +85,7 @@ def program_of(
     *,
     parallel: str = "",
     opt_level: int = 3,
+    precision: str | None = None,
     shapes: Mapping[str, int | Sequence[int | None]] | None = None,
     limits: Limits | None = None,
     without: Sequence[str] = (),
@@ -95,14 +96,14 @@ def program_of(
         model: what :func:`tvm_ext.convert_and_build` takes.
         name: of the model in C.
         parallel: what stands in front of loops that may be shared among threads.
-        opt_level, shapes, limits, without: as of ``convert_and_build``.
+        opt_level, precision, shapes, limits, without: as of ``convert_and_build``.
 
     Raises:
         OptionError: the model needs the Relax VM; with the node.
         BuildError: a kernel has no form in C; with its nodes and the reason.
         TvmExtError: whatever ``convert_and_build`` raises before it compiles.
     """
-    steps = leave_out(pipeline.default(Target("c"), opt_level), without)
+    steps = leave_out(pipeline.default(Target("c"), opt_level, precision), without)
     imported: list[onnx_ir.Model] = []
 
     def watch(step: pipeline.Step, result: Any, _seconds: float) -> None:

@@ -101,11 +101,11 @@ def _take_apart(func: tirx.PrimFunc, reduction: str) -> _Kernel | None:
         return None
     at = kinds.index(contraction)
     operands = _operands(sch.get(blocks[at]), func, len(reduction) + 2)
-    if at > 1 or at == len(blocks) - 1 or operands is None:
+    if at > 2 or at == len(blocks) - 1 or operands is None:
         return None
-    for block in blocks[at + 1 : -1]:
+    for block in (*blocks[: max(at - 1, 0)], *blocks[at + 1 : -1]):
         sch.compute_inline(block)
-    return _Kernel(sch, blocks[:at], blocks[at], blocks[-1], *operands)
+    return _Kernel(sch, blocks[max(at - 1, 0) : at], blocks[at], blocks[-1], *operands)
 
 
 def _operands(block: SBlock, func: tirx.PrimFunc, weight_rank: int) -> list | None:

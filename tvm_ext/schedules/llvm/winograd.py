@@ -70,6 +70,7 @@ class WinogradModel:
             come from L3). 128 channels at 56 x 56, m = 4: 0.67 ms, shared 1.0 ms or more; 256
             channels: the other way round.
         shared: what a group that all cores share may take of their caches, in L2s.
+        direct: of the direct kernel relative to one of float32; its weights are as much smaller.
     """
 
     transform: float = 12.0
@@ -77,6 +78,7 @@ class WinogradModel:
     gain: float = 0.85
     own_weights: float = 3.0
     shared: float = 4.0
+    direct: float = 1.0
 
     def choose(self, conv: Convolution, target: Target) -> WinogradPlan | None:
         """The plan of least cost; None where the direct kernel costs about as little."""
@@ -96,7 +98,8 @@ class WinogradModel:
         """The same of the direct kernel."""
         tile = choose_tile(target, conv.outputs // conv.out_lanes, conv.width)
         pixels = conv.images * conv.height * conv.width / conv.out_lanes
-        return 9 * conv.pairs * (pixels / tile.rate(conv.width) + 4 * self.weight_byte)
+        cost = 9 * conv.pairs * (pixels / tile.rate(conv.width) + 4 * self.weight_byte)
+        return self.direct * cost
 
     def plan(self, conv: Convolution, m: int, target: Target) -> WinogradPlan:
         """The groups for one m: each core its own, unless one that all share wastes less."""

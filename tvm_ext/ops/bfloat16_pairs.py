@@ -1,0 +1,137 @@
+"""Pairs of bfloat16 in words of 32 bits, and products of such pairs that are summed in float32.
+
+Instructions for bfloat16 take two neighbours of the reduction at a time. Which two is free, as long
+as both operands agree: here they are a whole vector apart, so that two loads and no shuffle make a
+vector of words. TVM's own bfloat16 never appears: its legalisation would make float32 of it.
+"""
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+from tvm import te, tirx
+from tvm.ir import register_op_attr
+from tvm.tirx.expr import CallEffectKind
+
+from .conv2d_blocked import conv2d_blocked
+from .matmul_packed import matmul_packed
+
+__all__ = [
+    "DOT",
+    "PAIR",
+    "channel_pairs",
+    "conv2d_pairs",
+    "dot",
+    "matmul_pairs",
+    "pair",
+    "pair_rows",
+    "pair_weight",
+    "pairs",
+    "row_pairs",
+]
+
+#: The operators: ``dot(int32, int32) -> float32`` and ``pair(float32, float32) -> int32``, of any
+#: number of lanes. :mod:`tvm_ext.executors.bfloat16_dots` lowers them.
+DOT, PAIR = "tirx.tvm_ext.bfloat16_dot", "tirx.tvm_ext.bfloat16_pair"
+
+for _operator in (DOT, PAIR):
+    register_op_attr(_operator, "TCallEffectKind", CallEffectKind.Pure.value)
+    register_op_attr(_operator, "TVectorizable", True)
+    register_op_attr(_operator, "TScriptPrinterName", _operator.split(".")[-1], level=20)
+
+
+def dot(x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
+    """``x.low * y.low + x.high * y.high`` of int32 words, in float32.
+
+    To be the term of a sum. The instructions round to nearest after each of both products, take
+    subnormal numbers for 0, and pass NaN and infinities through.
+    """
+    return tirx.call_intrin("float32", DOT, x, y)
+
+
+def pair(low: tirx.Expr, high: tirx.Expr) -> tirx.Expr:
+    """An int32 word of two float32, each rounded to the nearest bfloat16, ties to even."""
+    return tirx.call_intrin("int32", PAIR, low, high)
+
+
+def _pair(low: tirx.Expr, high: tirx.Expr) -> tirx.Expr:
+    """:func:`pair` of float32 or bfloat16."""
+    return pair(low.astype("float32"), high.astype("float32"))
+
+
+def pairs(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """:func:`pair` of arrays."""
+    bits = (
+        part.astype(ml_dtypes.bfloat16).view(np.uint16).astype(np.uint32) for part in (low, high)
+    )
+    return (next(bits) | next(bits) << 16).view(np.int32)
+
+
+def pair_rows(matrix: np.ndarray) -> np.ndarray:
+    """``[K, N]`` -> int32 ``[ceil(K/2), N]``: row k with row ``k + ceil(K/2)``, or with zeros."""
+    half = -(-len(matrix) // 2)
+    padded = np.zeros((2 * half, matrix.shape[1]), matrix.dtype)
+    padded[: len(matrix)] = matrix
+    return pairs(padded[:half], padded[half:])
+
+
+def row_pairs(x: te.Tensor) -> te.Tensor:
+    """``x[..., K]`` -> int32 ``[..., ceil(K/2)]``, in the pairs of :func:`pair_rows`."""
+    *leading, k = (int(d) for d in x.shape)
+    half = -(-k // 2)
+
+    def word(*index):
+        *row, column = index
+        other = x[(*row, column + half)]
+        if k % 2:
+            inside = column + half < k
+            other = tirx.if_then_else(inside, other, tirx.const(0, x.dtype))
+        return _pair(x[index], other)
+
+    return te.compute((*leading, half), word, "row_pairs")
+
+
+def matmul_pairs(x: te.Tensor, weight: te.Tensor, columns: int, rows: int) -> te.Tensor:
+    """:func:`matmul_packed` of float ``x[..., K]`` rounded to bfloat16, and packed words
+    ``weight[ceil(N/tile), ceil(K/2), tile]`` of :func:`pair_rows`."""
+    return matmul_packed(row_pairs(x), weight, columns, rows, dot)
+
+
+def pair_weight(packed: np.ndarray) -> np.ndarray:
+    """``[tiles, IC/b, KH, KW, b, tile]`` of :func:`pack_weight` -> words with half the blocks.
+
+    A block is paired with the next one, the last of an odd number with zeros.
+    """
+    tiles, blocks, *rest = packed.shape
+    padded = np.zeros((tiles, blocks + blocks % 2, *rest), packed.dtype)
+    padded[:, :blocks] = packed
+    return pairs(padded[:, 0::2], padded[:, 1::2])
+
+
+def channel_pairs(x: te.Tensor) -> te.Tensor:
+    """``x[N, C/b, H, W, b]`` -> int32 with half the blocks, in the pairs of :func:`pair_weight`."""
+    n, blocks, h, w, lanes = (int(d) for d in x.shape)
+
+    def word(n, o, i, j, lane):
+        high = x[n, 2 * o + 1, i, j, lane]
+        if blocks % 2:
+            inside = 2 * o + 1 < blocks
+            high = tirx.if_then_else(inside, high, tirx.const(0, x.dtype))
+        return _pair(x[n, 2 * o, i, j, lane], high)
+
+    return te.compute((n, -(-blocks // 2), h, w, lanes), word, "channel_pairs")
+
+
+def conv2d_pairs(
+    x: te.Tensor,
+    weight: te.Tensor,
+    out_lanes: int,
+    columns: int,
+    groups: int,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> te.Tensor:
+    """:func:`conv2d_blocked` of float ``x`` rounded to bfloat16, and a :func:`pair_weight`."""
+    geometry = out_lanes, columns, groups, strides, pads, dilations
+    return conv2d_blocked(channel_pairs(x), weight, *geometry, dot)

@@ -1,0 +1,72 @@
+"""Matrix products and convolutions whose factors are bfloat16 and whose sums are float32.
+
+Before: ``R.matmul(x, w)``, float32
+After:  ``R.call_tir(matmul_bfloat16, (x, packed_w))``, which rounds ``x``; ``w`` is rounded here
+
+With ``precision="bf16"`` all that have weights of their own; else those whose factors are bfloat16
+already, as in models of that type, where nothing changes but the order of the sum. Rounding moves
+a factor by at most 2**-8 of it, so an element moves by little more than ``2**-7 * (|x| @ |w|)``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm import relax
+from tvm.relax.dpl import is_const, is_op, wildcard
+from tvm.target import Target
+
+from tvm_ext.ops import bfloat16_pairs as ops
+from tvm_ext.ops.matmul_packed import pack_columns
+from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
+
+from .blocked_conv2d import CONV2D, Dense
+from .compound import Compound, Kernel, Match, Pattern
+
+__all__ = ["bfloat16_conv2d", "bfloat16_matmul"]
+
+_LEFT, _RIGHT = wildcard(), is_const()
+_MATMUL = Pattern(is_op("relax.matmul")(_LEFT, _RIGHT), {"left": _LEFT, "right": _RIGHT})
+
+
+def bfloat16_matmul(rounds: bool) -> Compound:
+    """The compound of products; ``rounds``: also where factors have to be rounded."""
+
+    def kernel(match: Match, target: Target) -> Kernel | None:
+        left, right = match.dims("left"), match.dims("right")
+        if left is None or right is None or len(right) != 2 or 0 in (*left, *right):
+            return None
+        if len(left) < 2 or not _taken(match, "left", "right", rounds):
+            return None
+        tile = choose_matmul_tile(target, prod(left[:-1]), right[1], "float32")
+        weight = match["right"].value.numpy().astype("float32")
+        words = pack_columns(ops.pair_rows(weight), tile.columns)
+        operands = match["left"], relax.const(words, "int32")
+        options = right[1], tile.rows
+        return Kernel(operands, ops.matmul_pairs, options, epilogue=True, name="matmul_bfloat16")
+
+    return Compound("BFloat16Matmul", _MATMUL, kernel)
+
+
+def bfloat16_conv2d(rounds: bool) -> Compound:
+    """The compound of convolutions that sum over channels; ``rounds`` as for products."""
+
+    def kernel(match: Match, target: Target) -> Kernel | None:
+        dense = Dense.matched(match, target)
+        if dense is None or not _taken(match, "x", "weight", rounds):
+            return None
+        blocks, odd = divmod(dense.conv.weight.shape[1], dense.in_lanes)
+        if dense.conv.groups > 1 and (odd or blocks % 2):  # a pair would reach into the next group
+            return None
+        if blocks < 2:  # half of each word would be empty
+            return None
+        return dense.kernel(ops.conv2d_pairs, ops.pair_weight(dense.weight.astype("float32")))
+
+    return Compound("BFloat16Conv2d", CONV2D, kernel)
+
+
+def _taken(match: Match, left: str, right: str, rounds: bool) -> bool:
+    """Whether the types are those of such a product, its sum float32."""
+    factors = {match.dtype(left), match.dtype(right)}
+    allowed = {"bfloat16", "float32"} if rounds else {"bfloat16"}
+    return match.dtype() == "float32" and factors <= allowed
