@@ -99,6 +99,35 @@ def test_blocked_layouts_are_seen_as_onnx_means_them():
     assert [value.name for value in report.values] == ["r", "z"]
 
 
+@pytest.mark.parametrize("channels", [(3, 5, 8), (16, 20, 17), (8, 24, 3)])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_what_layouts_add_is_taken_for_no_value(channels, kernel):
+    """A convolution before its bias is no value of ONNX, whatever the variables are called."""
+    first, second, third = channels
+    rows = [f"float[1, {first}, 9, 9] x"]
+    for name, shape in {"k": (second, first), "l": (third, second)}.items():
+        rows.append(f"float[{shape[0]}, {shape[1]}, {kernel}, {kernel}] {name}")
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+      g ({rows[0]}, {rows[1]}, {rows[2]}, float[{second}] a, float[{third}] b)
+        => (float[1, {third}, n, n] c2) {{
+        c = Conv (x, k, a)
+        c1 = Relu (c)
+        c_1 = Conv (c1, l, b)
+        c2 = Relu (c_1)
+      }}""")
+    feeds = {
+        i.name: RANDOM.normal(size=[d.dim_value for d in i.type.tensor_type.shape.dim])
+        for i in model.graph.input
+    }
+    for name in "klab":
+        array = onnx.numpy_helper.from_array(feeds.pop(name).astype("float32"), name)
+        model.graph.initializer.append(array)
+    del model.graph.input[1:]
+    report = debug.bisect(model, {k: v.astype("float32") for k, v in feeds.items()})
+    assert report.first is None
+    assert "c2" in [value.name for value in report.values]
+
+
 def test_the_smallest_model_that_shows_it_is_saved(tmp_path):
     path = tmp_path / "part.onnx"
     steps = with_wrong("Add", "Mul", 0)

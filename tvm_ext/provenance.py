@@ -15,6 +15,7 @@ from tvm import IRModule, relax
 from tvm.ir import GlobalVar, Op
 
 from .frontend import node_labels
+from .passes.graph import stem
 
 __all__ = ["Provenance"]
 
@@ -53,7 +54,7 @@ class Provenance:
             if text is not None and self._compounds.get(name) != text:
                 self._compounds[name] = text
                 # A conversion of its operand may have taken the name that it had.
-                results = {name, _stem(name), *_items(binding.var, made)}
+                results = {name, stem(name), *_items(binding.var, made)}
                 inside = _inside(results, replaced, kept)
                 nodes = [label for inner in inside for label in self._labels(inner)]
                 self._nodes[name] = list(dict.fromkeys(nodes))
@@ -111,7 +112,7 @@ class Provenance:
         return list(dict.fromkeys(text for text in found if text))
 
     def _labels(self, name: str) -> list[str]:
-        return self._nodes.get(name) or self._nodes.get(_stem(name)) or []
+        return self._nodes.get(name) or self._nodes.get(stem(name)) or []
 
 
 def _compound_text(value: relax.Expr, module: IRModule) -> str | None:
@@ -148,11 +149,6 @@ def _inside(
             if var in bindings and var.name not in kept and var.name not in found
         ]
     return [var.name for var in bindings if var.name in found]
-
-
-def _stem(name: str) -> str:
-    """``name`` without the number that makes a copy of a variable unique."""
-    return name.rstrip("0123456789").rstrip("_")
 
 
 def _bindings(function: relax.Function) -> Iterator[relax.Binding]:

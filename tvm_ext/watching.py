@@ -17,6 +17,7 @@ from .errors import ComparisonError
 from .executors.planning import NotStatic
 from .executors.static_build import build_static
 from .executors.vm import VMExecutor
+from .passes.graph import unblocked
 from .provenance import Provenance
 
 __all__ = ["Arrays", "by_onnxruntime", "by_reference", "by_us"]
@@ -42,7 +43,8 @@ def by_us(source: ir.Model, steps: pipeline.Pipeline, feeds: Mapping[str, np.nda
     found: Arrays = {}
     for variable, array in values:
         last = provenance.members(variable)[-1:] or [variable]
-        name = conversion.values.get(last[0]) or conversion.values.get(variable)
+        known = (conversion.values.get(unblocked(name)) for name in (last[0], variable))
+        name = next(filter(None, known), None)
         if name is not None:
             found[name] = array
     return found | dict(zip(conversion.outputs, outputs, strict=True))

@@ -30,6 +30,7 @@ from tvm_ext.schedules.machine import Machine
 from .blocked_conv2d import MIN_LANES, lanes_of
 from .compound import COMPOSITE, LAYOUT
 from .facts import OUT_ELEMWISE_FUSABLE, dims_of, known_dims, static_dims
+from .graph import BLOCKED, OPERAND
 from .legalize import to_kernel
 from .lift_channels import lift_channels
 
@@ -119,13 +120,15 @@ class _BlockedLayout(PyExprMutator):
             for param in lifted.params[len(operands) :]
         ]
         result = self.builder_.emit(
-            relax.call_tir(symbol, arguments, types if len(types) > 1 else types[0]), self.name
+            relax.call_tir(symbol, arguments, types if len(types) > 1 else types[0]),
+            self.name + BLOCKED,
         )
         channels = [dims[1] for dims in map(dims_of, _results(call)) if dims is not None]
         if len(types) == 1:
             return self._unblock(result, channels[0])
         parts = [
-            self.builder_.emit(relax.TupleGetItem(result, k), self.name) for k in range(len(types))
+            self.builder_.emit(relax.TupleGetItem(result, k), self.name + BLOCKED)
+            for k in range(len(types))
         ]
         return relax.Tuple([self._unblock(p, c) for p, c in zip(parts, channels, strict=True)])
 
@@ -168,9 +171,9 @@ class _BlockedLayout(PyExprMutator):
             return twin
         n, c, h, w = known_dims(x)
         if h == w == 1:
-            twin = self._reshape(x, [n, c // lanes, 1, 1, lanes])
+            twin = self._reshape(x, [n, c // lanes, 1, 1, lanes], self.name + OPERAND)
         else:
-            twin = self._emit_te(ops.block, x, lanes)
+            twin = self._emit_te(ops.block, x, lanes, self.name + OPERAND)
         if isinstance(x, relax.Var):
             self.blocked.setdefault(x, twin)
         return twin
@@ -179,20 +182,20 @@ class _BlockedLayout(PyExprMutator):
         n, blocks, h, w, lanes = known_dims(result)
         exact = blocks * lanes == channels
         if exact and h == w == 1:
-            plain = self._reshape(result, [n, channels, 1, 1])
+            plain = self._reshape(result, [n, channels, 1, 1], self.name)
         else:
-            plain = self._emit_te(ops.unblock, result, channels)
+            plain = self._emit_te(ops.unblock, result, channels, self.name)
         if exact:
             self.blocked[plain] = result
         return plain
 
-    def _reshape(self, x: relax.Expr, dims: list[int]) -> relax.Var:
+    def _reshape(self, x: relax.Expr, dims: list[int], name: str) -> relax.Var:
         """``x`` with other dims; one pixel of each channel lies the same in both layouts."""
-        return self.builder_.emit(relax.op.reshape(x, dims), self.name)
+        return self.builder_.emit(relax.op.reshape(x, dims), name)
 
-    def _emit_te(self, compute, *args) -> relax.Var:
-        call = self.builder_.call_te(compute, *args, primfunc_name_hint=compute.__name__)
-        return self.builder_.emit(call, self.name)
+    def _emit_te(self, compute, x: relax.Expr, size: int, name: str) -> relax.Var:
+        call = self.builder_.call_te(compute, x, size, primfunc_name_hint=compute.__name__)
+        return self.builder_.emit(call, name)
 
     def _common_lanes(self, call: relax.Call) -> int:
         """The block that serves all results of ``call``; 0 unless they are static NCHW floats."""

@@ -29,7 +29,7 @@ from tvm_ext.ops.conv2d_blocked import block, pack_channels, unblock
 
 from .facts import OPAQUE, OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, known_dims
 from .fused import COMPOSITE, CCode, c_kernel, fused
-from .graph import Graph
+from .graph import BLOCKED, OPERAND, Graph
 from .grouping import grouped
 from .match import Match, Pattern
 
@@ -283,7 +283,8 @@ class _Rewriter(PyExprMutator):
         if kernel.result_lanes is None:
             return call
         channels = known_dims(site.match.root)[1]
-        return self._te("unblock", _UNBLOCK, unblock, self.builder_.emit(call, name), channels)
+        blocked = self.builder_.emit(call, name + BLOCKED)
+        return self._te("unblock", _UNBLOCK, unblock, blocked, channels)
 
     def _operand(self, operand: relax.Expr, lanes: int | None, name: str) -> relax.Expr:
         """``operand`` as the kernel reads it."""
@@ -292,7 +293,8 @@ class _Rewriter(PyExprMutator):
             return operand
         if isinstance(operand, GenericConst):
             return relax.const(pack_channels(operand.value.numpy(), lanes), dtype_of(operand))
-        return self.builder_.emit(self._te("block", _BLOCK, block, operand, lanes), name)
+        call = self._te("block", _BLOCK, block, operand, lanes)
+        return self.builder_.emit(call, name + OPERAND)
 
     def _te(
         self, name: str, attrs: Mapping[str, object], compute: Callable, *args: object

@@ -10,10 +10,31 @@ import tvm_ffi
 from tvm import relax
 from tvm.ir import DictAttrs, GlobalVar, Op
 
-__all__ = ["WHOLE_NODE", "Graph", "variables"]
+__all__ = ["BLOCKED", "OPERAND", "WHOLE_NODE", "Graph", "stem", "unblocked", "variables"]
 
 #: Before the operator, in the name of a kernel that is a whole ONNX node.
 WHOLE_NODE = "onnx::"
+
+#: Behind a variable's name: its value in blocked layout, and an operand of what computes it.
+BLOCKED, OPERAND = "_blocked", "_operand"
+
+
+def stem(name: str) -> str:
+    """``name`` without what passes put behind it, and without the number that makes it unique."""
+    bare = _unnumbered(name)
+    while bare.endswith((BLOCKED, OPERAND)):
+        bare = _unnumbered(bare.removesuffix(BLOCKED).removesuffix(OPERAND))
+    return bare
+
+
+def unblocked(name: str) -> str:
+    """The variable of whose value in blocked layout ``name`` is; another is itself."""
+    bare = _unnumbered(name)
+    return bare.removesuffix(BLOCKED) if bare.endswith(BLOCKED) else name
+
+
+def _unnumbered(name: str) -> str:
+    return name.rstrip("0123456789").rstrip("_")
 
 
 @dataclass
