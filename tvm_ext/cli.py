@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     cache = command("cache", "Show the folder of compiled models, or clear it.")
     ops = command("ops", "Print which operators are supported, by version.")
     new_op = command("new-op", "Write a plugin for a new operator, and its test.")
-    check_op = command("check-op", "Check a plugin's operators; exit code 1 where one fails.")
+    check_op = command("check-op", "Check what a plugin declares; exit code 1 where a check fails.")
 
     for sub in (build, export, run, compare, profile, inspect):
         takes = "an ONNX file" if sub in (build, compare, inspect) else "an ONNX or a built file"

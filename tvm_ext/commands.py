@@ -168,7 +168,7 @@ def new_op(args: Namespace) -> None:
 
 
 def check_op(args: Namespace) -> int:
-    """Check the operators of a plugin; the exit code."""
+    """Check what a plugin declares; the exit code."""
     report = extend.check(extend.load(args.plugin_file))
     print(report.to_json() if args.format == "json" else report)
     return 0 if report.passed else 1

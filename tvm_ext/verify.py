@@ -31,6 +31,9 @@ class EachPass:
         source: the loaded model, before any step.
         shapes: as for ``convert_and_build``.
         feeds: arrays by input name; None: seeded random ones.
+
+    Attributes:
+        moved: how far each step that changed the program moved the answer, by its name.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class EachPass:
     ):
         self._on_gpu = steps.target.kind.name == "cuda"
         self._feeds = feeds
+        self.moved: dict[str, float] = {}
         self._names = [str(value.name) for value in source.graph.outputs]
         self._inputs: list[np.ndarray] = []
         model = source.clone()
@@ -65,13 +69,14 @@ class EachPass:
             raise BuildError(f"after {step} the program does not run: {reason}") from error
         if before is not None and answer is None:
             raise BuildError(f"after {step} the model cannot be converted")
-        self._answer = answer
+        self._answer, self.moved[step.name] = answer, 0.0
         if before is None or answer is None:
             return
         if [(a.dtype, a.shape) for a in answer] != [(a.dtype, a.shape) for a in before]:
             raise BuildError(f"{step} makes {_types(answer)} of the outputs {_types(before)}")
         for name, got, want in zip(self._names, answer, before, strict=True):
             moved, bound = distance(got, want), step.bound * coarseness(got.dtype)
+            self.moved[step.name] = max(self.moved[step.name], moved)
             if not moved <= bound:
                 raise BuildError(
                     f"{step} moves output {name!r} by {moved:.3g} of 1 + |y|, "

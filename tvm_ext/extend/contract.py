@@ -31,6 +31,7 @@ from .operator import Operator
 from .plugin import Plugin
 from .report import Finding, Report
 from .samples import Sample
+from .step_contract import step_findings
 
 __all__ = ["check"]
 
@@ -38,12 +39,13 @@ _SEED = 0
 
 
 def check(plugin: Plugin) -> Report:
-    """Check every operator and compound that ``plugin`` declares.
+    """Check every operator, compound and step that ``plugin`` declares.
 
     Of an operator: the signature against the schema; the numpy reference against llvm at all opt
     levels, on all samples, static and symbolic, and against cuda with its kernels run on the CPU;
     the operator as a C program, and fused with a producer and a consumer; the plugin's schedules
-    against the built-in ones. Of a compound: see :mod:`.compound_contract`.
+    against the built-in ones. Of a compound: see :mod:`.compound_contract`; of a
+    step: :mod:`.step_contract`.
     """
     findings = [
         replace(finding, operator=str(operator))
@@ -54,6 +56,11 @@ def check(plugin: Plugin) -> Report:
         replace(finding, operator=str(compound))
         for compound in plugin.compounds
         for finding in compound_findings(compound)
+    ]
+    findings += [
+        replace(finding, operator=f"step {name}")
+        for name in plugin.steps
+        for finding in step_findings(name, [o for o in plugin.steps if o != name])
     ]
     return Report(plugin.name, tuple(findings))
 

@@ -65,7 +65,7 @@ class Report(Shown):
 
         counts = f"{len(self.findings) - len(self.failures)} of {len(self.findings)} checks pass"
         operators = dict.fromkeys(finding.operator for finding in self.findings)
-        title = f"{', '.join(operators)}: {counts}" if operators else "no operator is declared"
+        title = f"{', '.join(operators)}: {counts}" if operators else "nothing is declared"
         grid = table(("check", "case", "", "remark"), title=title, caption=self.plugin)
         for name in operators:
             for finding in (f for f in self.findings if f.operator == name):
