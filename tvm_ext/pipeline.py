@@ -112,7 +112,8 @@ class Pipeline:
                 asked for every kernel that has no schedule yet; or a compound operator.
             bound: see :class:`Step`.
             seconds: after which a step that still runs is stopped and named; None: never. What
-                stays in TVM's C++ is stopped when it comes back. Compounds have no limit.
+                stays in TVM's C++ is stopped when it comes back. Of a compound, each function that
+                a plugin attaches has as long.
             where: file and line for errors; by default those of the function, or of this call.
 
         Raises:

@@ -439,6 +439,19 @@ def test_a_function_that_is_wrong_is_named(what, function, message):
     check_answer(RELU_OF_ADD, without=["acme.relu_of_add"])
 
 
+@pytest.mark.parametrize("what", ["check", "attributes", "compute"])
+def test_a_function_that_loops_is_stopped_and_named(what, monkeypatch):
+    def loops(*_):
+        while True:
+            pass
+
+    monkeypatch.setattr(pipeline, "SECONDS", 0.3)
+    declared = relu_of_add()
+    getattr(declared, what)((lambda a, b: loops()) if what == "compute" else loops)
+    with pytest.raises(BuildError, match=rf"{what} of .*: not finished .*\.py:\d+: does it loop"):
+        convert_and_build(RELU_OF_ADD)
+
+
 @pytest.mark.parametrize(
     "find, reason", [(lambda g, v: 1 // 0, "ZeroD"), (lambda g, v: v, "gives")]
 )

@@ -64,6 +64,7 @@ from tvm.relax.dpl import DFPattern
 from tvm.target import Target
 
 from .. import pipeline
+from ..deadline import Overrun, within
 from ..errors import BuildError, PluginError, TvmExtError
 from ..passes import compound as passes
 from ..passes.compound import CCode, Kernel, Match, declined
@@ -297,10 +298,15 @@ class Compound:
         return lanes
 
     def _call(self, what: str, *args: object, **kwargs: object) -> Any:
+        function = self._functions[what]
         try:
-            return self._functions[what](*args, **kwargs)
+            return within(
+                pipeline.SECONDS, lambda: function(*args, **kwargs), function.__code__.co_filename
+            )
         except TvmExtError:
             raise
+        except Overrun as overrun:
+            raise self._failure(what, f"{overrun}: does it loop?") from overrun
         except Exception as error:
             raise self._failure(what, f"{type(error).__name__}: {error}") from error
 
