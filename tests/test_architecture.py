@@ -32,6 +32,7 @@ ALLOWED = {
     "tvm_ext/emulator": {"build", "errors", "pipeline"},
     "tvm_ext/extend": {
         "build",
+        "deadline",
         "display",
         "emulator",
         "errors",

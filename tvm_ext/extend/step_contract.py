@@ -17,12 +17,11 @@ from .. import pipeline, targets
 from ..build import convert_and_build
 from ..emulator import NO_COMPILER, run
 from ..frontend import load
-from ..inputs import random_inputs
-from ..interface import TensorInfo
 from ..verify import EachPass
 from .checking import Guard, checked_distance
 from .models import text_model
 from .report import Finding
+from .samples import array_of
 
 __all__ = ["step_findings"]
 
@@ -124,12 +123,14 @@ def _cuda(model: onnx.ModelProto, steps: pipeline.Pipeline, case: str) -> Findin
 
 
 def _feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    infos = [
-        TensorInfo(
-            info.name,
-            tuple(dim.dim_param or dim.dim_value for dim in info.type.tensor_type.shape.dim),
-            onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name,
+    """Random arrays; symbolic dims are 3."""
+    random = np.random.default_rng(0)
+    tensors = {info.name: info.type.tensor_type for info in model.graph.input}
+    return {
+        name: array_of(
+            random,
+            [dim.dim_value or 3 for dim in tensor.shape.dim],
+            onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name,
         )
-        for info in model.graph.input
-    ]
-    return random_inputs(infos, {"n": 3})
+        for name, tensor in tensors.items()
+    }
