@@ -8,10 +8,11 @@ import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by th
 import numpy as np
 import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
-from tvm.ir import Op
+from tvm.ir import Call, Op
 from tvm.s_tir.dlight.analysis import get_root_block
 from tvm.tirx import IntImm, PrimFunc
 
+from .ops.bfloat16_pairs import DOT
 from .passes.fused import C_SOURCE
 from .profile import KernelFacts
 from .provenance import Provenance
@@ -69,13 +70,16 @@ def _operations(body: tirx.Stmt | tirx.Expr) -> int:
         nonlocal count
         if "float" not in str(node.ty.dtype):
             return None
+        if isinstance(node, Call):
+            count += 3 * (getattr(node.op, "name", "") == DOT)  # and one to add it to the sum
+            return None
         if not isinstance(node, tirx.Select):
             count += 1
             return None
         count += max(map(_operations, (node.true_value, node.false_value)))
         return tvm_ffi.WalkResult.SKIP
 
-    tvm_ffi.structural_walk(body, ((*_ARITHMETIC, tirx.Select), visit), order="pre")
+    tvm_ffi.structural_walk(body, ((*_ARITHMETIC, tirx.Select, Call), visit), order="pre")
     return count
 
 

@@ -98,28 +98,38 @@ def matmul_pairs(x: te.Tensor, weight: te.Tensor, columns: int, rows: int) -> te
 
 
 def pair_weight(packed: np.ndarray) -> np.ndarray:
-    """``[tiles, IC/b, KH, KW, b, tile]`` of :func:`pack_weight` -> words with half the blocks.
+    """``[tiles, IC/b, KH, KW, b, tile]`` of :func:`pack_weight` -> words of input channels.
 
-    A block is paired with the next one, the last of an odd number with zeros.
+    Of an even number of blocks, each is paired with the next: ``[tiles, IC/b/2, KH, KW, b, tile]``.
+    Else the halves of each are, the last of an odd ``b`` with zeros: ``[..., ceil(b/2), tile]``.
     """
-    tiles, blocks, *rest = packed.shape
-    padded = np.zeros((tiles, blocks + blocks % 2, *rest), packed.dtype)
-    padded[:, :blocks] = packed
-    return pairs(padded[:, 0::2], padded[:, 1::2])
+    if packed.shape[1] % 2 == 0:
+        return pairs(packed[:, 0::2], packed[:, 1::2])
+    lanes = packed.shape[-2]
+    half = -(-lanes // 2)
+    high = np.zeros_like(packed[..., :half, :])
+    high[..., : lanes - half, :] = packed[..., half:, :]
+    return pairs(packed[..., :half, :], high)
 
 
-def channel_pairs(x: te.Tensor) -> te.Tensor:
-    """``x[N, C/b, H, W, b]`` -> int32 with half the blocks, in the pairs of :func:`pair_weight`."""
+def channel_pairs(x: te.Tensor, of: str) -> te.Tensor:
+    """``x[N, C/b, H, W, b]`` -> int32 with half the ``"blocks"`` or half the ``"lanes"``."""
     n, blocks, h, w, lanes = (int(d) for d in x.shape)
+    half = -(-lanes // 2)
 
-    def word(n, o, i, j, lane):
-        high = x[n, 2 * o + 1, i, j, lane]
-        if blocks % 2:
-            inside = 2 * o + 1 < blocks
+    def of_blocks(n, o, i, j, lane):
+        return _pair(x[n, 2 * o, i, j, lane], x[n, 2 * o + 1, i, j, lane])
+
+    def of_lanes(n, o, i, j, lane):
+        high = x[n, o, i, j, lane + half]
+        if lanes % 2:
+            inside = lane + half < lanes
             high = tirx.if_then_else(inside, high, tirx.const(0, x.dtype))
-        return _pair(x[n, 2 * o, i, j, lane], high)
+        return _pair(x[n, o, i, j, lane], high)
 
-    return te.compute((n, -(-blocks // 2), h, w, lanes), word, "channel_pairs")
+    if of == "blocks":
+        return te.compute((n, blocks // 2, h, w, lanes), of_blocks, "channel_pairs")
+    return te.compute((n, blocks, h, w, half), of_lanes, "channel_pairs")
 
 
 def conv2d_pairs(
@@ -134,4 +144,6 @@ def conv2d_pairs(
 ) -> te.Tensor:
     """:func:`conv2d_blocked` of float ``x`` rounded to bfloat16, and a :func:`pair_weight`."""
     geometry = out_lanes, columns, groups, strides, pads, dilations
-    return conv2d_blocked(channel_pairs(x), weight, *geometry, dot)
+    whole = int(weight.shape[1]) * groups * 2 == int(x.shape[1])
+    words = channel_pairs(x, "blocks" if whole else "lanes")
+    return conv2d_blocked(words, weight, *geometry, dot)

@@ -55,11 +55,6 @@ def bfloat16_conv2d(rounds: bool) -> Compound:
         dense = Dense.matched(match, target)
         if dense is None or not _taken(match, "x", "weight", rounds):
             return None
-        blocks, odd = divmod(dense.conv.weight.shape[1], dense.in_lanes)
-        if dense.conv.groups > 1 and (odd or blocks % 2):  # a pair would reach into the next group
-            return None
-        if blocks < 2:  # half of each word would be empty
-            return None
         return dense.kernel(ops.conv2d_pairs, ops.pair_weight(dense.weight.astype("float32")))
 
     return Compound("BFloat16Conv2d", CONV2D, kernel)

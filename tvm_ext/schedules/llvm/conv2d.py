@@ -152,6 +152,10 @@ class Conv2dBlocked(dl.base.ScheduleRule):
             sch.parallel(outer)
         depth = _register_tile(sch, kernel.contraction, wo, (oi, wi), lane)
         for pad in kernel.pads:
+            if kernel.weight[2] == 1 and split != "channels":  # each row is read by one core
+                sch.compute_at(pad, outer, preserve_unit_loops=True)
+                sch.vectorize(sch.get_loops(pad)[-1])
+                continue
             n, o, h, _, lane = sch.get_loops(pad)
             sch.parallel(sch.fuse(n, o, h))
             sch.vectorize(lane)
