@@ -76,6 +76,7 @@ def export(args: Namespace) -> None:
         sizes=dict(args.sizes) or None,
         keep=args.keep,
         openmp=args.openmp,
+        report=print,
         **({} if built and not args.shape else options),
     )
     print(f"wrote {folder}: " + ", ".join(sorted(path.name for path in folder.iterdir())))

@@ -67,6 +67,7 @@ def _files(model: CompiledModel) -> Iterator[tuple[str, str]]:
             "arena_bytes": executor.plan.arena_bytes,
             "live_bytes": executor.plan.live_bytes,
             "weight_bytes": executor.plan.weight_bytes,
+            "scratch_bytes": executor.plan.scratch_bytes,
             "kernels": [kernel.symbol for kernel in executor.plan.kernels],
             "tensors": [vars(row) for row in rows],
         }

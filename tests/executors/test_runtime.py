@@ -41,11 +41,43 @@ static int nested(int task, void *g, void *data) {
   return tvmx_get_launcher()(mark, data, 0);
 }
 
-static int fails(int task, void *g, void *data) { (void)g, (void)data; return task == 1 ? 7 : 0; }
-
 static void expect(int condition, const char *what) {
   if (!condition) { printf("wrong: %s\n", what); exit(1); }
 }
+
+static char room[4][256] __attribute__((aligned(64)));
+
+/* What a kernel allocates is in the share of its task, where there is a loan. */
+static int borrows(int task, void *g, void *loan) {
+  (void)g;
+  char *a = ((allocator)__TVMBackendAllocWorkspace)(1, 0, 100, 2, 32);
+  if (a) memset(a, 1, 100);
+  int lent = a >= room[task] + (task ? 0 : 64) && a <= room[task] + 128;
+  ((releaser)__TVMBackendFreeWorkspace)(1, 0, a);
+  return lent == (loan != NULL) ? 0 : 5;
+}
+
+/* As that of another library, on whose threads this one runs. */
+static int foreign(int (*body)(int, void *, void *), void *data, int tasks) {
+  int code = 0;
+  for (int task = 0; task < tasks; task++) code |= body(task, &(group){NULL, tasks}, data);
+  return code;
+}
+
+static void borrow(tvmx_launcher launcher) {
+  tvmx_launcher own = tvmx_get_launcher(), launch = (tvmx_launcher)__TVMBackendParallelLaunch;
+  tvmx_set_launcher(launcher);
+  tvmx_lend(room, sizeof room[0], 4);
+  char *first = ((allocator)__TVMBackendAllocWorkspace)(1, 0, 10, 2, 32);
+  expect(first == room[0], "the caller's share");
+  for (int k = 0; k < 100; k++) expect(launch(borrows, room, 4) == 0, "shares");
+  ((releaser)__TVMBackendFreeWorkspace)(1, 0, first);
+  tvmx_lend(NULL, 0, 0);
+  expect(launch(borrows, NULL, 4) == 0, "no loan");
+  tvmx_set_launcher(own);
+}
+
+static int fails(int task, void *g, void *data) { (void)g, (void)data; return task == 1 ? 7 : 0; }
 
 static void *many(void *unused) {
   for (int k = 0; k < 2000; k++) {
@@ -73,6 +105,7 @@ int main(void) {
     expect(tvmx_threads() == threads, "count");
     many(NULL);
   }
+  borrow(tvmx_get_launcher()), borrow(foreign);
   expect(tvmx_get_launcher()(fails, NULL, 3) == 7, "a worker's code");
   atomic_int marks[64] = {0};
   expect(tvmx_get_launcher()(nested, marks, 3) == 0 && marks[5] == 3, "nested regions");

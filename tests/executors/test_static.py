@@ -1,12 +1,16 @@
 """Static models as one C function: addresses, threads, libraries beside each other."""
 
 import threading
+from itertools import pairwise
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from onnx import parser
 
 from tvm_ext import convert_and_build, load
+from tvm_ext.executors import threads
 
 
 def model(body, signature="float[3, 37] x) => (float[3, 37] y"):
@@ -30,6 +34,52 @@ def test_inputs_at_any_address(offset):
     x[...] = floats(3, 37)
     product = model("t = Transpose(x) y = MatMul(x, t)", "float[3, 37] x) => (float[3, 3] y")
     np.testing.assert_allclose(run(product, x), x @ x.T, rtol=1e-5, atol=1e-5)
+
+
+CONVOLUTIONS = parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+g (float[1, 16, 40, 40] x) => (float[1, 16, 40, 40] y) <float[16, 16, 3, 3] w> {
+  a = Conv<pads = [1, 1, 1, 1]>(x, w)
+  b = Relu(a)
+  c = Conv<pads = [1, 1, 1, 1]>(b, w)
+  y = Add(c, b)
+}""")
+CONVOLUTIONS.graph.initializer.append(
+    onnx.numpy_helper.from_array(np.full((16, 16, 3, 3), 0.01, "float32"), "w")
+)
+
+
+def test_what_kernels_need_for_themselves_is_in_the_plan():
+    """Padded inputs lie in the arena, or in the scratch memory of threads: nothing is allocated
+    by kernels, and no byte is used twice at a time."""
+    one = convert_and_build(CONVOLUTIONS, "llvm", opt_level=1)
+    plan = one.executor.plan
+    assert any(kernel.scratch for kernel in plan.kernels)
+    for number, kernel in enumerate(plan.kernels):
+        roots = [slot.root for slot in kernel.operands if slot.root.kind == "arena"]
+        roots += [s for k in plan.kernels for s in k.writes
+                  if s.kind == "arena" and s.live[0] <= number <= s.live[1]]  # fmt: skip
+        places = sorted((s.offset, s.offset + s.nbytes) for s in set(roots))
+        assert all(end <= start for (_, end), (start, _) in pairwise(places))
+        assert all(end <= plan.arena_bytes for _, end in places)
+    x = floats(1, 16, 40, 40)
+    session = onnxruntime.InferenceSession(CONVOLUTIONS.SerializeToString())
+    (want,) = session.run(None, {"x": x})
+    for level in 1, 3:
+        got = convert_and_build(CONVOLUTIONS, "llvm", opt_level=level)(x)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_more_threads_get_more_scratch_memory():
+    one = convert_and_build(CONVOLUTIONS, "llvm")
+    assert one.executor.plan.scratch_bytes > 0
+    x, before = floats(1, 16, 40, 40), threads.threads()
+    want = one(x)
+    try:
+        for count in 1, 2, 1:
+            threads.set_threads(count)
+            np.testing.assert_array_equal(one(x), want)
+    finally:
+        threads.set_threads(before)
 
 
 def test_kernels_named_as_functions_of_libc():

@@ -19,13 +19,17 @@ from tvm_ext.export import libraries
 from tvm_ext.export.check import run_example
 from tvm_ext.export.identifiers import identifier, identifiers
 
-# Convolutions with padding need scratch memory, the pooled sum a reduction; two inputs and outputs.
+# Convolutions with padding need scratch memory, those of groups in each thread; the pooled sum is a
+# reduction; two inputs and outputs.
 NET = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
 net (float[2, 5, 37, 41] x, int64[2] k) => (float[2, 24, 37, 41] y, float[2, 24] z)
 <float[1] one = {1}> {
   shape = Constant<value_ints=[24, 5, 3, 3]>()
-  w = ConstantOfShape(shape)
-  c = Conv<pads=[1, 1, 1, 1]>(x, w)
+  w = ConstantOfShape<value=float[1] {0.01}>(shape)
+  dense = Conv<pads=[1, 1, 1, 1]>(x, w)
+  each = Constant<value_ints=[24, 1, 3, 3]>()
+  v = ConstantOfShape<value=float[1] {0.1}>(each)
+  c = Conv<pads=[1, 1, 1, 1], group=24>(dense, v)
   y = Sigmoid(c)
   p = GlobalAveragePool(c)
   f = Flatten(p)
@@ -496,7 +500,9 @@ def test_the_command(tmp_path, capsys):
     onnx.save(SUM, tmp_path / "adder.onnx")
     command = ["export", str(tmp_path / "adder.onnx"), "-o", str(tmp_path / "out")]
     assert main([*command, "--format", "c++", "--weights", "file"]) == 0
-    assert "adder.bin, adder.h, adder.hxx, adder.pc" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "adder.bin, adder.h, adder.hxx, adder.pc" in printed
+    assert "arena 0 bytes (at least 0), scratch 0 a thread, weights 64\n" in printed
     assert main(command) == 2
     assert "is there already" in capsys.readouterr().err
     convert_and_build(SUM, "llvm").save(tmp_path / "built.so")

@@ -182,9 +182,14 @@ def test_dims_that_are_not_there_or_stay_symbolic(tmp_path):
         tvm_ext.export(built, tmp_path / "p", sizes={"batch": [1, 2]})
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, capsys):
     onnx.save(NET, tmp_path / "net.onnx")
     command = ["export", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "out")]
     assert main([*command, "--sizes", "batch=1,2", "--sizes", "length=5"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": arena")[0] for line in lines[:2]] == [
+        "batch=1,length=5",
+        "batch=2,length=5",
+    ]
     assert "#define NET_SIZES 2\n" in (tmp_path / "out" / "net.h").read_text()
     run_example(tmp_path / "out")

@@ -5,6 +5,7 @@ A memory plan knows all shapes already, so here a kernel takes the addresses alo
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tvm
 import tvm_ffi
@@ -13,10 +14,11 @@ from tvm.ir import Call
 from tvm.ir.transform import PassContext, Sequential
 from tvm.target import Target
 
-from .lowering import finalize_host, lower
+from ..schedules.statements import map_children
+from .lowering import bytes_off_stack, finalize_host, lower
 from .plan import aligned
 
-__all__ = ["build_c_abi", "calls_tvm"]
+__all__ = ["Scratch", "build_c_abi", "calls_tvm"]
 
 
 _PACKED_CALLS = {"tirx.tvm_call_packed", "tirx.tvm_call_cpacked"}
@@ -34,10 +36,24 @@ def calls_tvm(kernel: tirx.PrimFunc) -> bool:
     return found
 
 
-def build_c_abi(kernels: IRModule, target: Target) -> tuple[tvm.runtime.Module, int]:
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that kernels need for themselves.
+
+    Attributes:
+        arrays: by the name of a kernel, the bytes of each array that it has outside of parallel
+            loops; their addresses are its last parameters.
+        thread_bytes: what each thread may take at a time within parallel loops.
+    """
+
+    arrays: dict[str, tuple[int, ...]]
+    thread_bytes: int
+
+
+def build_c_abi(kernels: IRModule, target: Target) -> tuple[tvm.runtime.Module, Scratch]:
     """Compile scheduled PrimFuncs to native code; each is called by its ``global_symbol``.
 
-    Returns too how many bytes of scratch memory a thread may need at a time.
+    Returns too what scratch memory they need.
 
     What ``T.parallel`` and large locals need is called through the variables
     ``__TVMBackendParallelLaunch``, ``__TVMBackendAllocWorkspace`` and
@@ -47,12 +63,39 @@ def build_c_abi(kernels: IRModule, target: Target) -> tuple[tvm.runtime.Module, 
     with target:
         with _without("tirx.MakePackedAPI", *(narrow.info.name for narrow in _STORAGE)):
             lowered = Sequential([tirx.transform.BindTarget(hosted), lower])(kernels)
-        lowered = Sequential([_addresses_alone, *_STORAGE, finalize_host()])(lowered)
-    scratch = max(map(_scratch_bytes, lowered.functions.values()), default=0)
-    return tvm.get_global_func(f"target.build.{target.kind.name}")(lowered, target), scratch
+        lowered = Sequential([_addresses_alone, *_STORAGE])(lowered)
+        taken = {gv: _with_arrays(f) for gv, f in lowered.functions_items()}
+        lowered = IRModule({gv: f for gv, (f, _) in taken.items()}, attrs=lowered.attrs)
+        lowered = finalize_host()(lowered)
+    arrays = {gv.name_hint: sizes for gv, (_, sizes) in taken.items()}
+    thread_bytes = max(map(_thread_bytes, lowered.functions.values()), default=0)
+    built = tvm.get_global_func(f"target.build.{target.kind.name}")(lowered, target)
+    return built, Scratch(arrays, thread_bytes)
 
 
-def _scratch_bytes(kernel: tirx.PrimFunc) -> int:
+def _with_arrays(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[int, ...]]:
+    """``kernel`` with the arrays that it has outside of parallel loops as parameters, and their
+    bytes: the plan then finds them a place among what is alive."""
+    parameters, sizes = [], []
+
+    def visit(stmt: tirx.Stmt) -> tirx.Stmt:
+        if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL:
+            return stmt
+        if isinstance(stmt, tirx.AllocBuffer):
+            size = bytes_off_stack(stmt.buffer)
+            if size > 0:
+                pointer = tirx.Var(stmt.buffer.name, tirx.buffer_data_pointer_type(stmt.buffer))
+                parameters.append(pointer)
+                sizes.append(size)
+                return tirx.DeclBuffer(stmt.buffer, data=pointer)
+        return map_children(stmt, visit)
+
+    body = visit(kernel.body)
+    params = [*kernel.params, *parameters]
+    return tirx.PrimFunc(params, body, kernel.ret_type, kernel.attrs), tuple(sizes)
+
+
+def _thread_bytes(kernel: tirx.PrimFunc) -> int:
     """All that ``kernel`` allocates: more than what is alive at one time, if anything."""
     total = 0
 

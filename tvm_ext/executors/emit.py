@@ -32,7 +32,7 @@ def entry_source(plan: Plan, tag: str, entry: str = ENTRY) -> str:
 def _head(plan: Plan, tag: str) -> Iterator[str]:
     yield '#include "tvmx.h"'
     yield "#include <string.h>\n"
-    for kernel in dict.fromkeys((k.symbol, len(k.reads) + len(k.writes)) for k in plan.kernels):
+    for kernel in dict.fromkeys((k.symbol, len(k.operands)) for k in plan.kernels):
         symbol, count = kernel
         yield f"int32_t {kernel_symbol(symbol, tag)}({', '.join(['void *'] * count) or 'void'});"
 
@@ -43,7 +43,7 @@ def _body(plan: Plan, tag: str, entry: str) -> Iterator[str]:
     yield "  double start = observe ? tvmx_seconds() : 0;"
     yield "  (void)weights, (void)arena, (void)inputs, (void)outputs, (void)code, (void)start;"
     for number, kernel in enumerate(plan.kernels):
-        where = ", ".join(_address(slot) for slot in (*kernel.reads, *kernel.writes))
+        where = ", ".join(_address(slot) for slot in kernel.operands)
         yield f"  if ((code = {kernel_symbol(kernel.symbol, tag)}({where}))) return code;"
         yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
     for number, slot in enumerate(plan.outputs):

@@ -50,6 +50,8 @@ class Library:
         get.restype = ctypes.c_void_p
         self._library.tvmx_set_launcher(ctypes.c_void_p(get()))
         self._function.argtypes = [ctypes.c_void_p] * 5
+        self._library.tvmx_lend.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        self._library.tvmx_lend.restype = None
 
     def execute(
         self,
@@ -57,16 +59,20 @@ class Library:
         arena: int,
         inputs: Sequence[np.ndarray],
         outputs: Sequence[np.ndarray],
+        scratch: tuple[int, int, int] | None,
         observe: Callable[[int, float], None] | None = None,
     ) -> None:
         """Fill ``outputs``; ``observe`` gets each kernel's number and seconds when it is done.
 
-        ``weights`` and ``arena`` are addresses.
+        ``weights`` and ``arena`` are addresses; ``scratch``, where kernels need any, is one too,
+        with the bytes for each thread of a parallel loop and how many threads these are for.
 
         Raises:
             RunError: a kernel gave up.
         """
         observer = None if observe is None else _Observer(observe)
+        if scratch is not None:
+            self._library.tvmx_lend(*scratch)
         code = self._function(
             weights,
             arena,
@@ -74,6 +80,8 @@ class Library:
             _addresses(outputs),
             ctypes.cast(observer, ctypes.c_void_p) if observer else None,
         )
+        if scratch is not None:
+            self._library.tvmx_lend(None, 0, 0)
         if code != 0:
             own = f"a kernel of C code returned {code}"
             raise RunError("no scratch memory for a kernel" if code == _NO_MEMORY else own)

@@ -12,7 +12,7 @@ from .cuda import constant_bits, skip_empty_launches
 from .exact_indices import flatten_buffers
 from .named_values import rewrite_stores
 
-__all__ = ["TIR_PIPELINE", "finalize_host", "lower"]
+__all__ = ["TIR_PIPELINE", "bytes_off_stack", "finalize_host", "lower"]
 
 TIR_PIPELINE = "tvm_ext"
 
@@ -21,6 +21,7 @@ blocks, loops = s_tir.transform, tirx.transform
 # TVM moves locals over 1 KiB to a heap workspace; LLVM then keeps an accumulator in registers
 # only by store promotion, which any extra statement in the reduction loop breaks (up to 2x).
 STACK_BYTES = 16 << 10
+_TVM_STACK_BYTES = 1 << 10
 
 
 def _rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
@@ -29,10 +30,18 @@ def _rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
         named = rewrite_stores(stmt)
         return stmt if named is stmt else _rewrite(named)
     if isinstance(stmt, tirx.AllocBuffer):
-        small = _bytes(stmt.buffer) <= STACK_BYTES and _scope(stmt.buffer) == "local"
+        small = _scope(stmt.buffer) == "local" and _bytes(stmt.buffer) <= STACK_BYTES
         marks = {"disable_lower_builtin": tirx.const(1, "bool")}
         return tirx.AllocBuffer(stmt.buffer, marks) if small else stmt
     return map_children(stmt, _rewrite)
+
+
+def bytes_off_stack(buffer: tirx.Var) -> int:
+    """The bytes of an array of fixed size that leaves the stack; 0 of any other."""
+    size = _bytes(buffer)
+    most = STACK_BYTES if _scope(buffer) == "local" else _TVM_STACK_BYTES
+    fixed = all(isinstance(extent, tirx.IntImm) for extent in buffer.ty.shape)
+    return size if fixed and size > most else 0
 
 
 def _scope(buffer: tirx.Var) -> str:

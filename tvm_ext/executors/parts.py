@@ -21,14 +21,12 @@ __all__ = ["Parts", "packed", "unpacked"]
 class Parts:
     """A plan, the compiled kernels as an object file, and the C files of the others.
 
-    ``tag`` is in the names of its kernels; ``scratch_bytes`` is what each thread needs at most
-    beside the arena.
+    ``tag`` is in the names of its kernels.
     """
 
     plan: Plan
     tag: str
     needs: CpuNeeds
-    scratch_bytes: int
     kernels: bytes
     code: tuple[str, ...]
 
@@ -48,7 +46,7 @@ class Parts:
 
 def packed(parts: Parts) -> bytes:
     """All of ``parts`` but the plan and the needs, compressed."""
-    head = json.dumps({"tag": parts.tag, "scratch_bytes": parts.scratch_bytes, "code": parts.code})
+    head = json.dumps({"tag": parts.tag, "code": parts.code})
     return zlib.compress(head.encode() + b"\0" + parts.kernels)
 
 
@@ -56,5 +54,4 @@ def unpacked(data: bytes, plan: Plan, needs: CpuNeeds) -> Parts:
     """What :func:`packed` packed."""
     head, _, kernels = zlib.decompress(data).partition(b"\0")
     rest = json.loads(head)
-    code = tuple(rest["code"])
-    return Parts(plan, rest["tag"], needs, rest["scratch_bytes"], kernels, code)
+    return Parts(plan, rest["tag"], needs, kernels, tuple(rest["code"]))

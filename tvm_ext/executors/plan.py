@@ -45,12 +45,19 @@ class Slot:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One call: the PrimFunc's symbol, what it reads and writes, and the variable it defines."""
+    """One call: the PrimFunc's symbol, what it reads and writes, the variable that it defines,
+    and arrays of its own that live in the arena while it runs."""
 
     symbol: str
     reads: tuple[Slot, ...]
     writes: tuple[Slot, ...]
     variable: str
+    scratch: tuple[Slot, ...] = ()
+
+    @property
+    def operands(self) -> tuple[Slot, ...]:
+        """What it is called with, in this order."""
+        return *self.reads, *self.writes, *self.scratch
 
 
 @dataclass(frozen=True)
@@ -58,19 +65,21 @@ class MemoryPlan:
     """Bytes that a compiled model is known to need.
 
     Attributes:
-        arena_bytes: for activations, per running thread.
+        arena_bytes: for activations and the arrays of kernels, per calling thread.
         live_bytes: the lower bound of that: the most bytes alive at one time.
         weight_bytes: for constants, once.
+        scratch_bytes: for each thread of a parallel loop, per calling thread.
     """
 
     arena_bytes: int
     live_bytes: int
     weight_bytes: int
+    scratch_bytes: int
 
     def __str__(self) -> str:
         return (
-            f"arena {self.arena_bytes / 1e6:.1f} MB (at least {self.live_bytes / 1e6:.1f}), "
-            f"weights {self.weight_bytes / 1e6:.1f} MB"
+            f"arena {self.arena_bytes:,} bytes (at least {self.live_bytes:,}), "
+            f"scratch {self.scratch_bytes:,} a thread, weights {self.weight_bytes:,}"
         )
 
 
@@ -80,8 +89,9 @@ class Plan:
 
     Attributes:
         weight_bytes: what the constants take, one after the other, each aligned.
-        arena_bytes: what activations take, by liveness.
+        arena_bytes: what activations and the arrays of kernels take, by liveness.
         live_bytes: the lower bound: the most bytes alive at one time.
+        scratch_bytes: what each thread takes at most within parallel loops, beside the arena.
     """
 
     kernels: tuple[Kernel, ...]
@@ -90,6 +100,16 @@ class Plan:
     weight_bytes: int
     arena_bytes: int
     live_bytes: int
+    scratch_bytes: int = 0
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """The bytes alone."""
+        return MemoryPlan(self.arena_bytes, self.live_bytes, self.weight_bytes, self.scratch_bytes)
+
+    def workspace_bytes(self, threads: int) -> int:
+        """What a run on so many threads needs beside weights, inputs and outputs."""
+        return self.arena_bytes + self.scratch_bytes * threads
 
 
 def aligned(size: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from .plan import Plan, Slot, aligned
+from .plan import Kernel, Plan, Slot, aligned
 
 __all__ = ["Life", "lives", "picture"]
 
@@ -25,7 +25,8 @@ class Life:
     Attributes:
         name: the variable that its kernel defines, with a number where it defines several.
         nodes: the ONNX nodes that it comes from.
-        kind: "arena", or "output", which is written where the caller wants it.
+        kind: "arena"; "scratch", which its kernel alone uses; or "output", which is written where
+            the caller wants it.
         offset: of its bytes in the arena; None of an output.
         first, last: the numbers of the kernels that write it and that read it last.
     """
@@ -42,26 +43,31 @@ class Life:
 
 
 def lives(plan: Plan, nodes_of: Callable[[str], Sequence[str]]) -> list[Life]:
-    """What kernels write, in their order; ``nodes_of`` gives the ONNX nodes of a variable."""
+    """What kernels write, and the arrays of their own, in their order; ``nodes_of`` gives the ONNX
+    nodes of a variable."""
     last: dict[int, int] = {}
     for number, kernel in enumerate(plan.kernels):
-        last |= {id(slot.root): number for slot in (*kernel.reads, *kernel.writes)}
+        last |= {id(slot.root): number for slot in kernel.operands}
     last |= {id(slot.root): len(plan.kernels) - 1 for slot in plan.outputs}  # copied at the end
     return [
-        _life(slot, f"{kernel.variable}{suffix}", tuple(nodes_of(kernel.variable)), number, last)
+        _life(slot, kind, name, tuple(nodes_of(kernel.variable)), number, last[id(slot.root)])
         for number, kernel in enumerate(plan.kernels)
-        for slot, suffix in zip(kernel.writes, _suffixes(len(kernel.writes)), strict=True)
+        for slot, kind, name in _named(kernel)
     ]
 
 
-def _suffixes(count: int) -> list[str]:
-    return [""] if count == 1 else [f"[{k}]" for k in range(count)]
+def _named(kernel: Kernel) -> Iterator[tuple[Slot, str, str]]:
+    """What ``kernel`` writes and what it has for itself: slot, kind and name."""
+    for number, slot in enumerate(kernel.writes):
+        suffix = f"[{number}]" if len(kernel.writes) > 1 else ""
+        yield slot, slot.kind, f"{kernel.variable}{suffix}"
+    for number, slot in enumerate(kernel.scratch):
+        yield slot, "scratch", f"{kernel.variable} scratch[{number}]"
 
 
-def _life(slot: Slot, name: str, nodes: tuple[str, ...], first: int, last: dict[int, int]) -> Life:
-    offset = slot.offset if slot.kind == "arena" else None
-    place = slot.shape, slot.dtype, offset, slot.nbytes
-    return Life(name, nodes, slot.kind, *place, first, last[id(slot.root)])
+def _life(slot: Slot, kind: str, name: str, nodes: tuple[str, ...], first: int, last: int) -> Life:
+    offset = None if kind == "output" else slot.offset
+    return Life(name, nodes, kind, slot.shape, slot.dtype, offset, slot.nbytes, first, last)
 
 
 def picture(plan: Plan, rows: Sequence[Life]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tvm.ir.expr import GenericConst
 
 from .plan import Kernel, Plan, Slot, aligned, aligned_bytes
 
-__all__ = ["NotStatic", "plan"]
+__all__ = ["Draft", "NotStatic", "draft"]
 
 
 class NotStatic(Exception):
@@ -24,10 +25,44 @@ class NotStatic(Exception):
     variable: str | None = None
 
 
-def plan(module: IRModule) -> tuple[Plan, np.ndarray]:
-    """Plan ``main`` of a module whose kernels are all PrimFuncs of static shape.
+@dataclass(frozen=True)
+class Draft:
+    """Which kernel runs when on which tensors, before these have places in the arena.
 
-    Returns the plan, and the constants as bytes: one after the other, each aligned.
+    Attributes:
+        weights: the constants as bytes: one after the other, each aligned.
+        arena: the tensors that want places.
+    """
+
+    kernels: tuple[Kernel, ...]
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    weights: np.ndarray
+    arena: tuple[Slot, ...]
+
+    def plan(self, scratch: Mapping[str, Sequence[int]], thread_bytes: int = 0) -> Plan:
+        """The plan where kernels have arrays of their own: of so many bytes each, by symbol.
+
+        Each thread takes ``thread_bytes`` more within parallel loops.
+        """
+        kernels = tuple(
+            replace(kernel, scratch=_alive_during(number, scratch.get(kernel.symbol, ())))
+            for number, kernel in enumerate(self.kernels)
+        )
+        arena = [*self.arena, *(slot for kernel in kernels for slot in kernel.scratch)]
+        live = _peak(arena, len(kernels))
+        total = _place(arena, live)
+        return Plan(
+            kernels, self.inputs, self.outputs, self.weights.size, total, live, thread_bytes
+        )
+
+
+def _alive_during(kernel: int, sizes: Sequence[int]) -> tuple[Slot, ...]:
+    return tuple(Slot((size,), "uint8", live=[kernel, kernel]) for size in sizes)
+
+
+def draft(module: IRModule) -> Draft:
+    """What ``main`` of a module runs whose kernels are all PrimFuncs of static shape.
 
     Raises:
         NotStatic: ``main`` holds symbolic shapes, control flow or calls that are no kernels.
@@ -43,16 +78,11 @@ def plan(module: IRModule) -> tuple[Plan, np.ndarray]:
                 reason.variable = binding.var.name
                 raise
     outputs = tuple(walk.flat(main.body.body))
-    end = len(walk.kernels)
     for index, slot in enumerate(outputs):
         if slot.root.kind == "arena":  # else an input, a weight or an earlier output: copied
             slot.root.kind, slot.root.index = "output", index
-    arena = [slot for slot in walk.arena if slot.kind == "arena"]
-    weights = _adjacent(walk.weights)
-    live_bytes = _peak(arena, end)
-    arena_bytes = _place(arena, live_bytes)
-    kernels = tuple(walk.kernels)
-    return Plan(kernels, inputs, outputs, weights.size, arena_bytes, live_bytes), weights
+    arena = tuple(slot for slot in walk.arena if slot.kind == "arena")
+    return Draft(tuple(walk.kernels), inputs, outputs, _adjacent(walk.weights), arena)
 
 
 def _adjacent(weights: Mapping[Slot, np.ndarray]) -> np.ndarray:
@@ -164,7 +194,7 @@ def _tensor(ty: object) -> tuple[tuple[int, ...], str]:
 _TRIES = 32
 
 
-def _place(slots: list[Slot], bound: int) -> int:
+def _place(slots: Sequence[Slot], bound: int) -> int:
     """Give each slot an offset; the bytes of all, which are ``bound`` at least.
 
     The largest slots are placed first. Where that wastes memory, it is tried again with those
@@ -206,7 +236,7 @@ def _overlap(a: Slot, b: Slot) -> bool:
     return a.live[0] <= b.live[1] and b.live[0] <= a.live[1]
 
 
-def _peak(slots: list[Slot], end: int) -> int:
+def _peak(slots: Sequence[Slot], end: int) -> int:
     return max(
         (
             sum(aligned(s.nbytes) for s in slots if s.live[0] <= k <= s.live[1])

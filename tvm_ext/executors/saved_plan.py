@@ -34,12 +34,16 @@ def plan_as_json(plan: Plan) -> dict:
         return [slots.number(slot) for slot in of]
 
     return {
-        "kernels": [[k.symbol, many(k.reads), many(k.writes), k.variable] for k in plan.kernels],
+        "kernels": [
+            [k.symbol, many(k.reads), many(k.writes), k.variable, many(k.scratch)]
+            for k in plan.kernels
+        ],
         "inputs": many(plan.inputs),
         "outputs": many(plan.outputs),
         "weight_bytes": plan.weight_bytes,
         "arena_bytes": plan.arena_bytes,
         "live_bytes": plan.live_bytes,
+        "scratch_bytes": plan.scratch_bytes,
         "slots": slots.rows,
     }
 
@@ -56,10 +60,14 @@ def plan_from_json(saved: dict) -> Plan:
         return tuple(slots[number] for number in numbers)
 
     return Plan(
-        kernels=tuple(Kernel(s, many(r), many(w), v) for s, r, w, v in saved["kernels"]),
+        kernels=tuple(
+            Kernel(symbol, many(reads), many(writes), variable, many(scratch))
+            for symbol, reads, writes, variable, scratch in saved["kernels"]
+        ),
         inputs=many(saved["inputs"]),
         outputs=many(saved["outputs"]),
         weight_bytes=saved["weight_bytes"],
         arena_bytes=saved["arena_bytes"],
         live_bytes=saved["live_bytes"],
+        scratch_bytes=saved["scratch_bytes"],
     )

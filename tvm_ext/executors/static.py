@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
+from . import threads
 from .cpu import CpuNeeds
 from .library import Library, open_bytes
 from .parts import Parts
@@ -31,6 +33,27 @@ class Linked(Protocol):
 
     def sources(self) -> dict[str, str]:
         """The program as text."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Workspace:
+    """Memory of one calling thread: the arena, and behind it scratch memory for as many
+    ``threads`` as its parallel loops have. A page costs nothing before it is touched.
+
+    ``scratch`` is the address of that, the bytes of each thread, and for how many it is.
+    """
+
+    memory: np.ndarray
+    address: int
+    scratch: tuple[int, int, int] | None
+    threads: int
+
+    @classmethod
+    def of(cls, plan: Plan, count: int) -> _Workspace:
+        memory = aligned_bytes(plan.workspace_bytes(count))
+        address, each = memory.ctypes.data, plan.scratch_bytes
+        scratch = (address + plan.arena_bytes, each, count) if each else None
+        return cls(memory, address, scratch, count)
 
 
 class StaticExecutor:
@@ -72,7 +95,7 @@ class StaticExecutor:
     @property
     def memory(self) -> MemoryPlan:
         """What was planned for every thread, and what all threads share."""
-        return MemoryPlan(self.plan.arena_bytes, self.plan.live_bytes, self.plan.weight_bytes)
+        return self.plan.memory
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         return self._run(inputs, None)
@@ -81,8 +104,10 @@ class StaticExecutor:
         self, inputs: Sequence[np.ndarray], observe: Callable[[int, float], None] | None
     ) -> list[np.ndarray]:
         outputs = [np.empty(slot.shape, slot.dtype) for slot in self.plan.outputs]
-        _, arena = self._arena
-        self.load().execute(self._weights_address, arena, inputs, outputs, observe)
+        library, workspace = self.load(), self._workspace
+        library.execute(
+            self._weights_address, workspace.address, inputs, outputs, workspace.scratch, observe
+        )
         return outputs
 
     def linked(self) -> Any:
@@ -133,17 +158,16 @@ class StaticExecutor:
             )
 
     def _bytes_of(self, slot: Slot) -> np.ndarray:
-        arena, _ = self._arena
-        place = arena[slot.offset : slot.offset + slot.nbytes]
+        place = self._workspace.memory[slot.offset : slot.offset + slot.nbytes]
         return place.view(slot.dtype).reshape(slot.shape)
 
     @property
-    def _arena(self) -> tuple[np.ndarray, int]:
-        """The arena of this thread, and its address."""
-        if not hasattr(self._local, "arena"):
-            arena = aligned_bytes(self.plan.arena_bytes)
-            self._local.arena = arena, arena.ctypes.data
-        return self._local.arena
+    def _workspace(self) -> _Workspace:
+        """That of this thread; another when parallel loops have more threads than before."""
+        made = getattr(self._local, "workspace", None)
+        if made is None or made.threads < threads.threads():
+            made = self._local.workspace = _Workspace.of(self.plan, threads.threads())
+        return made
 
     @cached_property
     def _weights_address(self) -> int:

@@ -24,7 +24,7 @@ from .cpu_features import needs_of
 from .emit import entry_source, kernel_symbol
 from .parts import Parts
 from .plan import Plan
-from .planning import NotStatic, plan
+from .planning import NotStatic, draft
 from .static import StaticExecutor
 from .toolchain import link_shared
 
@@ -37,15 +37,13 @@ _TEXTS = {"llvm": "ll", "asm": "asm"}
 class Program:
     """What a library is made of: a plan, compiled kernels, and the C files of the others.
 
-    ``tag`` is in the names of kernels, and of no other program's; ``scratch_bytes`` is what each
-    thread needs at most beside the arena.
+    ``tag`` is in the names of kernels, and of no other program's.
     """
 
     plan: Plan
     tag: str
     needs: CpuNeeds
     kernels: tvm.runtime.Module
-    scratch_bytes: int
     code: Sequence[str]
     _compiler: threading.Lock = field(default_factory=threading.Lock)  # LLVM: one thread at a time
 
@@ -88,8 +86,7 @@ class Program:
             except RuntimeError as error:
                 raise BuildError(f"cannot write the kernels: {error}") from error
             kernels = file.read_bytes()
-        code = tuple(self.code)
-        return Parts(self.plan, self.tag, self.needs, self.scratch_bytes, kernels, code)
+        return Parts(self.plan, self.tag, self.needs, kernels, tuple(self.code))
 
     def sources(self) -> dict[str, str]:
         """The C function that calls the kernels, and those in C; the others as LLVM IR and as
@@ -106,25 +103,28 @@ def build_static(module: IRModule, target: Target) -> StaticExecutor:
         NotStatic: the module needs the VM.
         BuildError: there is no C compiler, or it fails.
     """
-    planned, weights = plan(lower_views(module))
-    used = {kernel.symbol for kernel in planned.kernels}
+    drafted = draft(lower_views(module))
+    used = {kernel.symbol for kernel in drafted.kernels}
     scheduled = {
         gv.name_hint: f
         for gv, f in module.functions_items()
         if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
     }
     tag = _tag(scheduled, target)
-    kernels = {kernel_symbol(name, tag): f for name, f in scheduled.items()}
-    compiled = {name: f for name, f in kernels.items() if not is_c_code(f)}
+    compiled = {name: f for name, f in scheduled.items() if not is_c_code(f)}
     if any(map(calls_tvm, compiled.values())):
         raise NotStatic("a kernel that calls TVM")
-    named = {name: f.with_attr("global_symbol", name) for name, f in compiled.items()}
-    program = Program(
-        planned, tag, needs_of(target), *build_c_abi(IRModule(named), target), c_sources(kernels)
-    )
+    symbols = {name: kernel_symbol(name, tag) for name in scheduled}
+    named = {symbols[name]: f for name, f in compiled.items()}
+    named = {symbol: f.with_attr("global_symbol", symbol) for symbol, f in named.items()}
+    kernels, scratch = build_c_abi(IRModule(named), target)
+    arrays = {name: scratch.arrays[symbols[name]] for name in compiled}
+    planned = drafted.plan(arrays, scratch.thread_bytes)
+    code = c_sources({symbols[name]: f for name, f in scheduled.items()})
+    program = Program(planned, tag, needs_of(target), kernels, code)
     if not program.needs.foreign:
         program.linked()
-    return StaticExecutor(planned, program.needs, weights, program)
+    return StaticExecutor(planned, program.needs, drafted.weights, program)
 
 
 def _tag(kernels: Mapping[str, tirx.PrimFunc], target: Target) -> str:

@@ -91,7 +91,7 @@ class Variant:
             _constants(model, plan),
             plan.arena_bytes,
             plan.live_bytes,
-            built.parts.scratch_bytes,
+            plan.scratch_bytes,
         )
 
 

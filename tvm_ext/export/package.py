@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
@@ -16,6 +15,7 @@ import numpy as np
 
 from ..build import convert_and_build
 from ..errors import OptionError, OutputPathError
+from ..executors.atomic import appearing
 from ..executors.static import StaticExecutor
 from ..executors.toolchain import is_wasm
 from ..interface import numbers_only
@@ -48,6 +48,7 @@ def export(
     single_thread: bool = False,
     keep: str | os.PathLike | None = None,
     openmp: bool = False,
+    report: Callable[[str], object] | None = None,
     **options: Any,
 ) -> Path:
     """Write ``model`` as a package that needs neither Python nor TVM; the folder.
@@ -74,6 +75,7 @@ def export(
         keep: a folder for everything that is made on the way (:func:`tvm_ext.keep.keep`); of
             several sizes, each in a folder of its own in it.
         openmp: with "c-source", mark the loops that OpenMP may share among threads.
+        report: is told what memory runs need, a line for each level and choice of sizes.
         options: for ``convert_and_build``; the target is "llvm" by default, and may be another
             machine, or several levels of x86-64 ("x86-64-v2+v3+v4"), of which the CPU's best runs.
 
@@ -97,6 +99,8 @@ def export(
         source = _source(model, name, weights == "embedded", sizes, openmp, options)
         with _appearing(place) as made:
             source.write(made)
+        if report is not None:
+            report(str(source.program.memory))
         return place
     if openmp:
         raise OptionError(f"openmp is for format='c-source': {format!r} has threads of its own")
@@ -114,6 +118,9 @@ def export(
     with _appearing(place) as made:
         write_libraries(made, interface, built, block)
         _write_texts(made, interface, answers, format)
+    if report is not None:
+        for label, one in _labelled(list(wanted[0]), built):
+            report(f"{label}: {one.parts.plan.memory}" if label else str(one.parts.plan.memory))
     return place
 
 
@@ -178,15 +185,19 @@ def _running_here(model: object, options: Mapping[str, Any]) -> CompiledModel:
 
 def _keep(folder: str | os.PathLike, dims: Sequence[str], built: Sequence[Built]) -> None:
     """What was made, by the level and the sizes where there are several."""
+    for label, one in _labelled(dims, built):
+        if label:
+            Path(folder).mkdir(exist_ok=True)
+        write_all(one.model, Path(folder, label))
+
+
+def _labelled(dims: Sequence[str], built: Sequence[Built]) -> Iterator[tuple[str, Built]]:
+    """Each with its level and sizes, which is nothing where there is but one."""
     several = len({one.level for one in built}) > 1
     for one in built:
-        place = Path(folder)
-        if len(built) > 1:
-            place.mkdir(exist_ok=True)
-            pairs = zip(identifiers(dims), one.sizes, strict=True)
-            sizes = [f"{name}={size}" for name, size in pairs]
-            place /= ",".join([*([one.level] if several else []), *sizes])
-        write_all(one.model, place)
+        sizes = [f"{dim}={size}" for dim, size in zip(identifiers(dims), one.sizes, strict=True)]
+        label = ",".join([*([one.level] if several else []), *sizes])
+        yield label if len(built) > 1 else "", one
 
 
 def _exportable(model: CompiledModel) -> StaticExecutor:
@@ -223,15 +234,11 @@ def _free(folder: str | os.PathLike) -> Path:
 @contextmanager
 def _appearing(place: Path) -> Iterator[Path]:
     """A folder that is renamed to ``place`` when everything is written."""
-    made = place.with_name(f".tvmx-{secrets.token_hex(8)}")
     try:
-        made.mkdir()
-        yield made
-        made.replace(place)
+        with appearing(place) as made:
+            yield made
     except OSError as error:
         raise OutputPathError(f"cannot write {place}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def _write_texts(

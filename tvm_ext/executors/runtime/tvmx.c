@@ -16,16 +16,6 @@ typedef struct {
   int32_t tasks;
 } task_group;
 
-static int run_tasks(region_body body, void *data, int first, int step, int tasks) {
-  task_group group = {NULL, tasks};
-  int result = 0;
-  for (int task = first; task < tasks; task += step) {
-    int code = body(task, &group, data);
-    if (code != 0) result = code;
-  }
-  return result;
-}
-
 double tvmx_seconds(void) {
   struct timespec now;
   timespec_get(&now, TIME_UTC);
@@ -41,28 +31,63 @@ double tvmx_seconds(void) {
 #define THREAD_LOCAL _Thread_local
 #endif
 
-/* Scratch memory that a caller lends its regions: `bytes` for each of `shares`, its own first. */
+/* Scratch memory that a caller lends its regions: `bytes` for each of `shares` tasks. */
 typedef struct {
   unsigned char *memory;
   size_t bytes;
   int shares;
 } loan;
 
-static THREAD_LOCAL loan lent;
-static THREAD_LOCAL struct {
+typedef struct {
   unsigned char *next, *end;
-} share; /* of this thread, what is left */
+} span;
 
-static void take_share(const loan *from, int index) {
-  int has = index < from->shares;
-  share.next = has ? from->memory + (size_t)index * from->bytes : NULL;
-  share.end = has ? share.next + from->bytes : NULL;
+static THREAD_LOCAL loan lent;
+static THREAD_LOCAL span share; /* of this thread, what is left */
+
+static span share_of(const loan *from, int task) {
+  span none = {NULL, NULL};
+  if (task >= from->shares) return none;
+  span given = {from->memory + (size_t)task * from->bytes, NULL};
+  given.end = given.next + from->bytes;
+  return given;
 }
 
 void tvmx_lend(void *memory, size_t bytes, int shares) {
   loan none = {NULL, 0, 0}, given = {memory, bytes, shares};
   lent = memory ? given : none;
-  take_share(&lent, 0);
+  share = share_of(&lent, 0);
+}
+
+/* A region of a kernel, and what its caller lends. The launcher may be another library's, whose
+ * threads know nothing of loans: each task takes its share by itself. Task 0 is the caller's, or
+ * that of a thread that goes on with what it has. */
+typedef struct {
+  region_body body;
+  void *data;
+  loan lent;
+} region;
+
+static int in_share(int task, void *group, void *data) {
+  const region *whole = data;
+  const loan none = {NULL, 0, 0}, own = lent;
+  const span before = share;
+  if (task > 0) share = share_of(&whole->lent, task);
+  lent = none; /* a region within this one has no shares: others use them */
+  int code = whole->body(task, group, whole->data);
+  lent = own;
+  share = before;
+  return code;
+}
+
+static int run_tasks(region_body body, void *data, int first, int step, int tasks) {
+  task_group group = {NULL, tasks};
+  int result = 0;
+  for (int task = first; task < tasks; task += step) {
+    int code = body(task, &group, data);
+    if (code != 0) result = code;
+  }
+  return result;
 }
 
 #ifdef TVMX_SINGLE_THREAD
@@ -113,7 +138,6 @@ static struct {
   region_body body;
   void *data;
   int tasks;
-  loan lent; /* by the caller of the region */
 } pool = {
     .region = PTHREAD_MUTEX_INITIALIZER,
     .door = PTHREAD_MUTEX_INITIALIZER,
@@ -194,7 +218,6 @@ static void *work(void *argument) {
   for (;;) {
     self->seen = await_region(self->seen);
     if (pool.stopping) return NULL;
-    take_share(&pool.lent, self->index);
     int code = run_tasks(pool.body, pool.data, self->index, pool.started + 1, pool.tasks);
     if (code != 0) atomic_store(&pool.failure, code);
     atomic_fetch_sub_explicit(&pool.pending, 1, memory_order_release);
@@ -334,7 +357,6 @@ static int launch(region_body body, void *data, int tasks) {
   pool.body = body;
   pool.data = data;
   pool.tasks = tasks > 0 ? tasks : pool.started + 1;
-  pool.lent = lent;
   atomic_store(&pool.failure, 0);
   atomic_store(&pool.pending, pool.started);
   announce();
@@ -428,11 +450,16 @@ static int release(int device_type, int device, void *address) {
   return 0;
 }
 
-void *__TVMBackendParallelLaunch = (void *)launch;
+static tvmx_launcher used_launcher = launch;
+
+static int enter_region(region_body body, void *data, int tasks) {
+  region whole = {body, data, lent};
+  return used_launcher(in_share, &whole, tasks);
+}
+
+void *__TVMBackendParallelLaunch = (void *)enter_region;
 void *__TVMBackendAllocWorkspace = (void *)acquire;
 void *__TVMBackendFreeWorkspace = (void *)release;
 
-tvmx_launcher tvmx_get_launcher(void) { return (tvmx_launcher)__TVMBackendParallelLaunch; }
-void tvmx_set_launcher(tvmx_launcher launcher) {
-  __TVMBackendParallelLaunch = (void *)launcher;
-}
+tvmx_launcher tvmx_get_launcher(void) { return used_launcher; }
+void tvmx_set_launcher(tvmx_launcher launcher) { used_launcher = launcher; }

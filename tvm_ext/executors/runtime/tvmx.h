@@ -36,9 +36,9 @@ int tvmx_set_affinity(const int *cores, size_t count);
 /* Start the pool now, not with the first parallel loop. */
 void tvmx_start(void);
 
-/* Scratch memory for the kernels that this thread runs: `bytes` for each of `shares` threads of
- * its parallel loops, itself the first, at a multiple of 64. Kernels allocate what is not lent,
- * once per thread. NULL ends the loan. */
+/* Scratch memory for the kernels that this thread runs: `bytes`, a multiple of 64, for each of
+ * `shares` threads of its parallel loops, itself the first, at a multiple of 64. Kernels allocate
+ * what is not lent, once per thread. NULL ends the loan. */
 void tvmx_lend(void *memory, size_t bytes, int shares);
 
 /* The function that parallel loops of this library are launched by, and another in its place.

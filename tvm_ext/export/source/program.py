@@ -15,8 +15,8 @@ from tvm.target import Target
 from ... import pipeline
 from ...build import ONE_BUILD, import_model, leave_out, run_phase
 from ...errors import BuildError, OptionError
-from ...executors.plan import Kernel, Plan, Slot, aligned
-from ...executors.planning import NotStatic, plan
+from ...executors.plan import Kernel, MemoryPlan, Slot
+from ...executors.planning import Draft, NotStatic, draft
 from ...executors.static_build import lower_views
 from ...frontend import Limits, load, node_labels
 from ...interface import TensorInfo, numbers_only
@@ -28,7 +28,7 @@ from .c_types import Unprintable, c_type
 from .helpers import Helpers
 from .lowering import lower_to_loops
 from .naming import free_name, function_name, value_name
-from .statements import Function, Local, print_kernel
+from .statements import Function, print_kernel
 
 __all__ = ["Call", "Program", "Weight", "program_of"]
 
@@ -63,7 +63,7 @@ class Program:
         functions: the text of each kernel by its name.
         helpers: small functions that these need.
         names: what the values of the workspace are called.
-        workspace_bytes: for those, and for the kernels' own arrays.
+        memory: of those, and of the kernels' own arrays.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Program:
     results: tuple[Slot, ...]
     names: Mapping[Slot, str]
     weights: tuple[Weight, ...]
-    workspace_bytes: int
+    memory: MemoryPlan
 
 
 def program_of(
@@ -121,22 +121,20 @@ def program_of(
                 module = run_phase(steps, phase, module, provenance)
         infos = [numbers_only(side) for side in (conversion.input_infos, conversion.output_infos)]
         module = lower_views(module)
-        planned, blob = _planned(module, provenance, infos[0])
+        drafted = _drafted(module, provenance, infos[0])
         initializers = imported[0].graph.initializers if imported else {}
-        texts = _Texts(name, planned, module, provenance, conversion.origin, order)
-        return texts.program(infos, blob, _by_content(initializers), parallel)
+        texts = _Texts(name, drafted, module, provenance, conversion.origin, order)
+        return texts.program(infos, _by_content(initializers), parallel)
 
 
-def _planned(
-    module: IRModule, provenance: Provenance, inputs: Sequence[TensorInfo]
-) -> tuple[Plan, np.ndarray]:
+def _drafted(module: IRModule, provenance: Provenance, inputs: Sequence[TensorInfo]) -> Draft:
     symbolic = [str(info) for info in inputs if info.static_shape is None]
     if symbolic:
         raise OptionError(
             f"only static shapes can be exported: give sizes by shapes= or --shape for {symbolic}"
         )
     try:
-        return plan(module)
+        return draft(module)
     except NotStatic as reason:
         nodes = _nodes_at(module, provenance, reason.variable)
         at = f" for {', '.join(nodes)}" if nodes else ""
@@ -167,19 +165,19 @@ def _key(array: np.ndarray) -> tuple:
 
 
 class _Texts:
-    """Names everything, prints the kernels, and places their own arrays."""
+    """Names everything, and prints the kernels."""
 
     def __init__(
         self,
         name: str,
-        planned: Plan,
+        drafted: Draft,
         module: IRModule,
         provenance: Provenance,
         origin: Mapping[str, onnx_ir.Node],
         order: Mapping[str, int],
     ):
         self._name = name
-        self._plan = planned
+        self._draft = drafted
         self._module = module
         self._provenance = provenance
         self._origin = origin
@@ -191,29 +189,28 @@ class _Texts:
     def program(
         self,
         infos: Sequence[Sequence[TensorInfo]],
-        blob: np.ndarray,
         initializers: Mapping[tuple, str],
         parallel: str,
     ) -> Program:
         """The whole."""
         inputs, outputs = (
             self._tensors(side, slots)
-            for side, slots in zip(infos, (self._plan.inputs, self._plan.outputs), strict=True)
+            for side, slots in zip(infos, (self._draft.inputs, self._draft.outputs), strict=True)
         )
-        for tensor, slot in zip(inputs, self._plan.inputs, strict=True):
+        for tensor, slot in zip(inputs, self._draft.inputs, strict=True):
             self._names[slot] = tensor.id
         self._name_results(outputs)
-        weights = tuple(self._weights(blob, initializers))
+        weights = tuple(self._weights(initializers))
         helpers = Helpers()
         printed = self._functions(helpers, parallel)
-        top, calls = self._plan.arena_bytes, []
-        for number, kernel in enumerate(self._plan.kernels):
-            function, made = printed[kernel.symbol]
-            scratch = _placed(self._plan, number, made.locals)
-            sizes = (aligned(local.bytes) for local in made.locals)
-            top = max(top, *map(sum, zip(scratch, sizes, strict=True)), 0)
+        scratch = {s: [local.bytes for local in made.locals] for s, (_, made) in printed.items()}
+        planned = self._draft.plan(scratch)
+        calls = []
+        for kernel in planned.kernels:
+            places = tuple(slot.offset for slot in kernel.scratch)
+            function, _ = printed[kernel.symbol]
             nodes = self._nodes(kernel.variable)
-            calls.append(Call(nodes, function, (*kernel.reads, *kernel.writes), scratch))
+            calls.append(Call(nodes, function, (*kernel.reads, *kernel.writes), places))
         return Program(
             self._name,
             self._id,
@@ -222,10 +219,10 @@ class _Texts:
             {name: made.text for name, made in printed.values()},
             tuple(helpers),
             tuple(calls),
-            self._plan.outputs,
+            planned.outputs,
             self._names,
             weights,
-            top,
+            planned.memory,
         )
 
     def _tensors(self, infos: Sequence[TensorInfo], slots: Sequence[Slot]) -> tuple[Tensor, ...]:
@@ -240,7 +237,7 @@ class _Texts:
         return tuple(made)
 
     def _name_results(self, outputs: Sequence[Tensor]) -> None:
-        for kernel in self._plan.kernels:
+        for kernel in self._draft.kernels:
             for slot in kernel.writes:
                 if slot.kind == "output":
                     self._names[slot] = outputs[slot.index].id
@@ -260,25 +257,25 @@ class _Texts:
             return last
         return node.outputs[0].name or last
 
-    def _weights(self, blob: np.ndarray, initializers: Mapping[tuple, str]) -> Iterator[Weight]:
-        for kernel in self._plan.kernels:
+    def _weights(self, initializers: Mapping[tuple, str]) -> Iterator[Weight]:
+        for kernel in self._draft.kernels:
             for position, slot in enumerate(kernel.reads):
                 if slot.root.kind == "weight":
-                    yield from self._weight(slot.root, blob, initializers, kernel, position)
-        for slot in self._plan.outputs:
+                    yield from self._weight(slot.root, initializers, kernel, position)
+        for slot in self._draft.outputs:
             if slot.root.kind == "weight":
-                yield from self._weight(slot.root, blob, initializers, None, 0)
+                yield from self._weight(slot.root, initializers, None, 0)
 
     def _weight(
         self,
         slot: Slot,
-        blob: np.ndarray,
         initializers: Mapping[tuple, str],
         kernel: Kernel | None,
         position: int,
     ) -> Iterator[Weight]:
         if slot in self._names:
             return
+        blob = self._draft.weights
         array = blob[slot.offset : slot.offset + slot.nbytes].view(slot.dtype).reshape(slot.shape)
         initializer = initializers.get(_key(array))
         reader = "output" if kernel is None else value_name(self._value_of(kernel))
@@ -289,7 +286,7 @@ class _Texts:
     def _functions(self, helpers: Helpers, parallel: str) -> dict[str, tuple[str, Function]]:
         """Each kernel's name in C and text, by its symbol, in the order of the first calls."""
         uses: dict[str, list[Kernel]] = {}
-        for kernel in self._plan.kernels:
+        for kernel in self._draft.kernels:
             uses.setdefault(kernel.symbol, []).append(kernel)
         found = {}
         for symbol, kernels in uses.items():
@@ -325,24 +322,3 @@ class _Texts:
         name = free_name(wanted, self._taken)
         self._taken.append(name)
         return name
-
-
-def _placed(planned: Plan, number: int, locals_: Sequence[Local]) -> tuple[int, ...]:
-    """Where the arrays of kernel ``number`` lie: between what is alive while it runs."""
-    alive = {
-        slot.root
-        for kernel in planned.kernels
-        for slot in (*kernel.reads, *kernel.writes)
-        if slot.root.kind == "arena" and slot.root.live[0] <= number <= slot.root.live[1]
-    }
-    taken = [(slot.offset, slot.offset + aligned(slot.nbytes)) for slot in alive]
-    places = []
-    for local in locals_:
-        size, place = aligned(local.bytes), 0
-        for start, end in sorted(taken):
-            if start - place >= size:
-                break
-            place = max(place, end)
-        places.append(place)
-        taken.append((place, place + size))
-    return tuple(places)

@@ -46,7 +46,7 @@ def header(program: Program, embedded: bool) -> str:
 
 #include <stdint.h>
 
-#define {macro}_WORKSPACE_BYTES {max(program.workspace_bytes, 1)}
+#define {macro}_WORKSPACE_BYTES {max(program.memory.arena_bytes, 1)}
 #define {macro}_ALIGNMENT {_ALIGNMENT}
 {_file_bytes(program, embedded)}
 {_elements(program)}
@@ -160,7 +160,7 @@ def _run(program: Program, embedded: bool) -> Iterator[str]:
     places = ["workspace"] if embedded else ["workspace", "weights"]
     unaligned = " || ".join(f"(uintptr_t){place} % {macro}_ALIGNMENT" for place in places)
     yield f"  if ({unaligned}) return {macro}_UNALIGNED;"
-    if program.workspace_bytes:
+    if program.memory.arena_bytes:
         yield "  unsigned char *const arena = workspace;"
     if not embedded:
         yield "  const unsigned char *const constants = weights;"
