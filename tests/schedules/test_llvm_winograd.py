@@ -112,6 +112,16 @@ def test_weights_that_outweigh_tiles_ask_for_less(channels, size, images, m):
     assert (plan and plan.m) == m
 
 
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "m"), [(512, 512, 4), (1024, 512, 2), (4096, 4096, 0)]
+)
+def test_weights_grow_by_a_bounded_number_of_bytes(inputs, outputs, m):
+    conv, model = Convolution(1, inputs, outputs, 28, 28, 16, 16), WinogradModel()
+    plan = model.choose(conv, V4)
+    assert (plan.m if plan else 0) == m
+    assert not plan or 4 * (plan.points - 9) * conv.pairs <= model.added
+
+
 def test_a_tiny_image_stays_direct():
     conv = Convolution(1, 16, 16, 1, 1, 16, 16)
     assert WinogradModel().choose(conv, V4) is None

@@ -71,6 +71,8 @@ class WinogradModel:
             channels: the other way round.
         shared: what a group that all cores share may take of their caches, in L2s.
         direct: of the direct kernel relative to one of float32; its weights are as much smaller.
+        added: the bytes that the weights of a convolution may grow by. 1024 to 512 channels at
+            28 x 28: m = 4 adds 57 MB, m = 2 15 MB.
     """
 
     transform: float = 12.0
@@ -79,10 +81,16 @@ class WinogradModel:
     own_weights: float = 3.0
     shared: float = 4.0
     direct: float = 1.0
+    added: int = 32 << 20
 
     def choose(self, conv: Convolution, target: Target) -> WinogradPlan | None:
-        """The plan of least cost; None where the direct kernel costs about as little."""
-        plans = [self.plan(conv, m, target) for m in (2, 4)]
+        """The plan of least cost; None where the direct kernel costs about as little, or weights
+        would grow by too much."""
+        plain = 4 * 9 * conv.pairs * self.direct
+        sizes = [m for m in (2, 4) if _weight_bytes(conv, m) - plain <= self.added]
+        plans = [self.plan(conv, m, target) for m in sizes]
+        if not plans:
+            return None
         best = min(plans, key=lambda plan: self.cost(conv, plan))
         return best if self.cost(conv, best) <= self.gain * self.direct_cost(conv, target) else None
 
@@ -305,8 +313,7 @@ def _inputs(kernel: _Kernel, group, shared: bool) -> None:
     sch.compute_at(kernel.half_in, tile, preserve_unit_loops=True)
     _unroll(sch, sch.get_loops(kernel.half_in)[-3:])
     for pad in kernel.pads:
+        sch.compute_at(pad, group, preserve_unit_loops=True)
         if shared:
-            sch.parallel(sch.fuse(*sch.get_loops(pad)[:3]))
-        else:
-            sch.compute_at(pad, group, preserve_unit_loops=True)
+            sch.parallel(sch.fuse(*sch.get_loops(pad)[1:4]))
         sch.vectorize(sch.get_loops(pad)[-1])
