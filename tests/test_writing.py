@@ -1,5 +1,6 @@
 """Files that cannot be written whole, on real systems: full disks, refused folders, kills."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from onnx import parser
 
 import tvm_ext
 from tvm_ext.errors import OutputPathError
+from tvm_ext.executors.atomic import appearing, remove_abandoned, replaced
 
 COUNT = 300_000  # floats of weights: more than the limit below
 
@@ -106,12 +108,44 @@ def test_a_kill_in_the_middle_leaves_the_old_file(model, saved, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2  # it was written to another name
     x = np.ones((1, COUNT), "float32")
     np.testing.assert_array_equal(tvm_ext.load(path, verify=True)(x), model(x))
+    model.save(path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_kill_in_the_middle_of_an_export_leaves_no_package(saved, tmp_path):
     assert child(KILLED_EXPORT, saved, tmp_path / "out").returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
+    assert len(list(tmp_path.iterdir())) == 1  # half of it, under another name
     tvm_ext.export(tvm_ext.load(saved), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_another_writer_is_at_stays(tmp_path):
+    with appearing(tmp_path / "folder") as folder, replaced(tmp_path / "a") as first:
+        (folder / "file").write_text("whole")
+        with replaced(tmp_path / "b") as second:
+            second.write(b"second")
+        first.write(b"first")
+    assert (tmp_path / "folder" / "file").read_text() == "whole"
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["first", "second"]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_writer_makes_another_file_where_its_first_was_taken_for_abandoned(tmp_path, monkeypatch):
+    """Another writer can see the file before it is locked."""
+    lock, taken = fcntl.flock, []
+
+    def slowly(descriptor, operation):
+        if operation == fcntl.LOCK_EX and not taken:
+            taken.extend(tmp_path.iterdir())
+            remove_abandoned(tmp_path)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", slowly)
+    with replaced(tmp_path / "a") as file:
+        file.write(b"whole")
+    assert len(taken) == 1 and (tmp_path / "a").read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"]
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that refuses files")

@@ -22,7 +22,7 @@ from tvm.ir.transform import PassContext
 from ._version import __version__
 from .errors import BuildError, OutputPathError, TargetError
 from .executors.artifact import FORMAT
-from .executors.atomic import PARTS
+from .executors.atomic import remove_abandoned
 from .frontend.traverse import tensors
 from .model import CompiledModel, load
 from .pipeline import Pipeline
@@ -79,7 +79,8 @@ class Cache:
         Raises:
             OutputPathError: one cannot be removed.
         """
-        for path in (*self.entries(), *self.folder.glob(PARTS)):
+        remove_abandoned(self.folder)
+        for path in self.entries():
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
