@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import te, topi
-from tvm.s_tir import Schedule
+from tvm.s_tir import SBlock, Schedule
 from tvm.tirx import For, ForKind
 
 from tvm_ext import targets
@@ -167,6 +168,32 @@ def test_a_batched_product_is_right(a, b):
     expected = x.astype("float64") @ y
     out = run(sch, x, y, np.empty(expected.shape, "float32"))
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("leading", [(32,), (4, 16), (2, 3, 13)])
+def test_accumulators_are_one_tile_whatever_the_leading_axes(leading):
+    tile = choose_matmul_tile(X86["v4"], int(np.prod(leading)), 160, "float32")
+    x = te.placeholder((*leading, 16), name="x")
+    w = te.placeholder((160 // tile.columns, 16, tile.columns), name="w")
+    y = topi.nn.relu(matmul_packed(x, w, 160, tile.rows))
+    sch = MatmulTiled().apply(te.create_prim_func([x, w, y]), X86["v4"], False)
+    blocks = tvm.s_tir.transform
+    lowered = tvm.ir.transform.Sequential(
+        [
+            blocks.LowerInitBlock(),
+            blocks.PlanAndUpdateBufferAllocationLocation(),
+            blocks.ConvertBlocksToOpaque(),
+            blocks.CompactBufferAllocation(),
+        ]
+    )(sch.mod)
+    local = [b for b in _allocated(lowered["main"]) if b.ty.storage_scope == "local"]
+    assert [np.prod([int(d) for d in b.ty.shape]) for b in local] == [tile.rows * tile.columns]
+
+
+def _allocated(func):
+    found = []
+    tvm_ffi.structural_walk(func.body, (SBlock, lambda block: found.extend(block.alloc_buffers)))
+    return found
 
 
 @pytest.mark.parametrize(("rows", "ahead"), [(128, True), (20, False), (1, False)])

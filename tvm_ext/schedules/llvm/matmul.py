@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tvm import s_tir, tirx
+import tvm_ffi
+from tvm import s_tir, sym, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
-from tvm.s_tir.schedule import LoopRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
+from tvm.tirx import IndexMap
 
 from ..machine import Machine
 from .contraction import axis_kinds, divisors, is_static
@@ -86,7 +88,34 @@ class MatmulTiled(dl.base.ScheduleRule):
             return None
         for block in blocks[at + 1 : -1]:
             sch.compute_inline(block)
-        return _schedule(sch, blocks[:at], blocks[at], blocks[-1], Machine.of(target))
+        if kinds[at] == "SSSSR":
+            sch = _with_one_row_axis(sch, blocks[-1])
+        *packs, product, output = sch.get_child_blocks(sch.get_sblock("root"))
+        return _schedule(sch, packs, product, output, Machine.of(target))
+
+
+def _with_one_row_axis(sch: s_tir.Schedule, output: SBlockRV) -> s_tir.Schedule:
+    """All axes of ``output`` but the last as one, and indices in terms of it.
+
+    Fused loops alone would hide from the allocation of the accumulators that they are one tile.
+    """
+    *leading, _ = extents = [int(axis.dom.extent) for axis in sch.get(output).iter_vars]
+    if len(leading) < 2:
+        return sch
+
+    def flat(*index):
+        row = index[0]
+        for i, extent in zip(index[1:-1], leading[1:], strict=True):
+            row = row * extent + i
+        return row, index[-1]
+
+    dtype = str(sch.get(output).iter_vars[0].var.ty.dtype)
+    sch.transform_block_layout(output, IndexMap.from_func(flat, len(extents), index_dtype=dtype))
+    analyzer = sym.Analyzer()
+    for axis in sch.get(output).iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    divisions = (tirx.FloorDiv, tirx.FloorMod)
+    return s_tir.Schedule(tvm_ffi.structural_map(sch.mod["main"], (divisions, analyzer.simplify)))
 
 
 def _schedule(sch, packs, product, output, machine: Machine) -> s_tir.Schedule:
