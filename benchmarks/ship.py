@@ -33,7 +33,7 @@ from tvm_ext.executors.toolchain import compiler
 
 __all__ = ["Cost", "main"]
 
-MODELS = ("resnet50", "se_resnet101_ibn_a", "mobilenetv2", "bert_base")
+MODELS = ("resnet50", "se_resnet101_ibn_a", "mobilenetv2", "bert_base", "unet")
 # The time of a call without kernels.
 EMPTY = "empty"
 EMPTY_TEXT = (
@@ -51,7 +51,7 @@ class Cost:
     Attributes:
         library: of the stripped shared library, without weights.
         static: of the stripped program without weights, by C library.
-        planned: of weights and arena.
+        planned: of weights, arena, and scratch memory of all threads.
         live: the lower bound of the arena.
         load, resident: by engine, in Python; what loading and two runs add to a process.
         create, c_resident: the same of a C program with a file of weights.
@@ -114,7 +114,7 @@ def measure(name: str, folder: Path, threads: int, size: str) -> Cost:
         model=name,
         library=(package / f"lib{name}.so").stat().st_size,
         static=static,
-        planned=memory["weight_bytes"] + memory["arena_bytes"],
+        planned=memory["weight_bytes"] + memory["arena_bytes"] + threads * memory["scratch_bytes"],
         arena=memory["arena_bytes"],
         live=memory["live_bytes"],
         load={},
@@ -152,7 +152,7 @@ def table(costs: list[Cost], threads: int) -> Table:
     """One row per model; bytes as kB and MB of 1000."""
     shown = Table(
         *("model", "library kB", "static, glibc / musl MB", "load ms", f"{RIVAL} ms", "MB"),
-        *(f"{RIVAL} MB", "C: create ms", "MB", "MB / planned", "arena / bound"),
+        *("MB / planned", f"{RIVAL} MB", "C: create ms", "MB", "MB / planned", "arena / bound"),
         title=f"{this_machine().cpu}, {threads} threads, {date.today()}",
     )
     for cost in costs:
@@ -163,7 +163,9 @@ def table(costs: list[Cost], threads: int) -> Table:
             f"{cost.library / 1e3:.0f}",
             " / ".join(f"{size / 1e6:.2f}" for size in cost.static.values()),
             *(f"{cost.load[engine] * 1e3:.1f}" for engine in (OURS, RIVAL)),
-            *(f"{cost.resident[engine] / 1e6:.0f}" for engine in (OURS, RIVAL)),
+            f"{cost.resident[OURS] / 1e6:.0f}",
+            f"{cost.resident[OURS] / cost.planned:.2f}",
+            f"{cost.resident[RIVAL] / 1e6:.0f}",
             f"{cost.create * 1e3:.1f}",
             f"{cost.c_resident / 1e6:.1f}",
             f"{cost.c_resident / cost.planned:.2f}",

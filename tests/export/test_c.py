@@ -3,6 +3,7 @@
 import pickle
 import re
 import shutil
+import signal
 import subprocess
 
 import numpy as np
@@ -115,6 +116,16 @@ def test_the_class_answers_what_the_c_interface_does(package):
         pytest.skip("needs g++")
     program = compiled(package, ["session.cpp"], "-fsanitize=address,undefined", language=CXX)
     assert ran(program, package).endswith("correct\n")
+
+
+def test_without_exceptions_an_error_is_a_text_and_an_abort(package):
+    if not shutil.which("g++"):
+        pytest.skip("needs g++")
+    program = compiled(package, ["session.cpp"], "-fno-exceptions", language=CXX)
+    assert ran(program, package).endswith("correct\n")
+    done = subprocess.run([program, "nowhere.bin"], cwd=package, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGABRT
+    assert "nowhere.bin" in done.stderr and done.stdout == ""
 
 
 CLASS = r"""

@@ -20,6 +20,7 @@ def header(model: Interface) -> str:
     choice = "&sizes, " if model.dims else ""
     return f"""\
 // {id}: a model as a C++17 class, compiled by tvm_ext {__version__}. Link with lib{id}.
+// Where exceptions are off (-fno-exceptions), what would throw prints its text and aborts.
 //
 //   {id}::Session session;
 //   auto {_answer(model)} = session.infer({_example_call(model)});
@@ -30,6 +31,8 @@ def header(model: Interface) -> str:
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -91,7 +94,13 @@ class Session {{
   static std::align_val_t alignment() {{ return std::align_val_t({macro}_WORKSPACE_ALIGNMENT); }}
 
   static void check(tvmx_status status) {{
-    if (status != TVMX_OK) throw Error(status, tvmx_error());
+    if (status == TVMX_OK) return;
+#ifdef __cpp_exceptions
+    throw Error(status, tvmx_error());
+#else
+    std::fprintf(stderr, "%s\\n", tvmx_error());
+    std::abort();
+#endif
   }}
 
   static tvmx_model *create(const char *weights) {{
@@ -268,13 +277,21 @@ static bool agrees({parameters}) {{
 {checks}  return true;
 }}
 
-int main(int argc, char **argv) try {{
+static int run(int argc, char **argv) {{
   {id}::Session session(argc > 1 ? argv[1] : {_weights(model)});
   {loop}if (!agrees(session{", sizes" if model.dims else ""})) return 1;
   std::cout << "correct\\n";
   return 0;
+}}
+
+#ifdef __cpp_exceptions
+int main(int argc, char **argv) try {{
+  return run(argc, argv);
 }} catch (const {id}::Error &error) {{
   std::cerr << error.what() << "\\n";
   return 1;
 }}
+#else
+int main(int argc, char **argv) {{ return run(argc, argv); }}
+#endif
 """
