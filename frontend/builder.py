@@ -10,7 +10,8 @@ from tvm.ir.expr import GenericConst
 from tvm.sym import Analyzer, ConstIntBound
 
 from tvm_ext.interface import ValueType
-from tvm_ext.ops.narrow import STORAGE, stored
+from tvm_ext.ops.narrow import STORAGE, STRING, stored
+from tvm_ext.strings import StringTable
 
 from .known import Known, simplified
 from .limits import Limits
@@ -39,6 +40,8 @@ class Builder:
         self.origin: dict[str, ir.Node] = {}  # variable name -> the node that emitted it
         self.kernel_attrs: dict[str, object] = {}  # of the kernels that emit_te makes
         self.kinds: dict[relax.Expr, ValueType] = {}  # of values that are no tensors to Relax
+        self.strings = StringTable()
+        self.holds_strings = False
         self._known: dict[relax.Var, Known] = {}
         self._elements: dict[relax.Expr, str] = {}  # where it is not the Relax type
         self._analyzer = Analyzer()
@@ -64,21 +67,34 @@ class Builder:
     def match(self, value: relax.Expr, shape: Sequence[Dim], dtype: str | None = None) -> relax.Var:
         """Assert at run time that ``value`` has ``shape``; fresh dims are bound by it."""
         ty = relax.TensorType(list(shape), dtype or self.dtype(value))
-        return self._trace(self.bb.match_cast(value, ty, self._hint()))
+        matched = self._trace(self.bb.match_cast(value, ty, self._hint()))
+        return self.copy_knowledge(value, matched)
 
     def const(self, array: object, dtype: str | None = None) -> relax.Expr:
-        """A constant of exactly the array's dtype (``relax.const`` alone narrows int64)."""
+        """A constant of exactly the array's dtype (``relax.const`` alone narrows int64).
+
+        Strings come as an object array of str or, as ONNX has them, of bytes.
+        """
         array = np.asarray(array, dtype)
+        if array.dtype.kind in "OSU":
+            return self.of_element(relax.const(self.numbers(array), "int64"), STRING)
         held = stored(array)
         return self.of_element(relax.const(held, held.dtype.name), array.dtype.name)
+
+    def numbers(self, texts: object) -> np.ndarray:
+        """The numbers (int64) that stand for strings, which come as ``const`` takes them."""
+        array = np.asarray(texts, object)
+        decoded = [t.decode() if isinstance(t, bytes) else str(t) for t in array.flat]
+        return self.strings.numbers(decoded).reshape(array.shape)
 
     def of_element(self, value: relax.Expr, element: str) -> relax.Expr:
         """``value``, which holds elements of an ONNX type that TVM may lack."""
         if element in STORAGE:
             self._elements[value] = element
+            self.holds_strings |= element == STRING
         return value
 
-    def copy_knowledge(self, source: relax.Expr, copy: relax.Expr) -> relax.Expr:
+    def copy_knowledge(self, source: relax.Expr, copy: relax.Var) -> relax.Var:
         """``copy``, whose elements and kind are those of ``source``."""
         for facts in (self._elements, self.kinds):
             if source in facts:

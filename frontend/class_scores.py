@@ -14,7 +14,7 @@ from tvm_ext.ops.gather_scatter import gather
 
 from .builder import Builder
 
-__all__ = ["both_scores", "chosen", "integer_labels", "labelled", "rows_of", "transformed"]
+__all__ = ["both_scores", "chosen", "labelled", "labels_of", "rows_of", "transformed"]
 
 
 def rows_of(bb: Builder, x: relax.Expr) -> relax.Expr:
@@ -30,31 +30,24 @@ def rows_of(bb: Builder, x: relax.Expr) -> relax.Expr:
     return x
 
 
-def integer_labels(integers: Sequence[int], strings: Sequence[str]) -> list[int]:
-    """The labels of classes.
-
-    Raises:
-        NotImplementedError: they are strings.
-    """
-    if strings:
-        raise NotImplementedError(
-            "labels that are strings; give the classes integers, and name them after the model ran"
-        )
-    return list(integers)
+def labels_of(integers: Sequence[int], strings: Sequence[str]) -> np.ndarray:
+    """The labels of classes: int64, or an object array of str."""
+    return np.array(strings, object) if strings else np.asarray(integers, "int64")
 
 
-def labelled(bb: Builder, scores: relax.Expr, labels: Sequence[int]) -> relax.Expr:
-    """The label ``int64[R]`` of the highest of the scores ``[R, C]``, the first of several."""
+def labelled(bb: Builder, scores: relax.Expr, labels: np.ndarray) -> relax.Expr:
+    """The label ``[R]`` of the highest of the scores ``[R, C]``, the first of several."""
     best = bb.emit(relax.op.argmax(scores, 1))
-    return bb.emit_te(gather, bb.const(np.asarray(labels, "int64")), best, 0)
+    known = bb.const(labels)
+    return bb.copy_knowledge(known, bb.emit_te(gather, known, best, 0))
 
 
-def chosen(bb: Builder, score: relax.Expr, threshold: float, labels: Sequence[int]) -> relax.Expr:
+def chosen(bb: Builder, score: relax.Expr, threshold: float, labels: np.ndarray) -> relax.Expr:
     """The second of two labels where the score ``[R, 1]`` exceeds ``threshold``, else the first."""
     above = relax.op.greater(score, bb.const(threshold, bb.dtype(score)))
-    negative, positive = (bb.const(label, "int64") for label in labels)
+    negative, positive = (bb.const(labels[k : k + 1]) for k in range(2))
     picked = bb.emit(relax.op.where(bb.emit(above), positive, negative))
-    return bb.emit(relax.op.squeeze(picked, 1))
+    return bb.copy_knowledge(positive, bb.emit(relax.op.squeeze(picked, 1)))
 
 
 def transformed(bb: Builder, scores: relax.Expr, transform: str) -> relax.Expr:

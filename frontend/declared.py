@@ -7,7 +7,7 @@ import onnx_ir as ir
 from tvm import relax
 
 from tvm_ext.errors import ModelError
-from tvm_ext.ops.narrow import STORAGE
+from tvm_ext.ops.narrow import STORAGE, STRING
 
 from .builder import Builder
 from .limits import check_value
@@ -44,15 +44,15 @@ def check_declared(model: ir.Model) -> None:
 
 
 def dtype_of(dtype: ir.DataType | None, name: str | None) -> str:
-    """The numpy name of an ONNX element type.
+    """The numpy name of an ONNX element type, "string" for strings, which have none.
 
     Raises:
-        ModelError: the type is missing or not supported.
+        ModelError: the type is missing.
     """
     if dtype in (None, ir.DataType.UNDEFINED):
         raise ModelError(f"value {name!r} has no element type")
     if dtype == ir.DataType.STRING:
-        raise ModelError(f"value {name!r} holds strings, which are not supported")
+        return STRING
     return np.dtype(dtype.numpy()).name
 
 

@@ -13,7 +13,7 @@ from tvm.ir import GlobalVar, Type
 
 from tvm_ext.errors import ConversionError, ModelError, UnsupportedNode
 from tvm_ext.interface import Info, TensorInfo, ValueInfo, ValueType
-from tvm_ext.ops.narrow import STORAGE
+from tvm_ext.ops.narrow import STORAGE, STRING
 
 from . import host, shape_arithmetic
 from .builder import Builder
@@ -50,6 +50,7 @@ class Conversion:
         inputs, outputs: ONNX name -> Relax type, in order.
         elements: ONNX name -> element type, of inputs and outputs that TVM has no type for.
         kinds: ONNX name -> type, of inputs and outputs that are no tensors.
+        strings: those of the model, by their numbers; None where no value holds strings.
         values: variable name in ``main`` -> the ONNX value that it is.
     """
 
@@ -59,6 +60,7 @@ class Conversion:
     outputs: dict[str, Type]
     elements: dict[str, str]
     kinds: dict[str, ValueType]
+    strings: list[str] | None
     values: dict[str, str]
 
     @property
@@ -128,6 +130,7 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
             for value, result in zip((*inputs, *graph.outputs), (*params, *outputs), strict=True)
             if result in builder.kinds
         },
+        builder.strings.texts if builder.holds_strings else None,
         {e.name: v.name for v, e in walk.values.items() if isinstance(e, relax.Var) and v.name},
     )
 
@@ -173,7 +176,9 @@ class _Walk:
             )
         shape = [self._dim(dim, value.name, axis) for axis, dim in enumerate(value.shape)]
         dtype = dtype_of(value.dtype, value.name)
-        check_value(value.name, shape, np.dtype(dtype).itemsize, self.builder.limits)
+        check_value(
+            value.name, shape, np.dtype(STORAGE.get(dtype, dtype)).itemsize, self.builder.limits
+        )
         held = relax.TensorType(shape, STORAGE.get(dtype, dtype))
         var = self.builder.of_element(relax.Var(_identifier(value.name), held), dtype)
         self.values[value] = var
@@ -340,6 +345,8 @@ class _Walk:
 
     def _known(self, operand: relax.Expr | None) -> Known | None:
         if operand is None or not isinstance(operand.ty, relax.TensorType):
+            return None
+        if self.builder.element(operand) == STRING:
             return None
         array = self.builder.static(operand)
         return None if array is None else Known(array, self.builder.dtype(operand))

@@ -9,14 +9,15 @@ these values are those of ``tvm_ext.executors.host``.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 from tvm import relax, tirx
 from tvm.ir.expr import StringImm
 
-from tvm_ext.interface import STRING, OptionalType, SequenceType, TensorType, ValueType
-from tvm_ext.ops.narrow import STORAGE
+from tvm_ext.interface import OptionalType, SequenceType, TensorType, ValueType
+from tvm_ext.ops.narrow import STORAGE, STRING
 
 from .builder import Builder
 
@@ -24,6 +25,7 @@ __all__ = [
     "absent",
     "call",
     "call_for_tensor",
+    "call_for_tensors",
     "declared_kind",
     "fields",
     "hosted",
@@ -42,7 +44,7 @@ def call(bb: Builder, function: str, *operands: object, kind: ValueType) -> rela
 
     Operands are Relax expressions, or what JSON holds, which the function gets as text.
     """
-    result = bb.emit(_call(function, operands, relax.AnyType()))
+    result = bb.emit(_call(bb, function, operands, relax.AnyType()))
     bb.kinds[result] = kind
     return result
 
@@ -59,8 +61,8 @@ def call_for_tensor(
     given = ty
     if any(isinstance(dim, tirx.Var) for dim in ty.shape.values):
         given = relax.TensorType(dtype=ty.dtype, ndim=ty.ndim)
-    result = bb.emit(_call(function, operands, given))
-    return like(bb, result if given is ty else bb.match(result, ty.shape.values), kind)
+    result = like(bb, bb.emit(_call(bb, function, operands, given)), kind)
+    return result if given is ty else bb.match(result, ty.shape.values)
 
 
 def tensor_type(bb: Builder, kind: TensorType | None) -> relax.TensorType:
@@ -77,7 +79,21 @@ def tensor_type(bb: Builder, kind: TensorType | None) -> relax.TensorType:
     return relax.TensorType(dims, STORAGE.get(kind.dtype, kind.dtype))
 
 
-def _call(function: str, operands: tuple[object, ...], ty: relax.Type) -> relax.Call:
+def call_for_tensors(
+    bb: Builder, function: str, *operands: object, kinds: Sequence[TensorType]
+) -> tuple[relax.Var, ...]:
+    """The same for a function that gives several tensors, of known ranks."""
+    types = [tensor_type(bb, kind) for kind in kinds]
+    given = [relax.TensorType(dtype=ty.dtype, ndim=ty.ndim) for ty in types]
+    whole = bb.emit(_call(bb, function, operands, relax.TupleType(given)))
+    items = [like(bb, bb.emit(relax.TupleGetItem(whole, k)), kind) for k, kind in enumerate(kinds)]
+    return tuple(bb.match(x, ty.shape.values) for x, ty in zip(items, types, strict=True))
+
+
+def _call(bb: Builder, function: str, operands: tuple[object, ...], ty: relax.Type) -> relax.Call:
+    """The first argument names the node, for errors."""
+    label = f"{bb.node.op_type} {bb.node.name or bb.node.outputs[0].name}" if bb.node else ""
+    operands = label, *operands
     arguments = [x if isinstance(x, relax.Expr) else text(x) for x in operands]
     return relax.op.call_pure_packed(_PREFIX + function, *arguments, ty_args=ty)
 
@@ -128,9 +144,16 @@ def like(bb: Builder, value: relax.Expr, kind: ValueType) -> relax.Expr:
     """``value``, which is now known to be of ``kind``."""
     if isinstance(value.ty, relax.AnyType):
         bb.kinds[value] = kind
+        bb.holds_strings |= _of_strings(kind)
     elif isinstance(kind, TensorType):
         bb.of_element(value, kind.dtype)
     return value
+
+
+def _of_strings(kind: ValueType | None) -> bool:
+    if isinstance(kind, SequenceType | OptionalType):
+        return _of_strings(kind.element)
+    return isinstance(kind, TensorType) and kind.dtype == STRING
 
 
 def declared_kind(value: ir.Value | ir.TypeAndShape) -> ValueType | None:

@@ -8,6 +8,7 @@ import tvm
 from onnx import helper
 
 import tvm_ext
+import tvm_ext.compare
 import tvm_ext.pipeline
 import tvm_ext.targets
 from tvm_ext import convert_and_build, errors, frontend
@@ -244,7 +245,7 @@ def test_every_class_is_one_of_ours_and_one_of_pythons():
             ), name
 
 
-def test_strings_are_refused_by_name():
+def test_what_compares_numbers_refuses_strings_by_name():
     graph = helper.make_graph(
         [helper.make_node("Identity", ["words"], ["y"])],
         "graph",
@@ -252,8 +253,10 @@ def test_strings_are_refused_by_name():
         [VALUE("y", onnx.TensorProto.STRING, [2])],
     )
     strings = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
-    with pytest.raises(errors.ModelError, match="'words' holds strings"):
-        convert_and_build(strings, "llvm")
+    with pytest.raises(errors.OptionError, match=r"not words: string\[2\]"):
+        convert_and_build(strings, "llvm", verify="each-pass")
+    with pytest.raises(errors.InputError, match=r"'words' is .*only numbers are compared"):
+        tvm_ext.compare.compare(strings, {"words": np.array(["a", "b"], object)})
 
 
 def test_a_step_that_fails_is_named():

@@ -152,6 +152,7 @@ def _build(
         conversion.output_infos,
         facts,
         lambda: sources | executor.sources(),
+        conversion.strings,
     )
 
 

@@ -7,7 +7,7 @@ import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by th
 import numpy as np
 
 from .errors import InputError
-from .interface import Info, TensorInfo
+from .interface import STRING, Info, TensorInfo
 
 __all__ = ["dims_of", "random_inputs", "read_array"]
 
@@ -24,7 +24,7 @@ def random_inputs(
     bound that is known to be safe. ``dims`` gives the sizes of symbolic dims.
 
     Raises:
-        InputError: a symbolic dim has no size, or an input is no tensor.
+        InputError: a symbolic dim has no size, or an input is no tensor of numbers.
     """
     rng = np.random.default_rng(seed)
     below = below or {}
@@ -37,6 +37,8 @@ def random_inputs(
 def _tensor(info: Info) -> TensorInfo:
     if not isinstance(info, TensorInfo):
         raise InputError(f"input {info.name!r} is {info.type}, of which none is made up: give one")
+    if info.dtype == STRING:
+        raise InputError(f"input {info.name!r} holds strings, of which none are made up: give some")
     return info
 
 

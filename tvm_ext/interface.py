@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .errors import OptionError
+from .ops.narrow_arrays import STRING
 
 __all__ = [
     "STRING",
@@ -24,13 +25,13 @@ __all__ = [
     "numbers_only",
 ]
 
-#: The dtype of tensors of strings; in Python they are object arrays of str.
-STRING = "string"
-
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name, shape (ints and names of symbolic dims) and dtype of an input or output."""
+    """Name, shape (ints and names of symbolic dims) and dtype of an input or output.
+
+    The dtype of strings is "string"; in Python they are object arrays of str.
+    """
 
     name: str
     shape: tuple[int | str, ...]

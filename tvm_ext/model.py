@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from html import escape
@@ -23,6 +24,7 @@ from .executors.static import StaticExecutor
 from .inputs import random_inputs
 from .interface import Info, TensorInfo, ValueInfo, as_json, from_json
 from .profile import KernelFacts, Peak, Profile, summarise
+from .strings import StringTable, running
 from .values import held, returned
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ class CompiledModel:
         outputs: Sequence[Info],
         facts: Mapping[str, KernelFacts] | None = None,
         sources: Callable[[], dict[str, str]] | None = None,
+        strings: Sequence[str] | None = None,
     ):
         self._executor = executor
         self._facts = dict(facts or {})
@@ -81,6 +84,7 @@ class CompiledModel:
         self.inputs = tuple(inputs)
         self._names = {info.name for info in self.inputs}
         self.outputs = tuple(outputs)
+        self._strings = None if strings is None else StringTable(strings)
 
     @property
     def device(self) -> tvm.runtime.Device:
@@ -116,6 +120,7 @@ class CompiledModel:
             "inputs": [as_json(info) for info in self.inputs],
             "outputs": [as_json(info) for info in self.outputs],
             "facts": {name: asdict(fact) for name, fact in self._facts.items()},
+            "strings": None if self._strings is None else self._strings.texts,
         }
 
     def sources(self) -> dict[str, str]:
@@ -130,9 +135,10 @@ class CompiledModel:
             OptionError: ``repeat`` is below 1.
         """
         _check_count("repeat", repeat, least=1)
-        arrays = self._arrays(self._or_random(feeds))
-        self._executor(arrays)
-        calls, seconds = self._executor.time_kernels(arrays, repeat)
+        with nullcontext() if self._strings is None else running(self._strings):
+            arrays = self._arrays(self._or_random(feeds))
+            self._executor(arrays)
+            calls, seconds = self._executor.time_kernels(arrays, repeat)
         return summarise(calls, self._facts, seconds, self._peak())
 
     def _peak(self) -> Peak | None:
@@ -225,6 +231,14 @@ class CompiledModel:
             InputError: a name, dtype, rank or shape does not fit.
             RunError: a kernel gave up.
         """
+        if self._strings is None:
+            return self._run(output_names, feeds)
+        with running(self._strings):
+            return self._run(output_names, feeds)
+
+    def _run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, object]
+    ) -> list[np.ndarray]:
         wanted = None if output_names is None else self._output_indices(output_names)
         given = self._executor(self._arrays(feeds))
         results = [returned(info, value) for info, value in zip(self.outputs, given, strict=True)]
@@ -289,7 +303,8 @@ def _restored(saved: artifact.Saved) -> CompiledModel:
         )
         for name, row in saved.interface["facts"].items()
     }
-    return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources)
+    strings = saved.interface.get("strings")
+    return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources, strings)
 
 
 def _cells(info: Info) -> str:

@@ -21,7 +21,8 @@ from .interface import (
     TensorType,
     ValueType,
 )
-from .ops.narrow_arrays import restored, stored
+from .ops.narrow_arrays import STRING, restored, stored
+from .strings import current, object_array
 
 __all__ = ["held", "returned"]
 
@@ -33,7 +34,7 @@ def held(info: Info, value: object, sizes: dict[str, int]) -> Any:
         InputError: it does not fit ``info``.
     """
     if isinstance(info, TensorInfo):
-        return stored(_checked(info, value, sizes))
+        return _stored(_checked(info, value, sizes))
     return _held(info.name, info.type, value)
 
 
@@ -57,7 +58,7 @@ def _held(name: str, kind: ValueType | None, value: object) -> Any:
         raise InputError(f"input {name!r} is {kind}, and no optional: None does not fit")
     if kind is None:
         raise InputError(f"the model does not say what input {name!r} is")
-    return stored(_fitting(name, kind, value))
+    return _stored(_fitting(name, kind, value))
 
 
 def _fitting(name: str, kind: TensorType, value: object) -> np.ndarray:
@@ -65,7 +66,7 @@ def _fitting(name: str, kind: TensorType, value: object) -> np.ndarray:
     if kind.shape is not None:
         return _checked(TensorInfo(name, kind.shape, kind.dtype), value, {})
     info = TensorInfo(name, (), kind.dtype)
-    array = _as_array(info, value)
+    array = _read(info, value)
     return _checked(TensorInfo(name, array.shape, kind.dtype), array, {})
 
 
@@ -76,15 +77,20 @@ def _returned(kind: ValueType | str | None, value: Any) -> Any:
         return [_returned(kind.element, item) for item in value]
     if isinstance(kind, MapType) or kind is None:
         return value
-    return restored(value, kind.dtype if isinstance(kind, TensorType) else kind)
+    dtype = kind.dtype if isinstance(kind, TensorType) else kind
+    return current().strings(value) if dtype == STRING else restored(value, dtype)
+
+
+def _stored(array: np.ndarray) -> np.ndarray:
+    return current().numbers(array) if array.dtype == object else stored(array)
 
 
 def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:
     """``value`` as a contiguous array that fits ``info``; ``sizes`` binds symbolic dims."""
-    array = _as_array(info, value)
+    array = _read(info, value)
     if array.dtype == _dtype(info.dtype) and array.shape == info.shape and array.flags.c_contiguous:
         return array  # most calls end here: the time of a small model is that of its checks
-    if array.dtype.name != info.dtype:
+    if array.dtype.name != _dtype(info.dtype).name:
         raise InputError(
             f"input {info.name!r} needs dtype {info.dtype}, got {array.dtype}: convert it first"
         )
@@ -104,7 +110,26 @@ def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarr
     return np.ascontiguousarray(array, _dtype(info.dtype)).reshape(array.shape)
 
 
-_dtype = cache(np.dtype)
+def _read(info: TensorInfo, value: object) -> np.ndarray:
+    return _texts(info, value) if info.dtype == STRING else _as_array(info, value)
+
+
+@cache
+def _dtype(name: str) -> np.dtype:
+    return np.dtype(object if name == STRING else name)
+
+
+def _texts(info: TensorInfo, value: object) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind == "T":  # numpy's strings of any length
+        array = array.astype(object)
+    if array.dtype.kind not in "OSU" and array.size:
+        raise InputError(f"input {info.name!r} needs strings, got {array.dtype}")
+    texts = [t.decode() if isinstance(t, bytes) else t for t in array.flat]
+    wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
+    if wrong:
+        raise InputError(f"input {info.name!r} needs strings, got one that is {wrong[0]}")
+    return object_array(texts, array.shape)
 
 
 def _as_array(info: TensorInfo, value: object) -> np.ndarray:

@@ -10,10 +10,11 @@ import tvm_ffi
 from tvm import IRModule, relax
 
 from . import pipeline, targets
-from .errors import BuildError, ConversionError, InputError
+from .errors import BuildError, ConversionError, InputError, OptionError
 from .executors.choice import build_executor
 from .frontend import Conversion, convert, specialise
 from .inputs import random_inputs
+from .interface import numbers_only
 from .ops.narrow import stored
 
 __all__ = ["EachPass", "coarseness", "distance", "finish"]
@@ -100,6 +101,9 @@ class EachPass:
         return self._run(conversion.module)
 
     def _arrays(self, conversion: Conversion) -> list[np.ndarray]:
+        numbers_only([*conversion.input_infos, *conversion.output_infos])
+        if conversion.strings is not None:
+            raise OptionError("verify='each-pass' compares numbers; this model holds strings")
         infos = conversion.input_infos
         feeds = random_inputs(infos) if self._feeds is None else self._feeds
         if feeds.keys() != conversion.inputs.keys():

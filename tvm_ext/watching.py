@@ -17,6 +17,7 @@ from .errors import ComparisonError
 from .executors.planning import NotStatic
 from .executors.static_build import build_static
 from .executors.vm import VMExecutor
+from .interface import numbers_only
 from .passes.graph import unblocked
 from .provenance import Provenance
 
@@ -31,9 +32,14 @@ def by_us(source: ir.Model, steps: pipeline.Pipeline, feeds: Mapping[str, np.nda
     The values of subgraphs are not among them.
 
     Raises:
+        ComparisonError: the model holds strings.
+        OptionError: an input or output is no tensor of numbers.
         TvmExtError: whatever ``convert_and_build`` raises.
     """
     conversion = import_model(source, steps)
+    numbers_only([*conversion.input_infos, *conversion.output_infos])
+    if conversion.strings is not None:
+        raise ComparisonError("this model holds strings, which are not compared")
     module, provenance = conversion.module, Provenance(conversion.origin)
     arrays = [feeds[name] for name in conversion.inputs]
     with steps.target:

@@ -4,11 +4,13 @@ import numpy as np
 import onnx_ir as ir
 from tvm import relax
 
+from tvm_ext.interface import TensorType
 from tvm_ext.ops.cast import bit_cast as reinterpret
 from tvm_ext.ops.cast import cast as convert
 from tvm_ext.ops.float8 import FORMATS
-from tvm_ext.ops.narrow import STORAGE
+from tvm_ext.ops.narrow import STORAGE, STRING
 
+from .. import host
 from ..table import converter
 
 # What a kernel can hold and compute with.
@@ -66,7 +68,7 @@ def _dtype(to: int) -> str:
     """The name of an ONNX element type."""
     data_type = ir.DataType(to)
     if data_type == ir.DataType.STRING:
-        raise NotImplementedError("casts to string are not supported")
+        return STRING
     return np.dtype(data_type.numpy()).name
 
 
@@ -77,9 +79,26 @@ def _cast(bb, x: relax.Expr, dtype: str, saturate: int = 1, round_mode: str = "u
         raise NotImplementedError(f"element type {', '.join(refused)}")
     if source == dtype:
         return x
+    if STRING in (source, dtype):
+        return _of_texts(bb, x, dtype)
     if dtype in STORAGE:
         result = bb.emit_te(convert, x, source, dtype, bool(saturate), round_mode)
         return bb.of_element(result, dtype)
     if dtype == "bool" or source in STORAGE or "float8" in source + dtype:
         return bb.emit_te(convert, x, source, dtype, bool(saturate))
     return bb.emit(relax.op.astype(x, dtype))
+
+
+def _of_texts(bb, x: relax.Expr, dtype: str) -> relax.Expr:
+    """Strings as numbers, or numbers as strings."""
+    other = bb.element(x) if dtype == STRING else dtype
+    if other in STORAGE or "float8" in other:
+        raise NotImplementedError(f"a cast between string and {other}")
+    shape = host.kind_of(bb, x).shape
+    if dtype == STRING:
+        kind = TensorType(STRING, shape)
+        result = host.call_for_tensor(bb, "number_to_string", x, kind=kind)
+    else:
+        kind = TensorType(dtype, shape)
+        result = host.call_for_tensor(bb, "string_to_number", x, dtype, kind=kind)
+    return bb.match(result, bb.shape(x))

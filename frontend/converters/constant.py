@@ -31,8 +31,9 @@ def constant(
         return bb.const(value.numpy())
     if sparse_value is not None:
         raise NotImplementedError("sparse tensors are not supported")
-    if value_string is not None or value_strings is not None:
-        raise NotImplementedError("strings are not supported")
+    texts = value_strings if value_string is None else value_string
+    if texts is not None:
+        return bb.const(np.array(texts, object))
     for number, dtype in (
         (value_int, "int64"),
         (value_ints, "int64"),

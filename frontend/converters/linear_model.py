@@ -3,7 +3,7 @@
 import numpy as np
 from tvm import relax
 
-from ..class_scores import both_scores, chosen, integer_labels, labelled, rows_of, transformed
+from ..class_scores import both_scores, chosen, labelled, labels_of, rows_of, transformed
 from ..precision import cast
 from ..table import converter
 
@@ -19,11 +19,11 @@ def linear_regressor(bb, x, *, coefficients=(), intercepts=(), post_transform="N
 def linear_classifier(bb, x, *, classlabels_ints=(), classlabels_strings=(), coefficients,
                       intercepts=(), multi_class=0, post_transform="NONE"):  # fmt: skip
     """One row of coefficients tells two classes apart: its score is that of the second."""
-    labels = integer_labels(classlabels_ints, classlabels_strings)
+    labels = labels_of(classlabels_ints, classlabels_strings)
     scores = _affine(bb, x, coefficients, intercepts, len(intercepts) or len(labels))
     if bb.shape(scores)[1] > 1:
         return labelled(bb, scores, labels), transformed(bb, scores, post_transform)
-    label = chosen(bb, scores, 0.0, labels if len(labels) == 2 else (0, 1))
+    label = chosen(bb, scores, 0.0, labels if len(labels) == 2 else np.arange(2))
     if len(labels) != 2:
         return label, transformed(bb, scores, post_transform)
     return label, both_scores(bb, scores, post_transform, probability=True)

@@ -1,4 +1,4 @@
-"""Converter for TfIdfVectorizer: n-grams of numbers counted and weighted."""
+"""Converter for TfIdfVectorizer: n-grams of numbers, or strings, counted and weighted."""
 
 from collections import defaultdict
 
@@ -16,11 +16,10 @@ def tf_idf_vectorizer(
     bb, x, *, max_gram_length, max_skip_count, min_gram_length, mode, ngram_counts, ngram_indexes,
     pool_int64s=None, pool_strings=None, weights=None,
 ):  # fmt: skip
-    if pool_int64s is None:
-        raise NotImplementedError("n-grams of strings")
     if mode not in ("TF", "IDF", "TFIDF"):
         raise NotImplementedError(f"mode {mode}")
-    grams = _ngrams(list(pool_int64s), list(ngram_counts))
+    pool = bb.numbers(pool_strings).tolist() if pool_int64s is None else list(pool_int64s)
+    grams = _ngrams(pool, list(ngram_counts))
     if len(grams) != len(ngram_indexes):
         raise ValueError(f"{len(grams)} n-grams, {len(ngram_indexes)} ngram_indexes")
     if weights is None or mode == "TF":

@@ -5,16 +5,15 @@ from tvm import relax
 
 from tvm_ext.ops import preprocessing as ops
 from tvm_ext.ops.gather_scatter import gather
+from tvm_ext.ops.narrow import STRING
 
 from ..class_scores import rows_of
 from ..precision import cast
 from ..table import converter, refuse
 
 _ML = "ai.onnx.ml"
-_STRINGS = "works on strings; encode them outside of the model"
 _MAPS = "its values are maps, which no compiled model holds"
 
-refuse("CategoryMapper", _ML, _STRINGS)
 refuse("CastMap", _ML, _MAPS)
 refuse("DictVectorizer", _ML, f"{_MAPS}; give the model the vector")
 refuse("ZipMap", _ML, f"{_MAPS}; export without it (skl2onnx: options={{'zipmap': False}})")
@@ -75,12 +74,10 @@ def feature_vectorizer(bb, *inputs, inputdimensions=()):
 
 @converter("OneHotEncoder", 1, domain=_ML)
 def one_hot_encoder(bb, x, *, cats_int64s=(), cats_strings=(), zeros=1):
-    if cats_strings:
-        raise NotImplementedError("categories that are strings; map them to integers before")
     if not zeros:
         raise NotImplementedError("zeros=0, an error where an element is no category")
-    keys = bb.const(np.asarray(cats_int64s, "int64"))
-    return bb.emit_te(ops.one_hot, cast(bb, x, "int64"), keys)
+    categories = bb.numbers(cats_strings) if cats_strings else np.asarray(cats_int64s, "int64")
+    return bb.emit_te(ops.one_hot, cast(bb, x, "int64"), bb.const(categories))
 
 
 @converter("LabelEncoder", 2, 4, domain=_ML)
@@ -88,24 +85,45 @@ def label_encoder(bb, x, *, default_float=-0.0, default_int64=-1, default_string
                   default_tensor=None, keys_floats=(), keys_int64s=(), keys_strings=(),
                   keys_tensor=None, values_floats=(), values_int64s=(), values_strings=(),
                   values_tensor=None):  # fmt: skip
-    if keys_strings or values_strings:
-        raise NotImplementedError(_STRINGS)
-    keys = _labels(keys_floats, keys_int64s, keys_tensor)
-    values = _labels(values_floats, values_int64s, values_tensor)
+    keys = _labels(keys_floats, keys_int64s, keys_strings, keys_tensor)
+    values = _labels(values_floats, values_int64s, values_strings, values_tensor)
     if keys.shape != values.shape or keys.ndim != 1 or not keys.size:
         raise NotImplementedError(f"keys {keys.shape} and values {values.shape}")
-    default = default_float if values_floats else default_int64
     if default_tensor is not None:
         default = default_tensor.numpy().reshape(-1)[0]
+    else:
+        kinds = {"f": default_float, "i": default_int64, "O": default_string}
+        default = kinds.get(values.dtype.kind, 0)
+    return _encoded(bb, x, keys, values, default)
+
+
+@converter("LabelEncoder", 1, domain=_ML)
+@converter("CategoryMapper", 1, domain=_ML)
+def category_mapper(bb, x, *, cats_int64s=None, cats_strings=(), classes_strings=(),
+                    default_int64=-1, default_string="_Unused"):  # fmt: skip
+    """Strings to integers or back; the first LabelEncoder numbers its classes from 0."""
+    strings = np.array(cats_strings or classes_strings, object)
+    integers = np.asarray(range(len(strings)) if cats_int64s is None else cats_int64s, "int64")
+    if len(strings) != len(integers):
+        raise NotImplementedError(f"{len(strings)} strings and {len(integers)} integers")
+    if bb.element(x) == STRING:
+        return _encoded(bb, x, strings, integers, default_int64)
+    return _encoded(bb, x, integers, strings, default_string)
+
+
+def _encoded(bb, x, keys, values, default):
+    """The value of each key that ``x`` has; strings, too, are found by their numbers."""
+    found = bb.numbers(keys) if keys.dtype == object else keys
     # Sorted by key, the first of equal ones in front; NaN, which is equal to itself here, last.
-    order = np.argsort(keys, kind="stable")
-    operands = (keys[order], values[order], np.asarray(default, values.dtype))
-    return bb.emit_te(ops.encode_labels, x, *map(bb.const, operands))
+    order = np.argsort(found, kind="stable")
+    table = bb.const(values[order])
+    operands = bb.const(found[order]), table, bb.const(np.array(default, values.dtype))
+    return bb.copy_knowledge(table, bb.emit_te(ops.encode_labels, x, *operands))
 
 
-def _labels(floats, integers, tensor):
+def _labels(floats, integers, strings, tensor):
     if tensor is not None:
-        if tensor.dtype.name == "STRING":
-            raise NotImplementedError(_STRINGS)
         return tensor.numpy()
+    if strings:
+        return np.array(strings, object)
     return np.asarray(floats, "float32") if floats else np.asarray(integers, "int64")

@@ -3,9 +3,12 @@
 import numpy as np
 from tvm import relax
 
+from tvm_ext.interface import TensorType
 from tvm_ext.ops import selection as ops
+from tvm_ext.ops.narrow import STRING
 from tvm_ext.ops.non_max_suppression import non_max_suppression as nms
 
+from .. import host
 from ..axes import placed
 from ..table import converter
 from .slicing import take_slice
@@ -39,7 +42,9 @@ def unique(bb, x, *, axis=None, sorted=1):
     if axis is None:
         x, axis = _flat(bb, x), 0
     axis = placed(axis, bb.rank(x))
-    keys = x if bb.rank(x) == 1 else _outputs(bb, bb.emit_te(ops.slice_ranks, x, axis), 2)[0]
+    keys = _in_order(bb, x) if sorted and bb.element(x) == STRING else x
+    if bb.rank(x) > 1:
+        keys = _outputs(bb, bb.emit_te(ops.slice_ranks, keys, axis), 2)[0]
     comparable = _COMPARABLE.get(bb.dtype(keys))
     if comparable:
         keys = bb.emit(relax.op.astype(keys, comparable))
@@ -49,8 +54,14 @@ def unique(bb, x, *, axis=None, sorted=1):
         regrouped = bb.emit_te(ops.by_first_place, first, counts, inverse)
         first, counts, inverse = _outputs(bb, regrouped, 3)
     (number,) = bb.dims(total)
-    values = bb.emit_te(ops.take_first, x, first, axis, number)
+    values = bb.copy_knowledge(x, bb.emit_te(ops.take_first, x, first, axis, number))
     return values, leading(bb, first, number), inverse, leading(bb, counts, number)
+
+
+def _in_order(bb, x):
+    """Numbers that compare as the strings of ``x`` do."""
+    kind = TensorType("int64", host.kind_of(bb, x).shape)
+    return bb.match(host.call_for_tensor(bb, "string_ranks", x, kind=kind), bb.shape(x))
 
 
 @converter("NonMaxSuppression", 10, 11)
@@ -83,7 +94,7 @@ def _outputs(bb, packed, number):
 
 
 def _flat(bb, x):
-    return bb.emit(relax.op.reshape(x, [-1]))
+    return bb.copy_knowledge(x, bb.emit(relax.op.reshape(x, [-1])))
 
 
 def leading(bb, x, count, axis=0):

@@ -13,7 +13,7 @@ from tvm_ext.ops import support_vectors as ops
 from tvm_ext.ops.arithmetic import power
 from tvm_ext.ops.math import tanh
 
-from ..class_scores import both_scores, integer_labels, labelled, rows_of, transformed
+from ..class_scores import both_scores, labelled, labels_of, rows_of, transformed
 from ..precision import cast
 from ..table import converter
 
@@ -42,7 +42,7 @@ def svm_regressor(bb, x, *, coefficients=(), kernel_params=(), kernel_type="LINE
 def svm_classifier(bb, x, *, classlabels_ints=(), classlabels_strings=(), coefficients=(),
                    kernel_params=(), kernel_type="LINEAR", post_transform="NONE", prob_a=(),
                    prob_b=(), rho=(), support_vectors=(), vectors_per_class=()):  # fmt: skip
-    labels = integer_labels(classlabels_ints, classlabels_strings)
+    labels = labels_of(classlabels_ints, classlabels_strings)
     classes, x = len(labels), cast(bb, rows_of(bb, x), "float32")
     supports = sum(vectors_per_class)
     if not supports:

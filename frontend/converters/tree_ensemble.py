@@ -8,7 +8,7 @@ from tvm import relax, tirx
 from tvm_ext.ops import tree_ensemble as ops
 
 from .. import trees
-from ..class_scores import both_scores, chosen, integer_labels, labelled, rows_of, transformed
+from ..class_scores import both_scores, chosen, labelled, labels_of, rows_of, transformed
 from ..precision import cast
 from ..table import converter
 
@@ -46,7 +46,7 @@ def tree_ensemble_classifier(bb, x, *, base_values=(), base_values_as_tensor=Non
                              nodes_missing_value_tracks_true=(), nodes_modes=(), nodes_nodeids=(),
                              nodes_treeids=(), nodes_truenodeids=(), nodes_values=(),
                              nodes_values_as_tensor=None, post_transform="NONE"):  # fmt: skip
-    labels = integer_labels(classlabels_int64s, classlabels_strings)
+    labels = labels_of(classlabels_int64s, classlabels_strings)
     ensemble = trees.from_ids(
         nodes_treeids, nodes_nodeids, nodes_modes, nodes_featureids,
         _numbers(nodes_values, nodes_values_as_tensor), nodes_truenodeids, nodes_falsenodeids,

@@ -80,6 +80,8 @@ def is_random(node: ir.Node) -> bool:
 def _affordable(node: ir.Node) -> bool:
     if is_random(node) or node.op_type in _QUANTISED:
         return False
+    if any(v is not None and v.dtype == ir.DataType.STRING for v in (*node.inputs, *node.outputs)):
+        return False
     operands = [value.const_value for value in node.inputs if value is not None]
     if node.op_type not in _CHEAP and sum(operand.size for operand in operands) > _SMALL:
         return False

@@ -5,9 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.onnxruntime_oracle import check_against_onnxruntime, contrib_model
-from tvm_ext import convert_and_build
-from tvm_ext.errors import ConversionError
+from tests.onnxruntime_oracle import check_against_onnxruntime
 
 check = partial(check_against_onnxruntime, domain="ai.onnx.ml")
 
@@ -33,11 +31,3 @@ def test_regressor(transform):
     attributes = {"coefficients": rng.uniform(0, 0.4, 8).tolist(), "intercepts": [0.25, 0.25],
                   "targets": 2, "post_transform": transform}  # fmt: skip
     check("LinearRegressor", [x], attributes, symbolic=True)
-
-
-def test_labels_that_are_strings_are_refused():
-    model = contrib_model("LinearClassifier", [np.zeros((1, 2), "float32")],
-                          {"coefficients": [1.0, 2.0], "classlabels_strings": ["a", "b"]},
-                          domain="ai.onnx.ml", outputs=2, types=["object", "float32"])  # fmt: skip
-    with pytest.raises(ConversionError, match="labels that are strings"):
-        convert_and_build(model, "llvm")

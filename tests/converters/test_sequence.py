@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_refused():
         compiled.run(None, good | {"s": [None]})
     with pytest.raises(InputError, match=r"'s' is .*, of which none is made up"):
         compiled.benchmark()
-    with pytest.raises(RunError, match="SequenceInsert: position 9 in a sequence of 2"):
+    with pytest.raises(RunError, match="SequenceInsert t: position 9 in a sequence of 2"):
         compiled.run(None, good | {"k": np.array(9)})
     with pytest.raises(OptionError, match="not t: seq"):
         export(compiled, "package")

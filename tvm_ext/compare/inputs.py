@@ -117,8 +117,10 @@ def _shape(value: ir.Value, batch: int) -> tuple[int, ...]:
 
 
 def _dtype(value: ir.Value) -> str:
-    if value.dtype is None or value.dtype == ir.DataType.STRING:
-        raise InputError(f"input {value.name!r} has dtype {value.dtype}: give inputs")
+    if value.dtype is None:
+        raise InputError(f"input {value.name!r} has no dtype")
+    if not isinstance(value.type, ir.TensorType) or value.dtype == ir.DataType.STRING:
+        raise InputError(f"input {value.name!r} is {value.type}: only numbers are compared")
     return value.dtype.numpy().name
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 __all__ = ["on_live_pool"]
@@ -36,4 +37,4 @@ def on_live_pool(function: Callable[..., Result], *args: object) -> Result:
     """
     if _Fork.successor is None or threading.get_ident() != _Fork.survivor:
         return function(*args)
-    return _Fork.successor.submit(function, *args).result()
+    return _Fork.successor.submit(copy_context().run, function, *args).result()

@@ -1,7 +1,8 @@
 """Functions of the host that compiled models call: on values that no kernel holds.
 
 Kernels and host functions meet in the VM. A sequence is an array of tensors, an absent optional
-is null, and what TVM knows nothing of is held by :class:`Opaque`. Attributes come as JSON.
+is null, a tensor of strings has their numbers (``tvm_ext.strings``), and what TVM knows nothing of
+is held by :class:`Opaque`. The name of the node and attributes come as JSON.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def on_device(device: tvm.runtime.Device) -> Iterator[None]:
 
 
 def host_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register ``function`` for models to call: on numpy arrays, lists, and attributes."""
+    """Register ``function`` for models to call: on numpy arrays, lists, and attributes.
+
+    What it raises as RunError gets the name of the node in front.
+    """
 
     def called(*arguments: Any) -> Any:
         values = [json.loads(a) if isinstance(a, str) else taken(a) for a in arguments]
@@ -76,7 +80,13 @@ def _raw(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _register(name: str, function: Callable[..., Any]) -> None:
-    tvm_ffi.register_global_func(f"tvm_ext.host.{name.strip('_')}", function, override=True)
+    def called(node: str, *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except RunError as error:
+            raise RunError(f"{json.loads(node)}: {error}") from error
+
+    tvm_ffi.register_global_func(f"tvm_ext.host.{name}", called, override=True)
 
 
 @_raw
@@ -95,7 +105,7 @@ def has_element(optional: Any) -> Any:
 def get_element(optional: Any) -> Any:
     """The element of an optional."""
     if optional is None:
-        raise RunError("OptionalGetElement: the optional has no element")
+        raise RunError("the optional has no element")
     return optional
 
 
@@ -108,7 +118,7 @@ def sequence_length(sequence: Any) -> Any:
 @_raw
 def sequence_at(sequence: Any, position: Any) -> Any:
     """The element at a position, counted from the end where negative."""
-    return sequence[_place("SequenceAt", position, len(sequence), len(sequence) - 1)]
+    return sequence[_place(position, len(sequence), len(sequence) - 1)]
 
 
 @_raw
@@ -117,7 +127,7 @@ def sequence_insert(sequence: Any, element: Any, position: Any) -> Any:
     items = list(sequence)
     place = len(items)
     if position is not None:
-        place = _place("SequenceInsert", position, len(items), len(items))
+        place = _place(position, len(items), len(items))
     return [*items[:place], element, *items[place:]]
 
 
@@ -126,7 +136,7 @@ def sequence_erase(sequence: Any, position: Any) -> Any:
     """A sequence without the element at ``position``; null: without the last."""
     items = list(sequence)
     last = len(items) - 1
-    del items[_place("SequenceErase", position, len(items), last)]
+    del items[_place(position, len(items), last)]
     return items
 
 
@@ -137,11 +147,11 @@ def split_to_sequence(x: np.ndarray, split: np.ndarray | None, axis: int, keepdi
     if split is not None and split.ndim == 1:
         ends = np.cumsum(split)
         if (split < 0).any() or (ends[-1:] != length).any():
-            raise RunError(f"SplitToSequence: the sizes {split.tolist()} of {length} elements")
+            raise RunError(f"the sizes {split.tolist()} of {length} elements")
     else:
         size = 1 if split is None else int(split)
         if size <= 0:
-            raise RunError(f"SplitToSequence: parts of {size} elements")
+            raise RunError(f"parts of {size} elements")
         ends = np.append(np.arange(size, length, size), [length] if length else [])
     parts = np.split(x, ends[:-1].astype("int64"), axis) if len(ends) else []
     if split is None and not keepdims:
@@ -156,7 +166,7 @@ def concat_from_sequence(sequence: list[np.ndarray], axis: int, new_axis: int) -
     try:
         return np.ascontiguousarray(join(sequence, axis))
     except ValueError as error:
-        raise RunError(f"ConcatFromSequence: {error}") from error
+        raise RunError(str(error)) from error
 
 
 @tvm_ffi.register_global_func("tvm_ext.sequence_map", override=True)
@@ -185,9 +195,9 @@ def sequence_map(context: Any, body: Any, sequences: Any, constant: Any, each: A
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _place(operator: str, position: Any, length: int, last: int) -> int:
+def _place(position: Any, length: int, last: int) -> int:
     place = length - 1 if position is None else position.numpy().item()
     place += length if place < 0 else 0
     if not 0 <= place <= last:
-        raise RunError(f"{operator}: position {place} in a sequence of {length}")
+        raise RunError(f"position {place} in a sequence of {length}")
     return place

@@ -18,6 +18,8 @@ from ..errors import BuildError, OutputPathError, TargetError
 from . import (
     cuda,
     host,
+    host_images,  # noqa: F401  these register what models call
+    host_strings,  # noqa: F401
     loops,  # noqa: F401  registers the driver that compiled loops call
     threads,
 )

@@ -1,15 +1,16 @@
 """Element types narrower than a byte, and float8e8m0: their values in a byte of their own.
 
 TVM packs int4 and cannot compute with float4. A model holds integers of 2 and 4 bits as int8 or
-uint8 of the same value, float4 and float8e8m0 as their codes in uint8.
+uint8 of the same value, float4 and float8e8m0 as their codes in uint8. Strings are held as numbers,
+which only move here.
 """
 
 from tvm import tirx
 
 from . import float8
-from .narrow_arrays import FLOAT4, INTEGERS, STORAGE, restored, stored
+from .narrow_arrays import FLOAT4, INTEGERS, STORAGE, STRING, restored, stored
 
-__all__ = ["FLOAT4", "INTEGERS", "STORAGE", "decode", "encode", "restored", "stored"]
+__all__ = ["FLOAT4", "INTEGERS", "STORAGE", "STRING", "decode", "encode", "restored", "stored"]
 
 _E2M1 = float8.Format(1, 1, 6.0, None, 0x80)
 

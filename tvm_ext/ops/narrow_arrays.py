@@ -1,4 +1,4 @@
-"""Arrays of the element types that a model holds as others; see ``narrow``.
+"""Arrays of the element types that a model holds as others; see ``narrow`` and ``strings``.
 
 Part of what loading a model needs: nothing here imports TVM.
 """
@@ -6,10 +6,11 @@ Part of what loading a model needs: nothing here imports TVM.
 import ml_dtypes
 import numpy as np
 
-__all__ = ["FLOAT4", "INTEGERS", "SCALE", "STORAGE", "restored", "stored"]
+__all__ = ["FLOAT4", "INTEGERS", "SCALE", "STORAGE", "STRING", "restored", "stored"]
 
 INTEGERS = {"int2": 2, "int4": 4, "uint2": 2, "uint4": 4}  # bits
 FLOAT4, SCALE = "float4_e2m1fn", "float8_e8m0fnu"
+STRING = "string"  # held by numbers; its arrays are no numpy arrays of their own
 
 # Element type -> the type that holds it in a model.
 STORAGE = {"int2": "int8", "int4": "int8"} | dict.fromkeys(
@@ -17,6 +18,7 @@ STORAGE = {"int2": "int8", "int4": "int8"} | dict.fromkeys(
 )
 
 _NARROW = frozenset(np.dtype(getattr(ml_dtypes, name)) for name in STORAGE)
+STORAGE[STRING] = "int64"
 
 
 def stored(array: np.ndarray) -> np.ndarray:

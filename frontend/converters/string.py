@@ -1,0 +1,61 @@
+"""Converters for operators that compute strings: on the host, by ``executors.host_strings``.
+
+What only moves, compares or counts strings needs none of these: see ``tvm_ext.strings``.
+"""
+
+from importlib.util import find_spec
+
+from tvm_ext.interface import TensorType
+from tvm_ext.ops.elementwise import broadcast_dim
+from tvm_ext.ops.narrow import STRING
+
+from .. import host
+from ..table import converter
+
+
+@converter("StringConcat", 20)
+def string_concat(bb, x, y):
+    rank = max(bb.rank(x), bb.rank(y))
+    padded = ([1] * (rank - bb.rank(each)) + bb.shape(each) for each in (x, y))
+    dims = [broadcast_dim(a, b) for a, b in zip(*padded, strict=True)]
+    shape = tuple(dim if isinstance(dim, int) else f"d{k}" for k, dim in enumerate(dims))
+    kind = TensorType(STRING, shape)
+    return host.call_for_tensor(bb, "string_concat", x, y, kind=kind)
+
+
+@converter("StringSplit", 20)
+def string_split(bb, x, *, delimiter="", maxsplit=None):
+    shape = host.kind_of(bb, x).shape
+    kinds = TensorType(STRING, (*shape, "parts")), TensorType("int64", shape)
+    operands = x, delimiter, maxsplit
+    parts, counts = host.call_for_tensors(bb, "string_split", *operands, kinds=kinds)
+    return parts, bb.match(counts, bb.shape(x))
+
+
+@converter("StringNormalizer", 10)
+def string_normalizer(
+    bb, x, *, case_change_action="NONE", is_case_sensitive=0, locale="en_US", stopwords=()
+):
+    """The case of a letter is that of Unicode, whatever the locale."""
+    if case_change_action not in ("LOWER", "UPPER", "NONE"):
+        raise ValueError(f"case_change_action {case_change_action}")
+    if bb.rank(x) not in (1, 2) or (bb.rank(x) == 2 and bb.shape(x)[0] != 1):
+        raise NotImplementedError(f"the shape {bb.shape(x)}, must be [C] or [1, C]")
+    operands = x, case_change_action, is_case_sensitive, list(stopwords)
+    kind = TensorType(STRING, (1,) * (bb.rank(x) - 1) + ("kept",))
+    return host.call_for_tensor(bb, "string_normalizer", *operands, kind=kind)
+
+
+@converter("RegexFullMatch", 20)
+def regex_full_match(bb, x, *, pattern=""):
+    if find_spec("re2") is None:
+        raise NotImplementedError("needs google-re2: pip install 'tvm-ext[strings]'")
+    import re2
+
+    try:
+        re2.compile(pattern)
+    except re2.error as error:
+        raise ValueError(f"pattern {pattern!r}: {error}") from error
+    kind = TensorType("bool", host.kind_of(bb, x).shape)
+    matches = host.call_for_tensor(bb, "regex_full_match", x, pattern, kind=kind)
+    return bb.match(matches, bb.shape(x))
