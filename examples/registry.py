@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from .detector import detector
 from .efficientnet import efficientnet_b0
 from .mobilenet import mobilenetv2
 from .recurrent import lstm
@@ -58,9 +59,9 @@ def _check_size(size: str) -> None:
         raise ValueError(f"size is one of {SIZES}, not {size!r}")
 
 
-def _image(small_side: int) -> Callable[[str, int, torch.Generator], Inputs]:
+def _image(small_side: int, full_side: int = 224) -> Callable[..., Inputs]:
     def inputs(size: str, batch: int, generator: torch.Generator) -> Inputs:
-        side = small_side if size == "small" else 224
+        side = small_side if size == "small" else full_side
         return {"image": torch.randn(batch, 3, side, side, generator=generator)}
 
     return inputs
@@ -111,6 +112,9 @@ EXAMPLES = {
             {"image": BATCH, "stylised": BATCH},
         ),
         Example("unet", unet, _image(32), ("mask",), {"image": BATCH, "mask": BATCH}),
+        Example(
+            "detector", detector, _image(64, 640), ("found",), {"image": BATCH, "found": BATCH}
+        ),
         Example(
             "lstm",
             lstm,

@@ -21,6 +21,7 @@ PARAMETERS = {
     "vit_b16": 86567656,
     "fast_neural_style": 1679235,
     "unet": 31037698,
+    "detector": 3157184,
 }
 
 
