@@ -9,12 +9,13 @@ import json
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from examples import EXAMPLES, SIZES
 from examples.export import EXPORTERS, to_onnx
 from tvm_ext.compare import Comparison, compare
+
+from .display import console
 
 __all__ = ["main", "measure", "summary"]
 
@@ -84,19 +85,19 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no examples {unknown}; there are {sorted(EXAMPLES)}")
     options.out.mkdir(parents=True, exist_ok=True)
 
-    console = Console()
+    out = console()
     reports = []
     for name in options.names or EXAMPLES:
         reports.append(measure(name, options))
-        console.print(reports[-1], "")
+        out.print(reports[-1], "")
     if len(reports) > 1:
-        console.print(summary(reports))
+        out.print(summary(reports))
         everything = [json.loads(report.to_json()) for report in reports]
         (options.out / "compare_all.json").write_text(json.dumps(everything, indent=2))
-    console.print(f"JSON and plots: {options.out}/", highlight=False)
+    out.print(f"JSON and plots: {options.out}/", highlight=False)
     wrong = [r.model for r in reports if not r.agrees(options.tolerance)]
     if wrong:
-        console.print(f"[red]not within {options.tolerance}: {', '.join(wrong)}")
+        out.print(f"[red]not within {options.tolerance}: {', '.join(wrong)}")
     return bool(wrong)
 
 

@@ -20,7 +20,6 @@ from statistics import geometric_mean
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from examples import EXAMPLES, SIZES
@@ -36,6 +35,7 @@ from tvm_ext.errors import ComparisonError
 from tvm_ext.executors.threads import threads as usable_threads
 from tvm_ext.pipeline import PRECISIONS
 
+from .display import console
 from .rivals import PRECISION_OF, RIVALS, file_of
 
 __all__ = ["Measurement", "main", "measure"]
@@ -246,15 +246,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     installed = [name for name in fair if find_spec(RIVALS[name].package)]
     rivals = dict.fromkeys([BASE, *(options.engines or installed)])
     engines = [ENGINES[OURS], *(RIVALS[name] for name in rivals)]
-    console = Console()
+    out = console()
     rows: list[Measurement] = []
     for name in options.names or EXAMPLES:
         found, failures = measure(name, engines, options)
         rows += found
-        console.print(table(found, options.threads), "")
+        out.print(table(found, options.threads), "")
         for engine, reason in failures.items():
-            console.print(f"{name}: {engine} failed: {reason}", markup=False)
-    console.print(table(rows, options.threads))
+            out.print(f"{name}: {engine} failed: {reason}", markup=False)
+    out.print(table(rows, options.threads))
     (options.out / "cpu.json").write_text(json.dumps([asdict(row) for row in rows], indent=2))
     plot(rows, options.out / "cpu.png")
     if options.keep:
@@ -265,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = [f"{r.model}: {r.engine} differs" for r in rows if not r.tolerance <= bound]
     wrong += regressions(rows, kept, options.slack)
     for line in wrong:
-        console.print(line, style="red", markup=False)
+        out.print(line, style="red", markup=False)
     return bool(wrong)
 
 

@@ -23,9 +23,9 @@ from statistics import geometric_mean, median
 
 import numpy as np
 import onnx
-from rich.console import Console
 from rich.table import Table
 
+from .display import console
 from .kernel_cases import CASES, Case
 
 __all__ = ["main"]
@@ -245,7 +245,7 @@ def main(arguments: list[str] | None = None) -> int:
         _build(cases, options.threads)
         return 0
     rows = _time(cases, options.threads, options.rounds)
-    Console(width=None if sys.stdout.isatty() else 150).print(_table(rows, options.threads))
+    console().print(_table(rows, options.threads))
     (options.out / "kernels.json").write_text(json.dumps(rows, indent=1))
     return 0
 

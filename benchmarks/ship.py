@@ -19,7 +19,6 @@ from statistics import median
 import numpy as np
 import onnx
 from onnx import parser
-from rich.console import Console
 from rich.table import Table
 
 from examples import EXAMPLES, SIZES
@@ -30,6 +29,8 @@ from tvm_ext.compare.engines import ENGINES, OURS
 from tvm_ext.compare.result import this_machine
 from tvm_ext.compare.worker import Job
 from tvm_ext.executors.toolchain import compiler
+
+from .display import console
 
 __all__ = ["Cost", "main"]
 
@@ -192,11 +193,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.step in ("all", "table"):
         texts = [(options.out / name / "cost.json").read_text() for name in names]
         costs = [Cost(**json.loads(text)) for text in texts]
-        console = Console()
-        console.print(table(costs, options.threads))
+        out = console()
+        out.print(table(costs, options.threads))
         for cost in costs:
             if cost.call is not None and cost.region is not None:
-                console.print(
+                out.print(
                     f"a call without kernels {cost.call * 1e9:.0f} ns on one thread; an empty "
                     f"parallel loop {cost.region * 1e6:.2f} us on {options.threads}"
                 )
