@@ -15,6 +15,7 @@ from onnx import parser
 
 from tvm_ext import convert_and_build
 from tvm_ext.errors import ConversionError, InputError
+from tvm_ext.profile import Peak
 
 
 def network(batch="1"):
@@ -61,6 +62,42 @@ def test_every_node_is_found_in_the_profile(static):
     assert fused.flops >= 2 * multiply_adds
     assert report.seconds > 0
     assert "GFLOP/s" in str(report)
+
+
+def test_kernels_of_values_with_numbers_name_their_nodes():
+    """Layouts add variables, and numbers to their names; these have some of their own."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+      g (float[1, 3, 9, 9] x1) => (float[1, 16, 9, 9] x_2) {
+        [conv] c1 = Conv <pads = [1, 1, 1, 1]> (x1, w1, b1)
+        [act] c_1 = Relu (c1)
+        [last] x_2 = Conv <pads = [1, 1, 1, 1]> (c_1, w2, b1)
+      }"""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in {"w1": (16, 3, 3, 3), "w2": (16, 16, 3, 3), "b1": (16,)}.items():
+        array = rng.standard_normal(shape).astype("float32")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    report = convert_and_build(model).profile(repeat=1)
+    assert all(kernel.nodes for kernel in report.kernels), report
+    assert {n for k in report.kernels for n in k.nodes} == {"Conv conv", "Relu act", "Conv last"}
+
+
+def test_a_profile_tells_what_the_machine_needs_at_least(static):
+    report = static.profile({"x": sample()}, repeat=3)
+    assert report.peak is not None
+    assert report.predicted == sum(k.predicted for k in report.kernels)
+    for kernel in report.kernels:
+        assert kernel.predicted >= (kernel.flops or 0) / report.peak.gflops / 1e9
+    caption = " ".join(str(report).split())
+    assert f"take {report.predicted * 1e3:.4g} ms at least" in caption
+
+
+def test_weights_come_from_where_a_run_leaves_them():
+    peak = Peak(gflops=1.0, gbytes=1.0, threads=1, rates=((100, 10.0), (10_000, 1.0)))
+    assert peak.seconds(8_000, 0, 100, 0) == 8e-6  # arithmetic
+    assert peak.seconds(0, 0, 100, 0) == pytest.approx(10e-9)  # from the caches
+    assert peak.seconds(0, 100, 0, 10**6) == pytest.approx(100e-9)  # from memory
+    assert peak.seconds(0, 100, 0, 100) < peak.seconds(0, 100, 0, 1000) < 100e-9
 
 
 def test_a_dynamic_model_profiles_too(dynamic):

@@ -9,6 +9,7 @@ import numpy as np
 import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir import Call, Op
+from tvm.ir.expr import GenericConst
 from tvm.s_tir.dlight.analysis import get_root_block
 from tvm.tirx import IntImm, PrimFunc
 
@@ -33,11 +34,13 @@ def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFa
             if isinstance(call, relax.Call) and call.op == _CALL_TIR:
                 name = binding.var.name
                 operands = [arg.ty for arg in call.args[1]]
+                weights = [arg.ty for arg in call.args[1] if isinstance(arg, GenericConst)]
                 facts[name] = KernelFacts(
                     tuple(provenance.nodes(name)),
                     flops.get(call.args[0]),
                     _bytes([*operands, *call.ty_args]),
                     tuple(provenance.compounds(name)),
+                    _bytes(weights) or 0,
                 )
     return facts
 

@@ -299,7 +299,11 @@ def _restored(saved: artifact.Saved) -> CompiledModel:
     )
     facts = {
         name: KernelFacts(
-            tuple(row["nodes"]), row["flops"], row["bytes"], tuple(row.get("compounds", ()))
+            tuple(row["nodes"]),
+            row["flops"],
+            row["bytes"],
+            tuple(row.get("compounds", ())),
+            row.get("weights", 0),
         )
         for name, row in saved.interface["facts"].items()
     }

@@ -16,20 +16,22 @@ __all__ = ["measure"]
 # Register vectors with independent sums: more than latency times units of any core.
 VECTORS = 12
 STEPS = 1 << 12
-# Far beyond the last-level cache.
-STREAM_BYTES = 128 << 20
+# Bytes, from what the inner caches hold to far beyond the last one.
+STREAMS = tuple(1 << k for k in (18, 21, 24, 28))
 
 
 @lru_cache(maxsize=1)
 def measure(repeat: int = 7) -> Peak:
-    """Measure the CPU once per process, with the threads that TVM uses (0.3 s)."""
+    """Measure the CPU once per process, with the threads that TVM uses (0.5 s)."""
     threads = int(tvm.get_global_func("runtime.NumThreads")())
     target = targets.host_target(threads)
     flops, flop_count = _multiply_add(target, threads)
-    stream, byte_count = _copy(target)
-    return Peak(
-        flop_count / _best(flops, repeat) / 1e9, byte_count / _best(stream, repeat) / 1e9, threads
-    )
+    gflops = flop_count / _best(flops, repeat) / 1e9
+    rates = []
+    for size in STREAMS:
+        stream, byte_count = _read(target, threads, size)
+        rates.append((byte_count, byte_count / _best(stream, repeat) / 1e9))
+    return Peak(gflops, rates[-1][1], threads, tuple(rates))
 
 
 def _best(run, repeat: int) -> float:
@@ -50,6 +52,31 @@ def _multiply_add(target, threads: int):
     k = te.reduce_axis((0, STEPS), "k")
     c = te.compute((threads * repeats, width), lambda t, i: te.sum(a[k] * b[i], axis=k), "c")
     sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
+    _in_registers(sch, lanes)
+    arrays = [
+        np.ones(STEPS, "float32"),
+        np.ones(width, "float32"),
+        np.empty((threads * repeats, width), "float32"),
+    ]
+    return _runner(sch, target, arrays), 2 * threads * repeats * width * STEPS
+
+
+def _read(target, threads: int, size: int):
+    """``c[t, i] += x[t, k, i]``: each thread reads its part of ``size`` bytes."""
+    lanes = Machine.of(target).lanes("float32")
+    width = VECTORS * lanes
+    steps = size // (4 * threads * width)
+    x = te.placeholder((threads, steps, width), name="x")
+    k = te.reduce_axis((0, steps), "k")
+    c = te.compute((threads, width), lambda t, i: te.sum(x[t, k, i], axis=k), "c")
+    sch = s_tir.Schedule(te.create_prim_func([x, c]))
+    _in_registers(sch, lanes)
+    arrays = [np.ones((threads, steps, width), "float32"), np.empty((threads, width), "float32")]
+    return _runner(sch, target, arrays), arrays[0].nbytes
+
+
+def _in_registers(sch, lanes: int) -> None:
+    """One task per ``t``, which keeps its row of ``c`` in registers."""
     block = sch.get_sblock("c")
     t, i, k = sch.get_loops(block)
     vector, lane = sch.split(i, [None, lanes])
@@ -60,26 +87,6 @@ def _multiply_add(target, threads: int):
     sch.unroll(vector)
     sch.parallel(t)
     sch.decompose_reduction(block, k)
-    arrays = [
-        np.ones(STEPS, "float32"),
-        np.ones(width, "float32"),
-        np.empty((threads * repeats, width), "float32"),
-    ]
-    return _runner(sch, target, arrays), 2 * threads * repeats * width * STEPS
-
-
-def _copy(target):
-    """``y[i] = x[i]`` on more than the caches hold."""
-    lanes = Machine.of(target).lanes("float32")
-    x = te.placeholder((STREAM_BYTES // 4,), name="x")
-    y = te.compute(x.shape, lambda i: x[i], "y")
-    sch = s_tir.Schedule(te.create_prim_func([x, y]))
-    (i,) = sch.get_loops(sch.get_sblock("y"))
-    outer, lane = sch.split(i, [None, lanes])
-    sch.vectorize(lane)
-    sch.parallel(outer)
-    arrays = [np.ones(STREAM_BYTES // 4, "float32"), np.empty(STREAM_BYTES // 4, "float32")]
-    return _runner(sch, target, arrays), 2 * STREAM_BYTES
 
 
 def _runner(sch, target, arrays):

@@ -15,7 +15,7 @@ from tvm import IRModule, relax
 from tvm.ir import GlobalVar, Op
 
 from .frontend import node_labels
-from .passes.graph import stem
+from .passes.graph import stems
 
 __all__ = ["Provenance"]
 
@@ -54,7 +54,7 @@ class Provenance:
             if text is not None and self._compounds.get(name) != text:
                 self._compounds[name] = text
                 # A conversion of its operand may have taken the name that it had.
-                results = {name, stem(name), *_items(binding.var, made)}
+                results = {*stems(name), *_items(binding.var, made)}
                 inside = _inside(results, replaced, kept)
                 nodes = [label for inner in inside for label in self._labels(inner)]
                 self._nodes[name] = list(dict.fromkeys(nodes))
@@ -112,7 +112,7 @@ class Provenance:
         return list(dict.fromkeys(text for text in found if text))
 
     def _labels(self, name: str) -> list[str]:
-        return self._nodes.get(name) or self._nodes.get(stem(name)) or []
+        return next((nodes for stem in stems(name) if (nodes := self._nodes.get(stem))), [])
 
 
 def _compound_text(value: relax.Expr, module: IRModule) -> str | None:

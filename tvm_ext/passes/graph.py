@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.ir import DictAttrs, GlobalVar, Op
 
-__all__ = ["BLOCKED", "OPERAND", "WHOLE_NODE", "Graph", "stem", "unblocked", "variables"]
+__all__ = ["BLOCKED", "OPERAND", "WHOLE_NODE", "Graph", "stems", "unblocked", "variables"]
 
 #: Before the operator, in the name of a kernel that is a whole ONNX node.
 WHOLE_NODE = "onnx::"
@@ -19,12 +19,16 @@ WHOLE_NODE = "onnx::"
 BLOCKED, OPERAND = "_blocked", "_operand"
 
 
-def stem(name: str) -> str:
-    """``name`` without what passes put behind it, and without the number that makes it unique."""
+def stems(name: str) -> Iterator[str]:
+    """``name``, and what it was before passes put something behind it, or a number that makes it
+    unique; the longest first."""
+    yield name
     bare = _unnumbered(name)
     while bare.endswith((BLOCKED, OPERAND)):
-        bare = _unnumbered(bare.removesuffix(BLOCKED).removesuffix(OPERAND))
-    return bare
+        bare = bare.removesuffix(BLOCKED).removesuffix(OPERAND)
+        yield bare
+        bare = _unnumbered(bare)
+    yield bare
 
 
 def unblocked(name: str) -> str:
