@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import relax, tirx
 
-from tvm_ext.ops.elementwise import broadcast_dim
+from tvm_ext.ops.elementwise import broadcast_shape
 
 from .axes import placed
 from .builder import Builder, Dim
@@ -25,25 +25,17 @@ def emit_broadcast(
     the TE function ``compute`` is emitted instead, behind a run-time check that they fit.
     """
     shapes = [bb.shape(x) for x in operands]
-    checks = _undecided(bb, shapes)
-    if checks is None and relax_op is not None and not attributes:
+    shape = bb.measured(broadcast_shape(*shapes))
+    demanded = [demanded_dims(bb, dims, shape[len(shape) - len(dims) :]) for dims in shapes]
+    fits = all(wanted is None for wanted in demanded)
+    if fits and relax_op is not None and not attributes:
         return bb.emit(relax_op(*operands))
-    for operand, shape in zip(operands, checks or (), strict=False):
-        bb.match(operand, shape)
+    for operand, wanted in zip(operands, demanded, strict=True):
+        if wanted is not None:
+            bb.match(operand, wanted)
+    if not fits:
+        attributes["shape"] = shape
     return bb.emit_te(compute, *operands, **attributes)
-
-
-def _undecided(bb: Builder, shapes: Sequence[Sequence[Dim]]) -> list[list[Dim]] | None:
-    """The shapes as the broadcast result demands them; None if they are known to fit."""
-    rank = max(len(shape) for shape in shapes)
-    padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
-    result = padded[0]
-    for other in padded[1:]:
-        result = [broadcast_dim(a, b) for a, b in zip(result, other, strict=True)]
-    demanded = [demanded_dims(bb, shape, result[rank - len(shape) :]) for shape in shapes]
-    known = all(wanted is None for wanted in demanded)
-    pairs = zip(shapes, demanded, strict=True)
-    return None if known else [list(shape) if want is None else want for shape, want in pairs]
 
 
 def demanded_dims(bb: Builder, dims: Sequence[Dim], outs: Sequence[Dim]) -> list[Dim] | None:

@@ -1,10 +1,12 @@
 """What a converter emits into: a Relax block, plus what is known at compile time."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
+import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir.expr import GenericConst
 from tvm.sym import Analyzer, ConstIntBound
@@ -44,6 +46,8 @@ class Builder:
         self.holds_strings = False
         self._known: dict[relax.Var, Known] = {}
         self._elements: dict[relax.Expr, str] = {}  # where it is not the Relax type
+        self._dim_names: Counter[str] = Counter()
+        self._chosen: dict[str, tirx.Expr] = {}  # formula -> the dim that is its value
         self._analyzer = Analyzer()
 
     # --- emission -------------------------------------------------------------------------
@@ -69,6 +73,21 @@ class Builder:
         ty = relax.TensorType(list(shape), dtype or self.dtype(value))
         matched = self._trace(self.bb.match_cast(value, ty, self._hint()))
         return self.copy_knowledge(value, matched)
+
+    def measured(self, dims: Sequence[Dim]) -> list[Dim]:
+        """``dims`` with each that chooses between sizes computed at run time, as a dim of its own.
+
+        As formulas they would be part of all that follow, and double with each.
+        """
+        return [self._measured(dim) if _chooses(dim) else dim for dim in dims]
+
+    def _measured(self, dim: tirx.Expr) -> tirx.Expr:
+        formula = str(dim)  # names of dims are unique
+        if formula not in self._chosen:
+            size = self.materialise(Known(np.array([dim], object), "int64"))
+            del self._known[size]
+            (self._chosen[formula],) = self.dims(size)
+        return self._chosen[formula]
 
     def const(self, array: object, dtype: str | None = None) -> relax.Expr:
         """A constant of exactly the array's dtype (``relax.const`` alone narrows int64).
@@ -103,17 +122,22 @@ class Builder:
 
     def fresh_dim(self, hint: str = "d") -> tirx.Var:
         """A new symbolic dim (int64, known to be no less than 0)."""
-        dim = tirx.Var(re.sub(r"\W", "_", hint) or "d", "int64")
+        name = re.sub(r"\W", "_", hint) or "d"
+        self._dim_names[name] += 1
+        count = self._dim_names[name]
+        dim = tirx.Var(name if count == 1 else f"{name}_{count}", "int64")
         self._analyzer.update(dim, ConstIntBound(0, _LARGEST_DIM))
         return dim
 
     def branch(self, emit: Callable[[], list[relax.Expr]]) -> relax.SeqExpr:
         """What ``emit`` emits, in a block of its own, ending in the tuple of its results."""
+        outside, self._chosen = self._chosen, dict(self._chosen)
         self.bb.begin_scope()
         self.bb._begin_binding_block()
         try:
             results = emit()
         finally:
+            self._chosen = outside
             block = self.bb._end_block()
             self.bb.end_scope()
         return relax.SeqExpr([block], relax.Tuple(results))
@@ -227,3 +251,10 @@ def _flat_index(index: Sequence[tirx.Expr], shape: Sequence[int]) -> tirx.Expr:
     for i, extent in zip(index, shape, strict=True):
         flat = flat * extent + i
     return flat
+
+
+def _chooses(dim: Dim) -> bool:
+    choices: list[tirx.Expr] = []
+    if isinstance(dim, tirx.Expr):
+        tvm_ffi.structural_walk(dim, (tirx.Select, choices.append))
+    return bool(choices)

@@ -8,7 +8,7 @@ from tvm.sym import Analyzer
 from tvm_ext.frontend.known import Known
 from tvm_ext.frontend.shape_arithmetic import evaluate
 
-from tvm_ext import frontend
+from tvm_ext import convert_and_build, frontend
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 N = tirx.Var("n", "int64")
@@ -121,3 +121,55 @@ def test_what_cannot_be_decided_is_not_known():
     assert evaluated("Div", known([4]), known([0])) is None
     assert evaluated("Cast", known([N]), to=1) is None
     assert evaluated("Add", known(range(2000)), known(range(2000))) is None
+
+
+def test_the_length_of_a_range_of_sizes_is_a_dim():
+    text = """g (float[batch,sequence] x) => (int64[n] y) {
+      shape = Shape(x)
+      one = Constant<value = int64 {1}>()
+      two = Constant<value = int64 {2}>()
+      limit = Gather(shape, one)
+      y = Range(one, limit, two)
+    }"""
+    (length,) = result_shape(text)
+    assert "sequence" in length
+    model = convert_and_build(parser.parse_model(HEAD + text), "llvm", opt_level=0)
+    for size in (0, 1, 2, 5, 6):
+        (y,) = model.run(None, {"x": np.zeros((1, size), "f4")})
+        np.testing.assert_array_equal(y, np.arange(1, size, 2))
+
+
+# As exporters write position embeddings: a slice of a table beside the sequence.
+POSITIONS = """g (float[sequence,3] x, float[5,3] table) => (float[a,b] y) {
+  zero = Constant<value = int64[1] {0}>()
+  shape = Shape(x)
+  size = Gather(shape, zero)
+  rows = Slice(table, zero, size, zero)
+  y = Add(x, rows)
+}"""
+
+
+def test_a_slice_of_a_table_beside_the_sequence_has_its_size():
+    assert result_shape(POSITIONS) == ["sequence", "3"]
+    model = convert_and_build(parser.parse_model(HEAD + POSITIONS), "llvm", opt_level=0)
+    table = np.arange(15, dtype="f4").reshape(5, 3)
+    for size in (0, 1, 4, 5):
+        (y,) = model.run(None, {"x": np.ones((size, 3), "f4"), "table": table})
+        np.testing.assert_array_equal(y, 1 + table[:size])
+    with pytest.raises(RuntimeError, match="shape\\[0\\] mismatch"):
+        model.run(None, {"x": np.ones((6, 3), "f4"), "table": table})
+
+
+def test_formulas_of_sizes_stay_short():
+    # The size of each sum is a formula of those before it; written out, they would double.
+    names = [f"x{k}" for k in range(12)]
+    inputs = ", ".join(f"float[n{k}] {name}" for k, name in enumerate(names))
+    sums = [f"s{k} = Add({f's{k - 1}' if k > 1 else 'x0'}, x{k})" for k in range(1, 12)]
+    text = HEAD + f"g ({inputs}) => (float[n] s11) {{ {' '.join(sums)} }}"
+    conversion = frontend.convert(frontend.load(parser.parse_model(text)))
+    assert len(conversion.module["main"].script()) < 40_000
+    model = convert_and_build(parser.parse_model(text), "llvm", opt_level=0)
+    for sizes in ([1] * 6 + [7, 1, 7, 1, 7, 7], [3] * 12, [1] * 12):
+        feeds = {name: np.full(n, 2.0, "f4") for name, n in zip(names, sizes, strict=True)}
+        (total,) = model.run(None, feeds)
+        np.testing.assert_array_equal(total, np.full(max(sizes), 24.0, "f4"))

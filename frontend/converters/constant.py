@@ -75,16 +75,24 @@ def range_stashed(bb, start, limit, delta, *, stash_type=1):
 
 def _range(bb, start, limit, delta, compute_dtype):
     """``start + k * delta``, computed in ``compute_dtype``."""
-    values = [bb.static(v) for v in (start, limit, delta)]
-    if any(v is None or (v.dtype == object and isinstance(v.item(), tirx.Expr)) for v in values):
-        count = bb.emit_te(ops.range_length, start, limit, delta, compute_dtype)
-        (length,) = bb.dims(count)
-    else:
-        first, last, step = (v.item() for v in values)
-        if step == 0:
-            raise ValueError("delta is 0")
-        length = max(0, ceil((last - first) / step))
+    length = _range_length(bb, *map(bb.static, (start, limit, delta)))
+    if length is None:
+        (length,) = bb.dims(bb.emit_te(ops.range_length, start, limit, delta, compute_dtype))
     return bb.emit_te(ops.arange, start, delta, length, compute_dtype)
+
+
+def _range_length(bb, start, limit, delta):
+    """How many elements there are as a dim; None where that is known only at run time."""
+    if start is None or limit is None or delta is None:
+        return None
+    first, last, step = (v.item() for v in (start, limit, delta))
+    if isinstance(step, tirx.Expr):
+        return None
+    if step == 0:
+        raise ValueError("delta is 0")
+    if not any(isinstance(v, tirx.Expr) for v in (first, last)):
+        return max(0, ceil((last - first) / step))
+    return bb.simplify(tirx.max(-tirx.floordiv(first - last, step), tirx.const(0, "int64")))
 
 
 @converter("OneHot", 9, 11, 28)

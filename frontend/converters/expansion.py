@@ -1,8 +1,9 @@
 """Converters for operators that repeat elements: Expand, Tile."""
 
-from tvm import relax, tirx
+from tvm import relax
 
 from tvm_ext.ops import expansion as ops
+from tvm_ext.ops.elementwise import broadcast_dim
 
 from ..axes import placed
 from ..table import converter
@@ -14,25 +15,10 @@ def expand(bb, x, shape):
     rank = max(len(target), len(dims))
     target = [1] * (rank - len(target)) + target
     dims = [1] * (rank - len(dims)) + dims
-    result = [broadcast_dim(bb, a, b) for a, b in zip(dims, target, strict=True)]
+    result = bb.measured(list(map(broadcast_dim, dims, target)))
     if all(dim == 1 or bb.equal(dim, out) for dim, out in zip(dims, result, strict=True)):
         return bb.emit(relax.op.broadcast_to(x, relax.ShapeExpr(result)))
     return bb.emit_te(ops.expand, x, result)
-
-
-def broadcast_dim(bb, a, b):
-    """The dim of ``a`` broadcast with ``b``; where it depends on run-time sizes, an expression."""
-    if isinstance(a, int) and isinstance(b, int) and 1 not in (a, b) and a != b:
-        raise ValueError(f"{a} does not broadcast with {b}")
-    if isinstance(a, int) and a == 1:
-        return b
-    if isinstance(b, int) and b == 1:
-        return a
-    if bb.equal(a, b) or isinstance(a, int):
-        return a
-    if isinstance(b, int):
-        return b
-    return tirx.Select(a == 1, b, a)
 
 
 @converter("Tile", 1)

@@ -41,12 +41,15 @@ def elementwise(
 
     Operands that are no tensors, and keyword arguments, pass through to ``scalar``. A float
     result has the type of the first float tensor; other results (bool, integers) keep the
-    type that ``scalar`` gives.
+    type that ``scalar`` gives. The result has ``shape``, where that is given.
     """
 
     @wraps(scalar)
-    def compute(*tensors: te.Tensor, **attributes: object) -> te.Tensor:
-        shape = broadcast_shape(*(x.shape for x in tensors if isinstance(x, te.Tensor)))
+    def compute(
+        *tensors: te.Tensor, shape: Sequence[Dim] | None = None, **attributes: object
+    ) -> te.Tensor:
+        if shape is None:
+            shape = broadcast_shape(*(x.shape for x in tensors if isinstance(x, te.Tensor)))
         dtype = next((dtype_of(x) for x in tensors if "float" in dtype_of(x)), "")
 
         def narrowed(*operands):
@@ -73,7 +76,7 @@ def elementwise(
 
 
 def broadcast_shape(*shapes: Sequence) -> list:
-    """The common shape; ``[a, 1, n] [3, n] -> [a, 3, n]``. Incompatible dims are not detected."""
+    """The common shape; ``[a, 1, n] [3, n] -> [a, 3, n]``."""
     rank = max(len(shape) for shape in shapes)
     padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
     result = padded[0]
@@ -83,14 +86,32 @@ def broadcast_shape(*shapes: Sequence) -> list:
 
 
 def broadcast_dim(a: int | tirx.Expr, b: int | tirx.Expr) -> int | tirx.Expr:
-    """What dims ``a`` and ``b`` broadcast to; an expression where that is known at run time."""
+    """What dims ``a`` and ``b`` broadcast to; an expression where that is known at run time.
+
+    Raises:
+        ValueError: they are known not to fit.
+    """
+    if _is_static(a) and _is_static(b) and 1 not in (int(a), int(b)) and int(a) != int(b):
+        raise ValueError(f"dims {a} and {b} do not broadcast")
     if _is_one(a):
         return b
     if _is_one(b) or _equal(a, b) or _is_static(a):
         return a
-    if _is_static(b):
+    if _is_static(b) or _is_stretched(a, b):
         return b
-    return tirx.Select(a == 1, b, a)
+    return a if _is_stretched(b, a) else tirx.Select(a == 1, b, a)
+
+
+def _is_stretched(a: tirx.Expr, b: tirx.Expr) -> bool:
+    """Whether ``a`` is known to be 1 where ``b`` is: ``min(n, 64)`` beside ``n``.
+
+    Of dims that fit, the result is then ``b``, whatever it is.
+    """
+    if not isinstance(b, tirx.Var):
+        return False
+    analyzer = Analyzer()
+    analyzer.bind(b, tirx.const(1, "int64"))
+    return bool(analyzer.can_prove_equal(a, 1))
 
 
 def _broadcast_element(x: te.Tensor, index: Sequence, shape: Sequence) -> tirx.Expr:
