@@ -29,6 +29,7 @@ from .passes.bfloat16 import bfloat16_conv2d, bfloat16_matmul
 from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
 from .passes.compound import Compound
+from .passes.integer_products import INTEGER_CONV2D, INTEGER_MATMUL
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.order_dims import order_dims
@@ -289,8 +290,10 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
             compound(bfloat16_conv2d(rounds), bound=bound)
             compound(bfloat16_matmul(rounds), bound=bound)
         compound(BLOCKED_CONV2D)
+        compound(INTEGER_CONV2D)
         add("select", blocked_layout(target))
         compound(TILED_MATMUL)
+        compound(INTEGER_MATMUL)
     add("select", legalize(), name="LegalizeOps")
     add("fuse", transform.AnnotateTIROpPattern(), at=1)
     add("fuse", mark_epilogues, at=1)

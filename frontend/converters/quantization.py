@@ -44,6 +44,9 @@ def quantize_linear_21(bb, x, y_scale, y_zero_point=None, *, axis=1, block_size=
     bounds = _bounds(dtype)
     if dtype in FORMATS and not saturate:
         bounds = None
+    factor = constant(bb, y_scale)
+    if factor is not None and (factor == 1).all():
+        y_scale = None
     y = bb.emit_te(
         ops.quantize_linear, x, y_scale, y_zero_point, axis, block, dtype, bounds, precision
     )
@@ -114,6 +117,9 @@ def _shifted(bb, x, zero):
     array = None if zero is None else constant(bb, zero)
     if zero is None or (array is not None and not array.any()):
         return wide
+    known = constant(bb, wide)
+    if known is not None and array is not None:
+        return bb.const(known - array.astype("int32"))
     return emit_broadcast(bb, relax.op.subtract, arithmetic.sub, wide, cast(bb, zero, "int32"))
 
 
@@ -135,7 +141,11 @@ def _leading(bb, parameter, rank):
     """A per-channel vector ``[M]`` as ``[M, 1, ...]`` of ``rank``; scalars and None stay."""
     if parameter is None or bb.rank(parameter) == 0:
         return parameter
-    return bb.emit(relax.op.reshape(parameter, [bb.shape(parameter)[0], *[1] * (rank - 1)]))
+    shape = [bb.shape(parameter)[0], *[1] * (rank - 1)]
+    array = constant(bb, parameter)
+    if array is not None:
+        return bb.const(array.reshape(shape))
+    return bb.emit(relax.op.reshape(parameter, shape))
 
 
 def _granularity(bb, x, scale, axis, block_size):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from . import batch_norm, normalization
+from . import batch_norm, normalization, quantized
 from .attention import Attention
 from .clean import lift_constants, remove_unused, share_common_subexpressions
 from .conv_transpose import ConvTransposeIntoConv
@@ -41,6 +41,12 @@ _EXACT: list[tuple[str, Rewrite]] = [
 ]
 # Compound: arithmetic regrouped, within rounding.
 _COMPOUND: list[tuple[str, Rewrite]] = [
+    ("move-quantized", rewriting(*quantized.MOVES)),
+    ("integer-products", rewriting(
+        quantized.ConvOfQuantized, quantized.MatMulOfQuantized, quantized.GemmOfQuantized,
+        quantized.BatchedGemmOfQuantized,
+    )),
+    ("quantize-by-product", rewriting(quantized.QuantizeByProduct)),
     ("fold-batch-norm", rewriting(
         batch_norm.BatchNormIntoConv, batch_norm.BatchNormIntoConvTranspose,
         batch_norm.BatchNormIntoGemm,

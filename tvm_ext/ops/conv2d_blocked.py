@@ -15,6 +15,7 @@ from .elementwise import dtype_of, float_compute
 __all__ = [
     "block",
     "conv2d_blocked",
+    "convolution",
     "depthwise_conv2d_blocked",
     "pack_channels",
     "pack_depthwise_weight",
@@ -73,8 +74,10 @@ def unblock(x: te.Tensor, channels: int) -> te.Tensor:
     )
 
 
-def padded(x: te.Tensor, before: Sequence[int], extents: Sequence[int]) -> te.Tensor:
-    """``x[N, C/b, H, W, b]`` with zeros around H and W.
+def padded(
+    x: te.Tensor, before: Sequence[int], extents: Sequence[int], value: tirx.Expr | None = None
+) -> te.Tensor:
+    """``x[N, C/b, H, W, b]`` with ``value``, by default zeros, around H and W.
 
     ``before``: rows above and columns to the left; ``extents``: height and width of the result.
     """
@@ -82,10 +85,11 @@ def padded(x: te.Tensor, before: Sequence[int], extents: Sequence[int]) -> te.Te
     top, left = before
     if not (top or left) and (h, w) == (*extents,):
         return x
+    around = tirx.const(0, x.dtype) if value is None else value
 
     def inside(n, o, i, j, lane):
         within = tirx.all(i >= top, i < h + top, j >= left, j < w + left)
-        return tirx.if_then_else(within, x[n, o, i - top, j - left, lane], tirx.const(0, x.dtype))
+        return tirx.if_then_else(within, x[n, o, i - top, j - left, lane], around)
 
     return te.compute((n, o, *extents, lanes), inside, "padded")
 
@@ -123,7 +127,7 @@ def conv2d_blocked(
         element = pixel(group + ro, ri)
         return _product(element, part, x) if product is None else product(element, part)
 
-    return _convolution(
+    return convolution(
         x, (kh, kw), oc_blocks, out_lanes, columns, strides, pads, dilations, term, (ro,), (ri,)
     )
 
@@ -145,7 +149,7 @@ def depthwise_conv2d_blocked(
     def term(pixel, o, lane, rh, rw):
         return _product(pixel(o, lane), weight[o, rh, rw, lane], x)
 
-    return _convolution(x, (kh, kw), blocks, lanes, columns, strides, pads, dilations, term)
+    return convolution(x, (kh, kw), blocks, lanes, columns, strides, pads, dilations, term)
 
 
 def _product(a: te.TensorSlice, b: te.TensorSlice, x: te.Tensor) -> tirx.Expr:
@@ -154,16 +158,18 @@ def _product(a: te.TensorSlice, b: te.TensorSlice, x: te.Tensor) -> tirx.Expr:
     return a * b if wide == dtype_of(x) else a.astype(wide) * b.astype(wide)
 
 
-def _convolution(
-    x, kernel, oc_blocks, lanes, columns, strides, pads, dilations, term, outer=(), inner=()
-):
+def convolution(
+    x, kernel, oc_blocks, lanes, columns, strides, pads, dilations, term, outer=(), inner=(),
+    around=None,
+):  # fmt: skip
     """Sum ``term`` over the window and the axes given, in tiles of ``columns``, then untile.
 
+    ``term(pixel, block, lane, rh, rw)``; ``around`` is the value of pads, 0 by default.
     Columns past the end repeat the last one and are never written: no tile needs a tail.
     """
     top, left, bottom, right = pads
     rows, row = (int(d) for d in x.shape[2:4])
-    source = padded(x, (top, left), (rows + top + bottom, row + left + right))
+    source = padded(x, (top, left), (rows + top + bottom, row + left + right), around)
     n, _, h, w, _ = source.shape
     (sh, sw), (dh, dw), (kh, kw) = strides, dilations, kernel
     height, width = _extent(h, kh, sh, dh), _extent(w, kw, sw, dw)

@@ -15,12 +15,14 @@ __all__ = ["dequantize_linear", "dynamic_quantize_linear", "quantize_linear", "r
 def quantize_linear(x, scale, zero, axis, block, dtype, bounds, precision):
     """``saturate(round(x / scale) + zero)`` as ``dtype``, whose range is ``bounds``.
 
-    The quotient is rounded to ``precision`` first. For floats, ``bounds`` None means overflow to
+    ``scale`` None is 1. The quotient is rounded to ``precision`` first. For floats, ``bounds`` None means overflow to
     infinity or NaN, and ``zero`` is 0.
     """
 
     def element(*i):
-        quotient = x(*i).astype("float32") / _parameter(scale, i, axis, block).astype("float32")
+        quotient = x(*i).astype("float32")
+        if scale is not None:
+            quotient = quotient / _parameter(scale, i, axis, block).astype("float32")
         quotient = quotient.astype(precision).astype("float32")
         if dtype in FORMATS:
             return to_float8(quotient, dtype, saturate=bounds is not None)

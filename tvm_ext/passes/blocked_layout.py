@@ -198,18 +198,28 @@ class _BlockedLayout(PyExprMutator):
         return self.builder_.emit(call, name)
 
     def _common_lanes(self, call: relax.Call) -> int:
-        """The block that serves all results of ``call``; 0 unless they are static NCHW floats."""
+        """The block that serves all results of ``call``; 0 unless they are static NCHW numbers.
+
+        Those of 8 bits are blocked as the int32 that they come from.
+        """
         lanes = 0
         for ty in _results(call):
             dims = dims_of(ty)
-            if dims is None or len(dims) != 4 or 0 in dims or "float" not in str(ty.dtype.dtype):
+            dtype = str(ty.dtype.dtype)
+            if dims is None or len(dims) != 4 or 0 in dims or not _is_blocked(dtype):
                 return 0
-            vector = Machine.of(self.target).lanes(str(ty.dtype.dtype))
+            narrow = dtype in _QUANTISED
+            vector = Machine.of(self.target).lanes("int32" if narrow else dtype)
             lanes = gcd(lanes, lanes_of(dims[1], vector))
         return lanes
 
 
 _CALL_TIR = Op.get("relax.call_tir")
+_QUANTISED = ("int8", "uint8")
+
+
+def _is_blocked(dtype: str) -> bool:
+    return "float" in dtype or dtype in (*_QUANTISED, "int32")
 
 
 def _fusable(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -4,6 +4,8 @@ from .attention import AttentionTiled
 from .conv2d import Conv2dBlocked, DepthwiseBlocked
 from .elementwise import Elementwise
 from .fallback import BlockByBlock, OuterParallel
+from .integer_conv2d import Conv2dInteger
+from .integer_matmul import MatmulInteger
 from .matmul import MatmulTiled
 from .recurrent import Recurrent
 from .row_norm import RowNorm
@@ -15,8 +17,10 @@ __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 LLVM_CONTRACTIONS = (
     AttentionTiled(),
     Conv2dBlocked(),
+    Conv2dInteger(),
     Conv2dWinograd(),
     DepthwiseBlocked(),
+    MatmulInteger(),
     MatmulTiled(),
 )
 

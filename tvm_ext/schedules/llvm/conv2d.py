@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tvm import s_tir, tirx
+from tvm import DataType, s_tir, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
@@ -83,10 +83,11 @@ class _Kernel:
     output: object
     image: tuple[int, ...]  # the shapes of the blocked input and of the packed weights
     weight: tuple[int, ...]
+    item: int  # bytes of an element of the input
 
     @property
     def weight_bytes(self) -> int:
-        return 4 * prod(self.weight)
+        return self.item * prod(self.weight)
 
 
 def _take_apart(func: tirx.PrimFunc, reduction: str) -> _Kernel | None:
@@ -109,12 +110,13 @@ def _take_apart(func: tirx.PrimFunc, reduction: str) -> _Kernel | None:
 
 
 def _operands(block: SBlock, func: tirx.PrimFunc, weight_rank: int) -> list | None:
-    """The shapes of the image and of the weights, a parameter of ``weight_rank``."""
+    """The shapes of the image and of the weights, a parameter of ``weight_rank``, and bytes."""
     reads = [region.source for region in block.reads]
     shapes = [tuple(int(d) for d in buffer.ty.shape) for buffer in reads]
     if len(reads) != 2 or len(shapes[0]) != 5 or len(shapes[1]) != weight_rank:
         return None
-    return shapes if reads[1] in set(func.params) else None
+    item = DataType(str(reads[0].ty.dtype.dtype)).itemsize
+    return [*shapes, item] if reads[1] in set(func.params) else None
 
 
 class Conv2dBlocked(dl.base.ScheduleRule):
@@ -123,13 +125,19 @@ class Conv2dBlocked(dl.base.ScheduleRule):
     float32[1, 64, 56, 56], 64 3x3 kernels, two Zen 4 cores: 230 GFLOP/s of a peak of 232.
     """
 
+    reduction = "RRRR"
+
+    def register_tile(self, sch, contraction, at, unrolled, lane) -> list:
+        """Accumulate the tile under loop ``at``; the serial loops of the reduction."""
+        return _register_tile(sch, contraction, at, unrolled, lane)
+
     def apply(self, func, target, _tunable):
-        kernel = _take_apart(func, "RRRR")
+        kernel = _take_apart(func, self.reduction)
         if kernel is None:
             return None
         sch, machine = kernel.sch, Machine.of(target)
         columns, lanes = (int(a.dom.extent) for a in sch.get(kernel.contraction).iter_vars[4:6])
-        vectors = kernel.weight[-1] // lanes
+        vectors = kernel.weight[5] // lanes
         n, o, h, w, lane = sch.get_loops(kernel.output)
         batch, oc_blocks, rows = (int(sch.get(loop).extent) for loop in (n, o, h))
         tiles = oc_blocks // vectors
@@ -150,7 +158,7 @@ class Conv2dBlocked(dl.base.ScheduleRule):
             outer, panels = n if split == "batch" else sch.fuse(n, hb), [oo]
         if machine.cores > 1:
             sch.parallel(outer)
-        depth = _register_tile(sch, kernel.contraction, wo, (oi, wi), lane)
+        depth = self.register_tile(sch, kernel.contraction, wo, (oi, wi), lane)
         for pad in kernel.pads:
             if kernel.weight[2] == 1 and split != "channels":  # each row is read by one core
                 sch.compute_at(pad, outer, preserve_unit_loops=True)
@@ -232,7 +240,7 @@ def _row_block(kernel: _Kernel, machine: Machine, rows: int) -> int:
     """Rows to sweep under one tile of weights: as many as half of L2 holds of the input."""
     if kernel.weight_bytes <= machine.l2_bytes // 4:
         return 1
-    row_bytes = 4 * prod(kernel.image[1:]) // kernel.image[2]
+    row_bytes = kernel.item * prod(kernel.image[1:]) // kernel.image[2]
     return divisors(rows, max(1, machine.l2_bytes // 2 // row_bytes))[-1]
 
 

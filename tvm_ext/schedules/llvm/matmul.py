@@ -73,6 +73,13 @@ class MatmulTiled(dl.base.ScheduleRule):
     peak of 400.
     """
 
+    kinds: tuple[str, ...] = ("SSSSR", "SSSSSR")
+
+    def register_tile(self, sch, product, at, lanes: int) -> LoopRV:
+        """Accumulate under loop ``at``; the loop around the steps that are unrolled."""
+        depth = sch.get(product).iter_vars[-1].dom.extent
+        return register_tile(sch, product, at, lanes, divisors(int(depth), 4)[-1])
+
     def apply(self, func, target, _tunable):
         if not isinstance(func, tirx.PrimFunc) or not is_static(func):
             return None
@@ -80,18 +87,23 @@ class MatmulTiled(dl.base.ScheduleRule):
         blocks = sch.get_child_blocks(sch.get_sblock("root"))
         kinds = [axis_kinds(sch.get(block)) for block in blocks]
         at = next((k for k, kind in enumerate(kinds) if "R" in kind), None)
-        if at is None or at > 1 or kinds[at] not in ("SSSSR", "SSSSSR") or len(kinds) < at + 2:
+        if at is None or kinds[at] not in self.kinds or len(kinds) < at + 2:
             return None
         if any(set(kind) != {"S"} for k, kind in enumerate(kinds) if k != at):
             return None
-        if not _is_tiled(sch.get(blocks[at]), sch.get(blocks[at + 1])):
+        spatial = kinds[at].count("S")
+        if not _is_tiled(sch.get(blocks[at]), sch.get(blocks[at + 1]), spatial):
             return None
-        for block in blocks[at + 1 : -1]:
+        scalars = [block for block in blocks[:at] if not sch.get_loops(block)]
+        packs = [block for block in blocks[:at] if block not in scalars]
+        if len(packs) > 1:
+            return None
+        for block in (*scalars, *blocks[at + 1 : -1]):
             sch.compute_inline(block)
-        if kinds[at] == "SSSSR":
+        if spatial == 4:
             sch = _with_one_row_axis(sch, blocks[-1])
         *packs, product, output = sch.get_child_blocks(sch.get_sblock("root"))
-        return _schedule(sch, packs, product, output, Machine.of(target))
+        return _schedule(sch, packs, product, output, Machine.of(target), spatial, self)
 
 
 def _with_one_row_axis(sch: s_tir.Schedule, output: SBlockRV) -> s_tir.Schedule:
@@ -118,8 +130,12 @@ def _with_one_row_axis(sch: s_tir.Schedule, output: SBlockRV) -> s_tir.Schedule:
     return s_tir.Schedule(tvm_ffi.structural_map(sch.mod["main"], (divisions, analyzer.simplify)))
 
 
-def _schedule(sch, packs, product, output, machine: Machine) -> s_tir.Schedule:
-    *outer, rows, columns, depth = (int(a.dom.extent) for a in sch.get(product).iter_vars)
+def _schedule(
+    sch, packs, product, output, machine: Machine, spatial: int, rule: MatmulTiled
+) -> s_tir.Schedule:
+    extents = [int(axis.dom.extent) for axis in sch.get(product).iter_vars]
+    *outer, rows, columns = extents[:spatial]
+    depth = prod(extents[spatial:])
     lanes = divisors(columns, machine.lanes("float32"))[-1]
     batch, row, column = _three_loops(sch, output, batched=len(outer) == 3)
     height, width = (int(sch.get(loop).extent) for loop in (row, column))
@@ -135,7 +151,7 @@ def _schedule(sch, packs, product, output, machine: Machine) -> s_tir.Schedule:
     task, panels = _tasks(sch, machine.cores, batch, ib, jo, row_tiles // block, column_tiles)
     if machine.cores > 1 and height * width * depth > PARALLEL_WORK:
         sch.parallel(task)
-    steps = register_tile(sch, product, io, lanes, divisors(depth, 4)[-1])
+    steps = rule.register_tile(sch, product, io, lanes)
     sch.vectorize(lane)
     for loop in (jv, ii):
         sch.unroll(loop)
@@ -201,15 +217,15 @@ def _pack(sch, pack, batch, lanes: int) -> None:
         sch.vectorize(sch.split(last, [None, lanes])[1])
 
 
-def _is_tiled(product: SBlock, consumer: SBlock) -> bool:
+def _is_tiled(product: SBlock, consumer: SBlock, spatial: int) -> bool:
     """Whether the consumer untiles ``[.., row tiles, column tiles, rows, columns]``."""
     (written,) = product.writes
     sources = [region.source for region in consumer.reads]
-    extents = [int(v.dom.extent) for v in product.iter_vars]
+    tile = [int(v.dom.extent) for v in product.iter_vars[spatial - 2 : spatial]]
     return (
         written.source in sources
-        and len(consumer.iter_vars) < len(product.iter_vars) + 2
+        and len(consumer.iter_vars) < spatial + 3
         and len(product.reads) == 2
-        and extents[-3] <= 16
-        and prod(extents[-3:-1]) <= 32 * 64
+        and tile[0] <= 16
+        and prod(tile) <= 32 * 64
     )

@@ -1,0 +1,274 @@
+"""Layers between quantised tensors as integer products.
+
+Before::
+
+    y = Conv(DequantizeLinear(x, sx, zx), DequantizeLinear(w, sw, zw), b)      also MatMul, Gemm
+
+After::
+
+    t = ConvInteger(x, w, zx, zw)          MatMulInteger
+    y = Cast(t + integer_b) * (sx * sw)    or  Cast(t) * (sx * sw) + b
+
+The sum is exact in int32; what differs from the products of floats is their rounding. A bias that
+is quantised with ``sx * sw`` is added in int32, too.
+"""
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext
+
+from .rule import FUSED, Rule, constant, rank, scalar
+
+__all__ = [
+    "BatchedGemmOfQuantized",
+    "ConvOfQuantized",
+    "GemmOfQuantized",
+    "MatMulOfQuantized",
+    "MOVES",
+    "QuantizeByProduct",
+]
+
+_NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+# What a float product's attributes must be.
+_PLAIN = {"alpha": 1, "beta": 1, "transA": 0}
+
+
+class _Quantized:
+    """An 8-bit tensor, its constant scale and zero point, as a DequantizeLinear reads them."""
+
+    def __init__(self, value: ir.Value | None):
+        node = None if value is None else value.producer()
+        self.node = node if node is not None and _is(node, "DequantizeLinear") else None
+        if self.node is None:
+            return
+        self.data, scale, *zero = self.node.inputs
+        self.scale = constant(scale)
+        self.zero = zero[0] if zero else None
+        if self.scale is not None and (
+            self.scale.dtype != np.float32 or self.node.attributes.get_int("block_size", 0)
+        ):
+            self.scale = None
+
+    @property
+    def known(self) -> bool:
+        """Whether it is one, of known float32 scale and zero point."""
+        ok = self.node is not None and self.scale is not None
+        return ok and (self.zero is None or constant(self.zero) is not None)
+
+    @property
+    def is_activation(self) -> bool:
+        """8 bits, with one scale."""
+        return self.known and self.data.dtype in _NARROW and self.scale.size == 1
+
+    def is_weight(self, axis: int) -> bool:
+        """Constant, 8 bits, with one scale or one for each element along ``axis``."""
+        if not self.known or self.data.dtype not in _NARROW or constant(self.data) is None:
+            return False
+        along = self.node.attributes.get_int("axis", 1) % constant(self.data).ndim
+        return self.scale.size == 1 or (self.scale.ndim == 1 and along == axis)
+
+
+def _is(node: ir.Node, op_type: str) -> bool:
+    return node.op_type == op_type and node.domain in ("", "ai.onnx")
+
+
+class _LayerOfQuantized(Rule):
+    layer: str
+    domain = ""
+    integer: str  # the operator that multiplies
+
+    def pattern(self, op, x, w):
+        return getattr(op, self.layer)(
+            x, w, _domain=self.domain, _allow_other_inputs=True, _outputs=["product"]
+        )
+
+    def refusal(self, context: MatchContext, x: ir.Value, w: ir.Value, product: ir.Value):
+        node = product.producer()
+        if not _Quantized(x).is_activation:
+            return "the input is not of 8 bits with one known scale"
+        if not _Quantized(w).is_weight(self._axis(node)):
+            return "the weights are not constant, of 8 bits, with a scale per output"
+        for name, value in _PLAIN.items():
+            found = node.attributes.get(name)
+            if found is not None and found.value != value:
+                return f"{name} is not {value}"
+        if rank(x) is None or rank(product) is None:
+            return "the rank is not known"
+        return self._misfit(node)
+
+    def _misfit(self, node: ir.Node) -> str | None:
+        if len(node.inputs) < 3 or node.inputs[2] is None:
+            return None
+        return None if _bias(node) is not None else "the bias is not one number per output"
+
+    def rewrite(self, op, x: ir.Value, w: ir.Value, product: ir.Value) -> ir.Value:
+        node, left, right = product.producer(), _Quantized(x), _Quantized(w)
+        total = getattr(op, self.integer)(
+            left.data, *self._weight(op, node, right, left.zero), **self._attributes(node)
+        )
+        scale = left.scale.reshape(-1) * right.scale.reshape(-1)
+        bias, bias_scale = _bias(node) or (None, None)
+        exact = bias_scale is not None and np.allclose(bias_scale, scale, rtol=1e-5, atol=0)
+        if exact:
+            total = op.Add(total, self._along(op, node, bias))
+        y = op.Mul(op.Cast(total, to=ir.DataType.FLOAT), self._along(op, node, scale))
+        if bias is None or exact:
+            return y
+        if bias_scale is not None:
+            bias = bias.astype("float32") * bias_scale
+        return op.Add(y, self._along(op, node, bias))
+
+    def _weight(self, op, node: ir.Node, right: _Quantized, left_zero: ir.Value | None) -> list:
+        """The weights and the zero points, as the integer operator takes them."""
+        if right.zero is None or not constant(right.zero).any():
+            return [right.data, *([] if left_zero is None else [left_zero])]
+        if left_zero is None:
+            dtype = _Quantized(node.inputs[0]).data.dtype.numpy()
+            left_zero = op.Constant(value=ir.tensor(np.zeros((), dtype)))
+        return [right.data, left_zero, right.zero]
+
+    def _along(self, op, node: ir.Node, array: np.ndarray) -> ir.Value:
+        """One number, or one per output, as it broadcasts against the result."""
+        shape = () if array.size == 1 else self._shape(node, array.size)
+        return op.Constant(value=ir.tensor(array.reshape(shape)))
+
+    def _shape(self, node: ir.Node, outputs: int) -> tuple[int, ...]:
+        """Of one number per output, against the result."""
+        return (outputs,)
+
+    def _axis(self, node: ir.Node) -> int:
+        """The axis of the outputs, in the weights."""
+        return 1
+
+    def _attributes(self, node: ir.Node) -> dict:
+        return {}
+
+
+def _bias(node: ir.Node) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """A constant bias, one number per output, and its scale where it is quantised."""
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if value is None:
+        return None
+    array, scale = constant(value), None
+    quantized = _Quantized(value)
+    if quantized.known and constant(quantized.data) is not None:
+        zero = 0 if quantized.zero is None else constant(quantized.zero)
+        array, scale = constant(quantized.data).astype("int32") - zero, quantized.scale.reshape(-1)
+        array = array.astype("int32")
+    if array is None or array.size != max(array.shape[-1:], default=1):
+        return None
+    return array.reshape(-1), scale
+
+
+class ConvOfQuantized(_LayerOfQuantized):
+    """``w[M, C / group, k...]``."""
+
+    layer, integer = "Conv", "ConvInteger"
+
+    def _shape(self, node, outputs):
+        return (1, outputs, *[1] * (rank(node.outputs[0]) - 2))
+
+    def _axis(self, node):
+        return 0
+
+    def _attributes(self, node):
+        return dict(node.attributes)
+
+
+class MatMulOfQuantized(_LayerOfQuantized):
+    """``w[K, N]``."""
+
+    layer, integer = "MatMul", "MatMulInteger"
+
+    def _misfit(self, node):
+        return None if rank(node.inputs[1]) == 2 and rank(node.inputs[0]) > 1 else "not matrices"
+
+
+class GemmOfQuantized(_LayerOfQuantized):
+    """``w[K, N]``, or ``w[N, K]`` with ``transB``."""
+
+    layer, integer = "Gemm", "MatMulInteger"
+
+    def _axis(self, node):
+        return 0 if node.attributes.get_int("transB", 0) else 1
+
+    def _weight(self, op, node, right, left_zero):
+        weight, *zeros = super()._weight(op, node, right, left_zero)
+        if not node.attributes.get_int("transB", 0):
+            return [weight, *zeros]
+        columns = np.ascontiguousarray(constant(weight).T)
+        return [op.Constant(value=ir.tensor(columns)), *zeros]
+
+
+class BatchedGemmOfQuantized(GemmOfQuantized):
+    """The same of ``tvm_ext.Gemm``."""
+
+    domain = FUSED
+
+
+class QuantizeByProduct(Rule):
+    """``QuantizeLinear(x, s, z) -> QuantizeLinear(x * (1 / s), 1, z)`` for one known scale.
+
+    A division costs ten products. The result differs where ``x / s`` is within rounding of half
+    a unit: then by one unit.
+    """
+
+    def pattern(self, op, x, scale):
+        return op.QuantizeLinear(x, scale, _allow_other_inputs=True, _outputs=["quantized"])
+
+    def refusal(self, context: MatchContext, x: ir.Value, scale: ir.Value, quantized: ir.Value):
+        factor, attributes = scalar(scale), quantized.producer().attributes
+        if factor is None or x.dtype != ir.DataType.FLOAT or scale.dtype != ir.DataType.FLOAT:
+            return "not float32 with one known scale"
+        if attributes.get_int("precision", 0) or attributes.get_int("block_size", 0):
+            return "it has a precision or blocks"
+        if factor == 1 or not 1e-30 < factor < 1e30:
+            return f"the scale is {factor}"
+        return None
+
+    def rewrite(self, op, x: ir.Value, scale: ir.Value, quantized: ir.Value) -> ir.Value:
+        node, factor = quantized.producer(), constant(scale)
+        inverse = np.float32(1) / factor.astype("float32").reshape(())
+        product = op.Mul(x, op.Constant(value=ir.tensor(np.asarray(inverse, "float32"))))
+        one = op.Constant(value=ir.tensor(np.ones(factor.shape, "float32")))
+        return op.QuantizeLinear(product, one, *node.inputs[2:], **node.attributes)
+
+
+class _MoveQuantized(Rule):
+    """``QuantizeLinear(Move(DequantizeLinear(x))) -> Move(x)`` of the same scale and zero point.
+
+    ``Move`` gives back elements of its input: what is only moved needs no numbers.
+    """
+
+    moves: str
+
+    def pattern(self, op, x, scale):
+        moved = getattr(op, self.moves)(x, _allow_other_inputs=True, _outputs=["moved"])
+        return op.QuantizeLinear(moved, scale, _allow_other_inputs=True, _outputs=["quantized"])
+
+    def refusal(self, context: MatchContext, x: ir.Value, moved: ir.Value, quantized: ir.Value, **_):
+        source, target = _Quantized(x), quantized.producer()
+        if not source.is_activation or len(moved.producer().outputs) > 1:
+            return "it is not dequantised 8 bits"
+        pairs = zip(source.node.inputs[1:], target.inputs[1:], strict=False)
+        same = len(source.node.inputs) == len(target.inputs) and all(
+            constant(a) is not None and constant(b) is not None
+            and np.array_equal(constant(a), constant(b))
+            for a, b in pairs
+        )  # fmt: skip
+        if not same or quantized.dtype != source.data.dtype:
+            return "another scale or zero point"
+        return None
+
+    def rewrite(self, op, x: ir.Value, moved: ir.Value, **_) -> ir.Value:
+        node = moved.producer()
+        return getattr(op, self.moves)(
+            _Quantized(x).data, *node.inputs[1:], **dict(node.attributes)
+        )
+
+
+#: One rule for each operator that only moves elements.
+MOVES = tuple(
+    type(f"{name}OfQuantized", (_MoveQuantized,), {"moves": name})
+    for name in ("Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+)

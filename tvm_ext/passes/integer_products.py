@@ -1,0 +1,208 @@
+"""Products of 8-bit integers as kernels that widen in registers; constant weights are packed now.
+
+Before::
+
+    y = R.nn.conv2d(R.subtract(R.astype(x, "int32"), zero), w)      int32, w constant
+    z = R.matmul(R.astype(a, "int32"), b)
+
+After::
+
+    y = unblock(conv2d_integer(block(x), packed_w, sums))
+    z = matmul_integer(a, packed_b, sums)
+
+``sums`` are those of the weights, times the zero point where it is known. What makes 8 bits of the
+result again is fused behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, prod
+
+import numpy as np
+from tvm import relax, te
+from tvm.ir.expr import GenericConst
+from tvm.target import Target
+
+from tvm_ext.ops import integer_products as ops
+from tvm_ext.ops.conv2d_blocked import pack_depthwise_weight
+from tvm_ext.schedules.machine import Machine
+
+from ..schedules.llvm.conv2d import choose_tile
+from ..schedules.llvm.dot import Dot
+from ..schedules.llvm.matmul import choose_matmul_tile
+from .blocked_conv2d import MIN_LANES, lanes_of
+from .compound import Compound, Kernel, Match
+from .facts import dtype_of, static_dims
+from .graph import Graph
+
+__all__ = ["INTEGER_CONV2D", "INTEGER_MATMUL"]
+
+_SUM = "int32"
+_NARROW = ("int8", "uint8")
+
+
+@dataclass(frozen=True)
+class _Product:
+    """``x - zero``, 8 bits each, and constant weights of 8 signed bits.
+
+    ``zero``: a known number, or a tensor of one int32.
+    """
+
+    x: relax.Expr
+    zero: int | relax.Expr
+    weight: np.ndarray
+
+    def __post_init__(self) -> None:
+        assert dtype_of(self.x) in _NARROW
+
+    def operands(self, packed: np.ndarray, sums: np.ndarray, unsigned: bool) -> list[relax.Expr]:
+        """``x``, the weights, what is subtracted, and the zero point if it is not known."""
+        moved = ops.SIGN if unsigned and dtype_of(self.x) == "int8" else 0
+        if isinstance(self.zero, int):
+            return [self.x, _const(packed), _const(sums * (self.zero + moved))]
+        return [self.x, _const(packed), _const(sums), self.zero]
+
+
+def _find(operator: str, graph: Graph, var: relax.Var) -> Match | None:
+    call = graph.call(var, operator)
+    if call is None or dtype_of(var) != _SUM or static_dims(var) is None:
+        return None
+    left, right = call.args[:2]
+    if not isinstance(right, GenericConst) or 0 in static_dims(var):
+        return None
+    weight = right.value.numpy()
+    if weight.size == 0 or weight.min() < -128 or weight.max() > 127:
+        return None
+    source = _shifted(graph, left)
+    if source is None or static_dims(source[0]) is None:
+        return None
+    product = _Product(*source, weight.astype("int8"))
+    return Match(graph, var, (var,), {"product": call, "x": product.x}, product)
+
+
+def _shifted(graph: Graph, expr: relax.Expr) -> tuple[relax.Expr, int | relax.Expr] | None:
+    """The 8-bit tensor and the zero point that ``expr`` is the difference of, in int32."""
+    zero: int | relax.Expr = 0
+    difference = graph.call(expr, "relax.subtract")
+    if difference is not None:
+        expr, zero = difference.args
+        dims = static_dims(zero)
+        if dims is None or prod(dims) != 1:
+            return None
+        if isinstance(zero, GenericConst):
+            zero = int(zero.value.numpy().item())
+    cast = graph.call(expr, "relax.astype")
+    if cast is None or dtype_of(cast.args[0]) not in _NARROW:
+        return None
+    info = np.iinfo(dtype_of(cast.args[0]))
+    known = isinstance(zero, int)
+    return None if known and not info.min <= zero <= info.max else (cast.args[0], zero)
+
+
+def _computed_by(compute):
+    """``compute`` of operands among which the zero point may lack: it is known then."""
+
+    def of_operands(x, weight, sums, *rest):
+        zero, options = (rest[0], rest[1:]) if isinstance(rest[0], te.Tensor) else (None, rest)
+        return compute(x, weight, sums, zero, *options)
+
+    return of_operands
+
+
+# --- matrix products -----------------------------------------------------------------------------
+
+
+def _matmul(match: Match, target: Target) -> Kernel | None:
+    product, left = match.detail, match.dims("x")
+    if left is None or len(left) < 2 or product.weight.ndim != 2:
+        return None
+    columns = product.weight.shape[1]
+    tile = choose_matmul_tile(target, prod(left[:-1]), columns, _SUM)
+    dot = Dot.of(target, tile.lanes)
+    packed = ops.pack_integer_columns(product.weight, tile.columns, dot.depth)
+    sums = product.weight.sum(0, dtype=_SUM)
+    operands = product.operands(packed, sums, dot.unsigned)
+    return Kernel(
+        tuple(operands),
+        _computed_by(ops.matmul_integer_packed),
+        (columns, tile.rows, dot.unsigned),
+        epilogue=True,
+        name="matmul_integer",
+    )
+
+
+INTEGER_MATMUL = Compound(
+    "IntegerMatmul", lambda graph, var: _find("relax.matmul", graph, var), _matmul
+)
+
+
+# --- convolutions --------------------------------------------------------------------------------
+
+
+def _conv2d(match: Match, target: Target) -> Kernel | str | None:
+    attrs, product = match["product"].attrs, match.detail
+    if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW"):
+        return None
+    geometry = tuple([int(v) for v in f] for f in (attrs.strides, attrs.padding, attrs.dilation))
+    groups, vector = int(attrs.groups), Machine.of(target).lanes(_SUM)
+    channels, width = match.dims("x")[1], match.dims()[3]
+    if groups == channels == product.weight.shape[0] and groups > 1:
+        return _depthwise(product, target, vector, channels, width, geometry)
+    return _dense(product, target, vector, channels, width, groups, geometry)
+
+
+def _depthwise(product, target, vector, channels, width, geometry) -> Kernel | str:
+    lanes = lanes_of(channels, vector)
+    if lanes < MIN_LANES:
+        return f"blocks of {lanes} channels"
+    sums = product.weight.sum((1, 2, 3), dtype=_SUM).reshape(-1, lanes)
+    packed = pack_depthwise_weight(product.weight, lanes)
+    return Kernel(
+        tuple(product.operands(packed, sums, False)),
+        _computed_by(ops.depthwise_conv2d_integer),
+        (_around(product), choose_tile(target, 1, width).columns, *geometry),
+        lanes={0: lanes},
+        result_lanes=lanes,
+        epilogue=True,
+        name="depthwise_conv2d_integer",
+    )
+
+
+def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel | str:
+    oc, ic = product.weight.shape[:2]
+    lanes = lanes_of(oc, vector)
+    lanes = vector if lanes < MIN_LANES and groups == 1 else lanes
+    dot = Dot.of(target, lanes)
+    in_lanes = gcd(channels, vector)
+    blocked = in_lanes % dot.depth == 0 and in_lanes >= MIN_LANES
+    if not blocked:
+        in_lanes = max(dot.depth, MIN_LANES)
+    if groups > 1 and (not blocked or ic % in_lanes or (oc // groups) % lanes):
+        return f"{groups} groups of {ic} channels, in blocks of {in_lanes}"
+    tile = choose_tile(target, -(-oc // groups // lanes), width)
+    packed = ops.pack_integer_weight(product.weight, in_lanes, tile.vectors * lanes, dot.depth)
+    padded = np.zeros(-(-oc // lanes) * lanes, _SUM)
+    padded[:oc] = product.weight.sum((1, 2, 3), dtype=_SUM)
+    return Kernel(
+        tuple(product.operands(packed, padded.reshape(-1, lanes), dot.unsigned)),
+        _computed_by(ops.conv2d_integer),
+        (_around(product), in_lanes, lanes, tile.columns, groups, *geometry, dot.unsigned),
+        lanes={0: in_lanes} if blocked else {},
+        result_lanes=lanes,
+        epilogue=True,
+        name="conv2d_integer",
+    )
+
+
+def _around(product: _Product) -> int:
+    return product.zero if isinstance(product.zero, int) else 0
+
+
+INTEGER_CONV2D = Compound(
+    "IntegerConv2d", lambda graph, var: _find("relax.nn.conv2d", graph, var), _conv2d
+)
+
+
+def _const(array: np.ndarray) -> relax.Expr:
+    return relax.const(array, array.dtype.name)

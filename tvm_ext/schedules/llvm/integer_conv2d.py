@@ -1,0 +1,37 @@
+"""Direct convolution of 8-bit integers: the schedule of floats, around dot instructions."""
+
+from .contraction import divisors
+from .conv2d import Conv2dBlocked
+from .integer_matmul import neighbours
+
+__all__ = ["Conv2dInteger"]
+
+
+class Conv2dInteger(Conv2dBlocked):
+    """[pad,] dense or grouped convolution whose innermost reduction is one instruction's."""
+
+    reduction = "RRRRR"
+
+    def register_tile(self, sch, contraction, at, unrolled, lane) -> list:
+        """Accumulate the tile under loop ``at``; the serial loops of the reduction."""
+        lanes = int(sch.get(contraction).iter_vars[5].dom.extent)
+        step = neighbours(sch, contraction, lanes)
+        sch.set_scope(contraction, 0, "local")
+        sch.compute_at(contraction, at, preserve_unit_loops=True)
+        loops = sch.get_loops(contraction)
+        vectors, _, _, columns, vector = loops[-10:-5]
+        *window, channels, part = loops[-5:]
+        turns = divisors(int(sch.get(channels).extent), 4)[-1]
+        outer, inner = sch.split(channels, [None, turns])
+        serial = [*window, outer]
+        sch.reorder(*serial, inner, columns, vectors, vector, part)
+        for loop in (inner, columns, vectors, *unrolled):
+            sch.unroll(loop)
+        init = sch.decompose_reduction(contraction, serial[0])
+        *tile, last = sch.get_loops(init)[-5:]
+        for loop in tile:
+            sch.unroll(loop)
+        sch.vectorize(last)
+        sch.vectorize(lane)
+        sch.tensorize(vector, step)
+        return serial
