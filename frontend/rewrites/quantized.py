@@ -20,11 +20,11 @@ from onnxscript.rewriter import MatchContext
 from .rule import FUSED, Rule, constant, rank, scalar
 
 __all__ = [
+    "MOVES",
     "BatchedGemmOfQuantized",
     "ConvOfQuantized",
     "GemmOfQuantized",
     "MatMulOfQuantized",
-    "MOVES",
     "QuantizeByProduct",
 ]
 
@@ -246,7 +246,9 @@ class _MoveQuantized(Rule):
         moved = getattr(op, self.moves)(x, _allow_other_inputs=True, _outputs=["moved"])
         return op.QuantizeLinear(moved, scale, _allow_other_inputs=True, _outputs=["quantized"])
 
-    def refusal(self, context: MatchContext, x: ir.Value, moved: ir.Value, quantized: ir.Value, **_):
+    def refusal(
+        self, context: MatchContext, x: ir.Value, moved: ir.Value, quantized: ir.Value, **_
+    ):
         source, target = _Quantized(x), quantized.producer()
         if not source.is_activation or len(moved.producer().outputs) > 1:
             return "it is not dequantised 8 bits"

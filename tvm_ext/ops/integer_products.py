@@ -149,9 +149,9 @@ def depthwise_conv2d_integer(
     pads: Sequence[int],
     dilations: Sequence[int],
 ) -> te.Tensor:
-    """Convolve each channel of ``x - zero``, ``[N, C/b, H, W, b]``, with ``weight[C/b, KH, KW, b]``.
+    """Convolve each channel of ``x - zero`` with its own ``weight[C/b, KH, KW, b]``.
 
-    The other operands are those of :func:`conv2d_integer`.
+    ``x`` is ``[N, C/b, H, W, b]``; the other operands are those of :func:`conv2d_integer`.
     """
     blocks, kh, kw, lanes = (int(d) for d in weight.shape)
 
@@ -199,7 +199,9 @@ def _corrected(total: te.Tensor, sums, zero, x: te.Tensor, unsigned: bool) -> te
 
 def _pad_value(x: te.Tensor, zero: te.Tensor | None, around: int) -> tirx.Expr:
     dtype = dtype_of(x)
-    return tirx.const(around, dtype) if zero is None else zero(*(0 for _ in zero.shape)).astype(dtype)
+    return (
+        tirx.const(around, dtype) if zero is None else zero(*(0 for _ in zero.shape)).astype(dtype)
+    )
 
 
 def _extended(x: te.Tensor, depth: int) -> te.Tensor:

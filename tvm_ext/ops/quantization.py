@@ -15,8 +15,8 @@ __all__ = ["dequantize_linear", "dynamic_quantize_linear", "quantize_linear", "r
 def quantize_linear(x, scale, zero, axis, block, dtype, bounds, precision):
     """``saturate(round(x / scale) + zero)`` as ``dtype``, whose range is ``bounds``.
 
-    ``scale`` None is 1. The quotient is rounded to ``precision`` first. For floats, ``bounds`` None means overflow to
-    infinity or NaN, and ``zero`` is 0.
+    ``scale`` None is 1. The quotient is rounded to ``precision`` first. For floats, ``bounds``
+    None means overflow to infinity or NaN, and ``zero`` is 0.
     """
 
     def element(*i):

@@ -28,12 +28,12 @@ from tvm_ext.ops import integer_products as ops
 from tvm_ext.ops.conv2d_blocked import pack_depthwise_weight
 from tvm_ext.schedules.machine import Machine
 
-from ..schedules.llvm.conv2d import choose_tile
+from ..schedules.llvm.conv2d import choose_columns, choose_tile
 from ..schedules.llvm.dot import Dot
 from ..schedules.llvm.matmul import choose_matmul_tile
 from .blocked_conv2d import MIN_LANES, lanes_of
 from .compound import Compound, Kernel, Match
-from .facts import dtype_of, static_dims
+from .facts import dtype_of, known_dims, static_dims
 from .graph import Graph
 
 __all__ = ["INTEGER_CONV2D", "INTEGER_MATMUL"]
@@ -69,7 +69,7 @@ def _find(operator: str, graph: Graph, var: relax.Var) -> Match | None:
     if call is None or dtype_of(var) != _SUM or static_dims(var) is None:
         return None
     left, right = call.args[:2]
-    if not isinstance(right, GenericConst) or 0 in static_dims(var):
+    if not isinstance(right, GenericConst) or 0 in known_dims(var):
         return None
     weight = right.value.numpy()
     if weight.size == 0 or weight.min() < -128 or weight.max() > 127:
@@ -146,7 +146,7 @@ def _conv2d(match: Match, target: Target) -> Kernel | str | None:
         return None
     geometry = tuple([int(v) for v in f] for f in (attrs.strides, attrs.padding, attrs.dilation))
     groups, vector = int(attrs.groups), Machine.of(target).lanes(_SUM)
-    channels, width = match.dims("x")[1], match.dims()[3]
+    channels, width = known_dims(product.x)[1], known_dims(match.root)[3]
     if groups == channels == product.weight.shape[0] and groups > 1:
         return _depthwise(product, target, vector, channels, width, geometry)
     return _dense(product, target, vector, channels, width, groups, geometry)
@@ -161,7 +161,7 @@ def _depthwise(product, target, vector, channels, width, geometry) -> Kernel | s
     return Kernel(
         tuple(product.operands(packed, sums, False)),
         _computed_by(ops.depthwise_conv2d_integer),
-        (_around(product), choose_tile(target, 1, width).columns, *geometry),
+        (_around(product), choose_columns(target, width, product.weight.shape[3]), *geometry),
         lanes={0: lanes},
         result_lanes=lanes,
         epilogue=True,

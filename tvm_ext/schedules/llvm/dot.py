@@ -5,6 +5,9 @@ on numbers widened to 16 bits: vpmaddubsw would saturate). The schedules of inte
 TVM their innermost loops as such a step.
 """
 
+# TVMScript's buffers are no types to mypy.
+# mypy: disable-error-code="valid-type"
+
 from dataclasses import dataclass
 from functools import cache
 

@@ -1,0 +1,106 @@
+"""Products of 8-bit integers, exact; oracle: int64 arithmetic of numpy and torch."""
+
+import numpy as np
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+from tvm_ext import convert_and_build
+
+RNG = np.random.default_rng(0)
+# This machine, and such that sum 2 neighbours and 1.
+TARGETS = {
+    "native": "llvm",
+    "avx2": {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2},
+    "sse": {"kind": "llvm", "mcpu": "x86-64-v2"},
+}
+
+
+def integers(dtype, *shape):
+    """All values, the ends of the range among them."""
+    info = np.iinfo(dtype)
+    values = RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+    values.reshape(-1)[:2] = info.min, info.max
+    return values
+
+
+def built(operator, x, w, zero, known_zero, target, **attributes):
+    """The node with constant weights, and a zero point that is constant or an input."""
+    kinds = {a.dtype: helper.np_dtype_to_tensor_dtype(a.dtype) for a in (x, w, zero)}
+    inputs = [helper.make_tensor_value_info("x", kinds[x.dtype], x.shape)]
+    constants = [numpy_helper.from_array(w, "w")]
+    if known_zero:
+        constants.append(numpy_helper.from_array(zero, "zero"))
+    else:
+        inputs.append(helper.make_tensor_value_info("zero", kinds[zero.dtype], ()))
+    node = helper.make_node(operator, ["x", "w", "zero"], ["y"], **attributes)
+    result = [helper.make_tensor_value_info("y", 6, None)]
+    graph = helper.make_graph([node], "graph", inputs, result, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    compiled = convert_and_build(model, target)
+    feeds = {"x": x} if known_zero else {"x": x, "zero": zero}
+    return compiled.run(None, feeds)[0], compiled
+
+
+@pytest.mark.parametrize(
+    ("rows", "k", "n", "dtype", "known"),
+    [
+        ((128,), 64, 96, "uint8", True),
+        ((1,), 33, 17, "int8", False),
+        ((2, 7), 30, 48, "int8", True),
+    ],
+)
+@pytest.mark.parametrize("target", TARGETS)
+def test_matrix_product(rows, k, n, dtype, known, target):
+    x, w, zero = integers(dtype, *rows, k), integers("int8", k, n), integers(dtype, 2)[0]
+    zero = np.array(zero)
+    y, compiled = built("MatMulInteger", x, w, zero, known, TARGETS[target])
+    np.testing.assert_array_equal(y, (x.astype("int64") - int(zero)) @ w.astype("int64"))
+    assert "matmul_integer" in compiled.sources()["select"]
+
+
+CONVOLUTIONS = {
+    "first layer": ((1, 3, 17, 15), (32, 3, 3, 3), {"strides": [2, 2], "pads": [1, 0, 2, 1]}),
+    "pointwise": ((2, 64, 7, 7), (32, 64, 1, 1), {}),
+    "dilated": ((1, 24, 8, 9), (40, 24, 3, 3), {"dilations": [2, 1], "pads": [1, 1, 1, 1]}),
+    "odd": ((1, 17, 7, 5), (3, 17, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "groups": ((1, 32, 9, 9), (32, 16, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+    "depthwise": ((1, 24, 9, 9), (24, 1, 3, 3), {"group": 24, "pads": [1, 1, 1, 1]}),
+}
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+@pytest.mark.parametrize(("dtype", "known"), [("uint8", True), ("int8", False)])
+def test_convolution_pads_with_the_zero_point(case, dtype, known):
+    """On this machine; every instruction's own test is that of matrix products."""
+    shape, filters, attributes = CONVOLUTIONS[case]
+    x, w, zero = integers(dtype, *shape), integers("int8", *filters), integers(dtype, 3)[2]
+    y, compiled = built("ConvInteger", x, w, np.array(zero), known, "llvm", **attributes)
+    top, left, bottom, right = attributes.get("pads", [0] * 4)
+    wide = np.pad(x.astype("int64") - int(zero), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    want = torch.nn.functional.conv2d(
+        torch.from_numpy(wide.astype("float64")),
+        torch.from_numpy(w.astype("float64")),
+        stride=attributes.get("strides", 1),
+        dilation=attributes.get("dilations", 1),
+        groups=attributes.get("group", 1),
+    )
+    np.testing.assert_array_equal(y, want.numpy())
+    assert "conv2d_integer" in compiled.sources()["select"]
+
+
+@pytest.mark.parametrize("zero", [0, 128])
+def test_weights_of_nine_bits_stay_a_product_of_int32(zero):
+    """``w - zero`` of uint8 weights reaches -128 .. 127 with 128 only."""
+    w = integers("uint8", 16, 8)
+    x, offset = integers("uint8", 4, 16), np.array(zero, "uint8")
+    nodes = [helper.make_node("MatMulInteger", ["x", "w", "", "zero"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "graph", [helper.make_tensor_value_info("x", 2, x.shape)],
+        [helper.make_tensor_value_info("y", 6, None)],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(offset, "zero")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    compiled = convert_and_build(model, "llvm")
+    np.testing.assert_array_equal(compiled(x), x.astype("int64") @ (w.astype("int64") - zero))
+    assert ("matmul_integer" in compiled.sources()["select"]) == (zero == 128)

@@ -1,0 +1,110 @@
+"""Layers between quantised tensors become integer products; oracle: onnxruntime, unfused."""
+
+import numpy as np
+import pytest
+
+from tests.rewrites.checking import model, operators, rewritten, run
+from tvm_ext import convert_and_build
+
+RNG = np.random.default_rng(0)
+
+
+def bytes_of(dtype, *shape):
+    info = np.iinfo(dtype)
+    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def scalar(value, dtype="float32"):
+    return np.array(value, dtype)
+
+
+def convolution(dtype="uint8", per_channel=True, bias="exact", zero=100):
+    """[1, 8, 9, 9] -> a convolution with relu and residual, a pool of 8 bits, and a product."""
+    channels = (8,) if per_channel else ()
+    scale = RNG.uniform(0.004, 0.006, channels).astype("float32")
+    bias_scale = np.float32(0.03) * scale * (1 if bias == "exact" else 0.7)
+    constants = {
+        "sx": scalar(0.03), "zx": scalar(zero - (128 if dtype == "int8" else 0), dtype),
+        "w": bytes_of("int8", 8, 8, 3, 3), "sw": scale, "zw": np.zeros(channels, "int8"),
+        "b": RNG.integers(-5000, 5000, 8).astype("int32"), "sb": bias_scale.astype("float32"),
+        "zb": np.zeros(channels, "int32"),
+        "sy": scalar(0.8), "zy": scalar(3, dtype), "m": bytes_of("int8", 8, 5),
+        "sm": RNG.uniform(0.01, 0.02, 5).astype("float32"), "zm": np.zeros(5, "int8"),
+        "sz": scalar(2.5), "zz": scalar(7, dtype),
+    }  # fmt: skip
+    kind = dtype
+    graph = (
+        f"g ({kind}[1,8,9,9] x) => ({kind}[1,8,4,4] p, {kind}[1,4,4,5] z) {{"
+        "  xf = DequantizeLinear(x, sx, zx)  wf = DequantizeLinear<axis = 0>(w, sw, zw)"
+        "  bf = DequantizeLinear<axis = 0>(b, sb, zb)"
+        "  c = Conv<pads = [1, 1, 1, 1]>(xf, wf, bf)  r = Relu(c)  a = Add(r, xf)"
+        "  y = QuantizeLinear(a, sy, zy)  yf = DequantizeLinear(y, sy, zy)"
+        "  pf = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(yf)"
+        "  p = QuantizeLinear(pf, sy, zy)  qf = DequantizeLinear(p, sy, zy)"
+        "  mf = DequantizeLinear<axis = 1>(m, sm, zm)"
+        "  t = Transpose<perm = [0, 2, 3, 1]>(qf)  v = MatMul(t, mf)"
+        "  z = QuantizeLinear(v, sz, zz) }"
+    )
+    return model(graph, **constants)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "per_channel", "bias"),
+    [("uint8", True, "exact"), ("int8", False, "exact"), ("uint8", False, "other scale")],
+)
+def test_a_quantised_network(dtype, per_channel, bias):
+    """Sums are exact: what was within rounding of half a unit may move by one."""
+    proto = convolution(dtype, per_channel, bias)
+    names = operators(rewritten(proto))
+    assert "ConvInteger" in names and "Conv" not in names
+    x = bytes_of(dtype, 1, 8, 9, 9)
+    want = run(proto, {"x": x})
+    assert all(len(np.unique(y)) > 20 for y in want)
+    for got, exact in zip(convert_and_build(proto).run(None, {"x": x}), want, strict=True):
+        distance = np.abs(got.astype("int64") - exact)
+        assert distance.max() <= 1 and (distance > 0).mean() < 0.01
+
+
+def test_what_is_pooled_stays_8_bits():
+    names = operators(rewritten(convolution()))
+    assert names.index("MaxPool") == names.index("QuantizeLinear") + 1
+
+
+@pytest.mark.parametrize("trans_b", [0, 1])
+def test_gemm_with_a_bias_of_floats(trans_b):
+    proto = model(
+        "g (uint8[3,17] x) => (float[3,6] y) {"
+        "  xf = DequantizeLinear(x, sx, zx)"
+        f" wf = DequantizeLinear<axis = {1 - trans_b}>(w, sw)"
+        f" y = Gemm<transB = {trans_b}>(xf, wf, b) }}",
+        sx=scalar(0.1), zx=scalar(9, "uint8"), b=RNG.normal(size=6).astype("float32"),
+        w=bytes_of("int8", *((6, 17) if trans_b else (17, 6))),
+        sw=RNG.uniform(0.1, 1, 6).astype("float32"),
+    )  # fmt: skip
+    assert "MatMulInteger" in operators(rewritten(proto))
+    x = bytes_of("uint8", 3, 17)
+    (want,) = run(proto, {"x": x})
+    np.testing.assert_allclose(convert_and_build(proto)(x), want, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sx": np.array([0.1] * 17, "float32"), "zx": np.zeros(17, "uint8")},  # along the sum
+        {"sw": np.ones(17, "float32")},
+    ],
+)
+def test_scales_along_the_sum_leave_products_of_floats(change):
+    axis = 1 if "sx" in change else 0
+    constants = {"sx": scalar(0.1), "zx": scalar(9, "uint8"), "sw": scalar(0.5),
+                 "w": bytes_of("int8", 17, 6)} | change  # fmt: skip
+    proto = model(
+        "g (uint8[3,17] x) => (float[3,6] y) { xf = DequantizeLinear(x, sx, zx)"
+        f" wf = DequantizeLinear<axis = {axis}>(w, sw)  y = MatMul(xf, wf) }}",
+        **constants,
+    )
+    assert "MatMulInteger" not in operators(rewritten(proto))
+
+
+def test_levels_0_and_1_multiply_floats():
+    assert "ConvInteger" not in operators(rewritten(convolution(), opt_level=1))
