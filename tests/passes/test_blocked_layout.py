@@ -216,3 +216,16 @@ def test_scalars_beside_a_blocked_tensor():
         {"w": (16, 16, 3, 3)},
     )
     check_model(model, feeds(shape), opt_levels=(2, 3), rtol=1e-4, atol=1e-5)
+
+
+def test_shapes_computed_at_run_time_have_no_block():
+    """A broadcast of unknown sizes computes its shape: a value without a dtype."""
+    declared = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ("a", "b")),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ("c", "d")),
+    ]
+    result = helper.make_empty_tensor_value_info("z")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "y"], ["z"])], "g", declared, [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    arrays = {"x": np.float32([[1], [2]]), "y": np.float32([[10, 20, 30]])}
+    check_model(onnx.shape_inference.infer_shapes(model), arrays, opt_levels=(3,))

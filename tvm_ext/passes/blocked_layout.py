@@ -204,9 +204,11 @@ class _BlockedLayout(PyExprMutator):
         """
         lanes = 0
         for ty in _results(call):
-            dims = dims_of(ty)
+            dims = dims_of(ty)  # None of shapes as well, which have no dtype
+            if dims is None or len(dims) != 4 or 0 in dims:
+                return 0
             dtype = str(ty.dtype.dtype)
-            if dims is None or len(dims) != 4 or 0 in dims or not _is_blocked(dtype):
+            if not _is_blocked(dtype):
                 return 0
             narrow = dtype in _QUANTISED
             vector = Machine.of(self.target).lanes("int32" if narrow else dtype)
