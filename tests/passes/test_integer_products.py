@@ -62,6 +62,7 @@ def test_matrix_product(rows, k, n, dtype, known, target):
 CONVOLUTIONS = {
     "first layer": ((1, 3, 17, 15), (32, 3, 3, 3), {"strides": [2, 2], "pads": [1, 0, 2, 1]}),
     "pointwise": ((2, 64, 7, 7), (32, 64, 1, 1), {}),
+    "pointwise, padded channels": ((1, 6, 5, 5), (8, 6, 1, 1), {}),
     "dilated": ((1, 24, 8, 9), (40, 24, 3, 3), {"dilations": [2, 1], "pads": [1, 1, 1, 1]}),
     "odd": ((1, 17, 7, 5), (3, 17, 3, 3), {"pads": [1, 1, 1, 1]}),
     "groups": ((1, 32, 9, 9), (32, 16, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),

@@ -127,9 +127,12 @@ class Conv2dBlocked(dl.base.ScheduleRule):
 
     reduction = "RRRR"
 
-    def register_tile(self, sch, contraction, at, unrolled, lane) -> list:
-        """Accumulate the tile under loop ``at``; the serial loops of the reduction."""
-        return _register_tile(sch, contraction, at, unrolled, lane)
+    def register_tile(self, sch, contraction, unrolled, lane) -> list:
+        """Accumulate the tile in registers; the serial loops of the reduction.
+
+        ``unrolled`` and ``lane`` are the loops of the block that writes the tile.
+        """
+        return _register_tile(sch, contraction, unrolled, lane)
 
     def apply(self, func, target, _tunable):
         kernel = _take_apart(func, self.reduction)
@@ -158,15 +161,17 @@ class Conv2dBlocked(dl.base.ScheduleRule):
             outer, panels = n if split == "batch" else sch.fuse(n, hb), [oo]
         if machine.cores > 1:
             sch.parallel(outer)
-        depth = self.register_tile(sch, kernel.contraction, wo, (oi, wi), lane)
+        sch.set_scope(kernel.contraction, 0, "local")
+        sch.compute_at(kernel.contraction, wo, preserve_unit_loops=True)
         for pad in kernel.pads:
             if kernel.weight[2] == 1 and split != "channels":  # each row is read by one core
                 sch.compute_at(pad, outer, preserve_unit_loops=True)
                 sch.vectorize(sch.get_loops(pad)[-1])
                 continue
-            n, o, h, _, lane = sch.get_loops(pad)
-            sch.parallel(sch.fuse(n, o, h))
-            sch.vectorize(lane)
+            *image, _, pad_lane = sch.get_loops(pad)
+            sch.parallel(sch.fuse(*image))
+            sch.vectorize(pad_lane)
+        depth = self.register_tile(sch, kernel.contraction, (oi, wi), lane)
         if kernel.weight_bytes < COLD_WEIGHTS:
             return sch
         return prefetch_next_panel(sch, panels, [hi, wo, *depth])
@@ -257,13 +262,11 @@ def _who_splits(
     return "channels" if tiles >= cores and (tiles_even or not rows_even) else "rows"
 
 
-def _register_tile(sch, contraction, at, unrolled, lane) -> list:
-    """Accumulate the tile under loop ``at`` in registers, channels in vector lanes.
+def _register_tile(sch, contraction, unrolled, lane) -> list:
+    """Accumulate the tile in registers, channels in vector lanes.
 
     Returns the serial loops of the reduction.
     """
-    sch.set_scope(contraction, 0, "local")
-    sch.compute_at(contraction, at, preserve_unit_loops=True)
     vectors, _, _, columns, vector, *reduction = sch.get_loops(contraction)[-9:]
     serial, steps = split_steps(sch, reduction)
     accumulate(sch, contraction, (columns, vectors, vector), serial, steps)

@@ -12,12 +12,10 @@ class Conv2dInteger(Conv2dBlocked):
 
     reduction = "RRRRR"
 
-    def register_tile(self, sch, contraction, at, unrolled, lane) -> list:
-        """Accumulate the tile under loop ``at``; the serial loops of the reduction."""
+    def register_tile(self, sch, contraction, unrolled, lane) -> list:
+        """Accumulate the tile in registers; the serial loops of the reduction."""
         lanes = int(sch.get(contraction).iter_vars[5].dom.extent)
         step = neighbours(sch, contraction, lanes)
-        sch.set_scope(contraction, 0, "local")
-        sch.compute_at(contraction, at, preserve_unit_loops=True)
         loops = sch.get_loops(contraction)
         vectors, _, _, columns, vector = loops[-10:-5]
         *window, channels, part = loops[-5:]
