@@ -36,14 +36,16 @@ from tvm_ext.executors.threads import threads as usable_threads
 from tvm_ext.pipeline import PRECISIONS
 
 from .display import console
-from .rivals import PRECISION_OF, RIVALS, file_of
+from .quantize import NotQuantizedError, quantized
+from .rivals import RIVALS, file_of, of_precision
 
 __all__ = ["Measurement", "main", "measure"]
 
 BASE = "onnxruntime"  # whose time is 1.0
+INT8 = "int8"  # a precision of models: no option of ours
 # A block of one run of a slow engine may take this long; longer ones are measured once.
 PATIENT = 5.0
-TOLERANCE = {"fp32": 1e-3, "bf16": 0.5}
+TOLERANCE = {"fp32": 1e-3, "bf16": 0.5, "int8": 0.5}
 
 
 @dataclass(frozen=True)
@@ -111,14 +113,17 @@ def _prepare(
 ) -> float:
     """Write the files that the engines open; the seconds that our build takes."""
     proto = to_onnx(name, size=options.size, batch=options.batch)
+    if options.precision == INT8:
+        proto = quantized(proto, {key: value.numpy() for key, value in inputs.items()})
     onnx_file.write_bytes(proto.SerializeToString())
     for path in {file_of(engine, onnx_file) for engine in engines if engine.package == "torch"}:
         module = EXAMPLES[name].build(options.size)
         torch.export.save(torch.export.export(module, tuple(inputs.values())), path)
     start = time.perf_counter()
     target = targets.resolve("llvm", options.threads)
+    precision = "fp32" if options.precision == INT8 else options.precision
     compiled = convert_and_build(
-        onnx_file, target, opt_level=options.opt_level, precision=options.precision
+        onnx_file, target, opt_level=options.opt_level, precision=precision
     )
     seconds = time.perf_counter() - start
     compiled.save(file_of(ENGINES[OURS], onnx_file))
@@ -221,9 +226,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--opt-level", type=int, choices=range(4), default=3)
     parser.add_argument(
         "--precision",
-        choices=PRECISIONS,
+        choices=(*PRECISIONS, INT8),
         default="fp32",
-        help="of ours; bf16 is measured beside OpenVINO's, and onnxruntime's fp32",
+        help="of ours; bf16 is measured beside OpenVINO's, and onnxruntime's fp32; "
+        "int8: all engines run the model that onnxruntime's quantize_static writes",
     )
     parser.add_argument("--size", choices=SIZES, default="full")
     parser.add_argument("--rounds", type=int, default=6, help="quiet blocks per engine")
@@ -239,21 +245,27 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 where an engine differs from ours, or a kept ratio is not reached."""
+    """The command line; 1 where an engine differs, a kept ratio is missed, or nothing ran."""
     options = _options(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    fair = [name for name in RIVALS if PRECISION_OF.get(name, "fp32") == options.precision]
+    fair = of_precision(options.precision)
     installed = [name for name in fair if find_spec(RIVALS[name].package)]
     rivals = dict.fromkeys([BASE, *(options.engines or installed)])
     engines = [ENGINES[OURS], *(RIVALS[name] for name in rivals)]
     out = console()
     rows: list[Measurement] = []
     for name in options.names or EXAMPLES:
-        found, failures = measure(name, engines, options)
+        try:
+            found, failures = measure(name, engines, options)
+        except NotQuantizedError as error:
+            out.print(f"{name} is left out: {error}", markup=False)
+            continue
         rows += found
         out.print(table(found, options.threads), "")
         for engine, reason in failures.items():
             out.print(f"{name}: {engine} failed: {reason}", markup=False)
+    if not rows:
+        return 1
     out.print(table(rows, options.threads))
     (options.out / "cpu.json").write_text(json.dumps([asdict(row) for row in rows], indent=2))
     plot(rows, options.out / "cpu.png")

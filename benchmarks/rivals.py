@@ -9,7 +9,7 @@ import numpy as np
 
 from tvm_ext.compare.engines import ENGINES, OURS, Engine, Feeds, Run
 
-__all__ = ["PRECISION_OF", "RIVALS", "file_of"]
+__all__ = ["RIVALS", "file_of", "of_precision"]
 
 PROGRAM = ".pt2"
 COMPILED = ".tvmx"
@@ -77,5 +77,14 @@ RIVALS = {
         Engine("tvm", "tvm", _open_tvm, "its own importer and default pipeline"),
     )
 }
-#: Engines that compute in another type than float32.
-PRECISION_OF = {"openvino-bf16": "bf16"}
+# What engines compute in that do not run the float32 model, and it alone.
+_PRECISIONS = {
+    "onnxruntime": ("fp32", "int8"),
+    "openvino": ("fp32", "int8"),
+    "openvino-bf16": ("bf16",),
+}
+
+
+def of_precision(precision: str) -> list[str]:
+    """The names of the rivals that compute in ``precision``: "fp32", "bf16" or "int8"."""
+    return [name for name in RIVALS if precision in _PRECISIONS.get(name, ("fp32",))]

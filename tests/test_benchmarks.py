@@ -2,7 +2,13 @@
 
 import json
 
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
 from benchmarks import cpu, ship
+from benchmarks.quantize import NotQuantizedError, quantized
 
 
 def test_the_cpu_benchmark_keeps_ratios_and_checks_them(tmp_path, capsys):
@@ -26,6 +32,29 @@ def test_an_engine_that_differs_fails_the_benchmark(tmp_path, monkeypatch, capsy
                "--threads", "1", "--out", str(tmp_path)]  # fmt: skip
     assert cpu.main(command) == 1
     assert "lstm: onnxruntime differs" in capsys.readouterr().out
+
+
+def test_all_engines_run_the_same_8_bit_model(tmp_path):
+    command = ["lstm", "--size", "small", "--engines", "onnxruntime", "--rounds", "1",
+               "--threads", "1", "--out", str(tmp_path), "--precision", "int8"]  # fmt: skip
+    assert cpu.main(command) == 0
+    rows = json.loads((tmp_path / "cpu.json").read_text())
+    assert [row["engine"] for row in rows] == ["tvm_ext", "onnxruntime"]
+    nodes = onnx.load(tmp_path / "lstm_b1.onnx").graph.node
+    assert any(node.op_type == "QuantizeLinear" for node in nodes)
+
+
+def test_a_model_without_8_bit_products_is_left_out(tmp_path, monkeypatch, capsys):
+    graph = "<ir_version: 8, opset_import: ['' : 17]> g (float[4] x) => (float[4] y) {y = Relu(x)}"
+    relu = parser.parse_model(graph.replace("'", '"'))
+    feeds = {"x": np.ones(4, "float32")}
+    with pytest.raises(NotQuantizedError, match="leaves all its products float32"):
+        quantized(relu, feeds)
+    monkeypatch.setattr(cpu, "to_onnx", lambda *_, **__: relu)
+    monkeypatch.setattr(cpu, "quantized", lambda model, _: quantized(model, feeds))
+    command = ["lstm", "--size", "small", "--precision", "int8", "--out", str(tmp_path)]
+    assert cpu.main(command) == 1
+    assert "lstm is left out" in capsys.readouterr().out
 
 
 def test_the_costs_of_shipping(tmp_path, capsys, monkeypatch):
