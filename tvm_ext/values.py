@@ -50,10 +50,6 @@ def _held(name: str, kind: ValueType | None, value: object) -> Any:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             raise InputError(f"input {name!r} is {kind}: give a list, not {type(value).__name__}")
         return [_held(f"{name}[{k}]", kind.element, item) for k, item in enumerate(value)]
-    if isinstance(kind, MapType):
-        if not isinstance(value, Mapping):
-            raise InputError(f"input {name!r} is {kind}: give a dict, not {type(value).__name__}")
-        return dict(value)
     if value is None:
         raise InputError(f"input {name!r} is {kind}, and no optional: None does not fit")
     if kind is None:

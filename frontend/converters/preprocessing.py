@@ -3,20 +3,21 @@
 import numpy as np
 from tvm import relax
 
+from tvm_ext.interface import MapType, SequenceType
 from tvm_ext.ops import preprocessing as ops
 from tvm_ext.ops.gather_scatter import gather
 from tvm_ext.ops.narrow import STRING
 
+from .. import host
 from ..class_scores import rows_of
 from ..precision import cast
 from ..table import converter, refuse
 
 _ML = "ai.onnx.ml"
-_MAPS = "its values are maps, which no compiled model holds"
+_MAPS = "its input is a map, which no model takes; give the model the vector"
 
 refuse("CastMap", _ML, _MAPS)
-refuse("DictVectorizer", _ML, f"{_MAPS}; give the model the vector")
-refuse("ZipMap", _ML, f"{_MAPS}; export without it (skl2onnx: options={{'zipmap': False}})")
+refuse("DictVectorizer", _ML, _MAPS)
 
 
 @converter("ArrayFeatureExtractor", 1, domain=_ML)
@@ -127,3 +128,18 @@ def _labels(floats, integers, strings, tensor):
     if strings:
         return np.array(strings, object)
     return np.asarray(floats, "float32") if floats else np.asarray(integers, "int64")
+
+
+@converter("ZipMap", 1, domain=_ML)
+def zip_map(bb, x, *, classlabels_int64s=(), classlabels_strings=()):
+    """A map from labels to scores per row: made on the host, of what the kernels computed."""
+    if bool(classlabels_int64s) == bool(classlabels_strings):
+        raise ValueError("needs either classlabels_int64s or classlabels_strings")
+    keys = list(classlabels_int64s or classlabels_strings)
+    if bb.rank(x) not in (1, 2):
+        raise NotImplementedError(f"rank {bb.rank(x)}, must be [C] or [N, C]")
+    columns = bb.shape(x)[-1]
+    if isinstance(columns, int) and columns != len(keys):
+        raise ValueError(f"{len(keys)} labels for {columns} columns")
+    kind = MapType("string" if classlabels_strings else "int64", "float32")
+    return host.call(bb, "zip_map", x, keys, kind=SequenceType(kind))

@@ -3,13 +3,15 @@
 from functools import partial
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from tests.onnxruntime_oracle import check_against_onnxruntime, contrib_model
+from tests.onnxruntime_oracle import check_against_onnxruntime
 from tests.oracle import check_node
-from tvm_ext import convert_and_build
-from tvm_ext.errors import ConversionError
+from tvm_ext import convert_and_build, load
+from tvm_ext.errors import ConversionError, ModelError, RunError
 
 RNG = np.random.default_rng(0)
 NAN = float("nan")
@@ -80,8 +82,51 @@ def test_label_encoder_of_nan_and_tensors():
                expected=[np.array([-6, 5, 3], "int16")])  # fmt: skip
 
 
-def test_what_makes_maps_is_refused_with_advice():
-    model = contrib_model("ZipMap", [np.zeros((1, 2), "float32")], {"classlabels_int64s": [0, 1]},
-                          domain="ai.onnx.ml")  # fmt: skip
-    with pytest.raises(ConversionError, match="zipmap"):
+def zip_map(labels, declared, shape=("n", 3)):
+    """Three classes, whose scores a softmax gives; ``declared``: the results have their types."""
+    name = "classlabels_strings" if isinstance(labels[0], str) else "classlabels_int64s"
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["scores"]),
+        helper.make_node("ZipMap", ["scores"], ["maps"], domain="ai.onnx.ml", **{name: labels}),
+    ]
+    key = TensorProto.STRING if isinstance(labels[0], str) else TensorProto.INT64
+    kind = helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, ()))
+    kind = helper.make_sequence_type_proto(kind)
+    maps = onnx.ValueInfoProto(name="maps", type=kind)
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)], [maps]
+    )
+    if declared:
+        graph.value_info.append(maps)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+@pytest.mark.parametrize("labels", [[7, -1, 2**40], ["a", "b", "ü"]])
+@pytest.mark.parametrize("declared", [False, True])
+def test_maps_from_labels_to_scores(labels, declared, tmp_path):
+    model = zip_map(labels, declared)
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype("float32")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (wanted,) = session.run(None, {"x": x})
+    built = convert_and_build(model, "llvm", shapes={"n": 4} if declared else None)
+    (info,) = built.outputs
+    assert str(info.type) == f"seq(map({'string' if labels[0] == 'a' else 'int64'}, float32))"
+    built.save(tmp_path / "m.so")
+    for compiled in built, load(tmp_path / "m.so"):
+        assert compiled(x) == [pytest.approx(row, rel=1e-5) for row in wanted]
+
+
+def test_labels_that_do_not_fit_the_scores_are_named():
+    with pytest.raises(ConversionError, match=r"ZipMap.*3 labels for 5 columns"):
+        convert_and_build(zip_map([1, 2, 3], False, (2, 5)), "llvm")
+    built = convert_and_build(zip_map([1, 2, 3], False, (2, "c")), "llvm")
+    with pytest.raises(RunError, match=r"ZipMap.*3 labels for 5 columns"):
+        built(np.zeros((2, 5), "float32"))
+
+
+def test_maps_as_inputs_are_refused():
+    model = zip_map([1, 2, 3], False)
+    model.graph.input[0].type.CopyFrom(model.graph.output[0].type)
+    with pytest.raises(ModelError, match=r"input 'x' .* is a map"):
         convert_and_build(model, "llvm")
