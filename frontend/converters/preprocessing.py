@@ -99,12 +99,21 @@ def label_encoder(bb, x, *, default_float=-0.0, default_int64=-1, default_string
 
 
 @converter("LabelEncoder", 1, domain=_ML)
+def label_numbers(bb, x, *, classes_strings=(), default_int64=-1, default_string="_Unused"):
+    """The first version numbers its classes from 0."""
+    numbers = range(len(classes_strings))
+    return category_mapper(
+        bb, x, cats_int64s=numbers, cats_strings=classes_strings, default_int64=default_int64,
+        default_string=default_string,
+    )  # fmt: skip
+
+
 @converter("CategoryMapper", 1, domain=_ML)
-def category_mapper(bb, x, *, cats_int64s=None, cats_strings=(), classes_strings=(),
-                    default_int64=-1, default_string="_Unused"):  # fmt: skip
-    """Strings to integers or back; the first LabelEncoder numbers its classes from 0."""
-    strings = np.array(cats_strings or classes_strings, object)
-    integers = np.asarray(range(len(strings)) if cats_int64s is None else cats_int64s, "int64")
+def category_mapper(
+    bb, x, *, cats_int64s=(), cats_strings=(), default_int64=-1, default_string="_Unused"
+):
+    """Strings to integers or back."""
+    strings, integers = np.array(cats_strings, object), np.asarray(cats_int64s, "int64")
     if len(strings) != len(integers):
         raise NotImplementedError(f"{len(strings)} strings and {len(integers)} integers")
     if bb.element(x) == STRING:

@@ -26,7 +26,7 @@ def sequence_construct(bb, *tensors):
 
 
 @converter("SequenceEmpty", 11)
-def sequence_empty(bb, *, dtype=1):
+def sequence_empty(bb, *, dtype=None):
     return _sequence(bb, [])
 
 
@@ -127,8 +127,9 @@ def _joined(bb, sequence, new_axis):
 
 
 @converter("SequenceMap", 17)
-def sequence_map(bb, *operands, body):
+def sequence_map(bb, sequence, *additional, body):
     """Sequences of known length: the body once per element. Others: a function, called for each."""
+    operands = sequence, *additional
     sequences = [not isinstance(x.ty, relax.TensorType) for x in operands]
     if all(_is_static(x) for x, each in zip(operands, sequences, strict=True) if each):
         first = _items(bb, operands[0])

@@ -24,17 +24,17 @@ def string_concat(bb, x, y):
 
 
 @converter("StringSplit", 20)
-def string_split(bb, x, *, delimiter="", maxsplit=None):
+def string_split(bb, x, *, delimiter=None, maxsplit=None):
     shape = host.kind_of(bb, x).shape
     kinds = TensorType(STRING, (*shape, "parts")), TensorType("int64", shape)
-    operands = x, delimiter, maxsplit
+    operands = x, delimiter or "", maxsplit
     parts, counts = host.call_for_tensors(bb, "string_split", *operands, kinds=kinds)
     return parts, bb.match(counts, bb.shape(x))
 
 
 @converter("StringNormalizer", 10)
 def string_normalizer(
-    bb, x, *, case_change_action="NONE", is_case_sensitive=0, locale="en_US", stopwords=()
+    bb, x, *, case_change_action="NONE", is_case_sensitive=0, locale=None, stopwords=()
 ):
     """The case of a letter is that of Unicode, whatever the locale."""
     if case_change_action not in ("LOWER", "UPPER", "NONE"):
@@ -47,11 +47,12 @@ def string_normalizer(
 
 
 @converter("RegexFullMatch", 20)
-def regex_full_match(bb, x, *, pattern=""):
+def regex_full_match(bb, x, *, pattern=None):
     if find_spec("re2") is None:
         raise NotImplementedError("needs google-re2: pip install 'tvm-ext[strings]'")
     import re2
 
+    pattern = pattern or ""
     try:
         re2.compile(pattern)
     except re2.error as error:
