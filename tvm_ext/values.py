@@ -52,7 +52,7 @@ def _held(name: str, kind: ValueType | None, value: object) -> Any:
         return [_held(f"{name}[{k}]", kind.element, item) for k, item in enumerate(value)]
     if value is None:
         raise InputError(f"input {name!r} is {kind}, and no optional: None does not fit")
-    if kind is None:
+    if not isinstance(kind, TensorType):
         raise InputError(f"the model does not say what input {name!r} is")
     return _stored(_fitting(name, kind, value))
 
