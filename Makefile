@@ -1,6 +1,7 @@
 # make demo   compile SE-ResNet-101-IBN-a for this CPU and compare it with onnxruntime
 # make test   the whole test suite
 # make lint   ruff and mypy
+# make conformance   the official ONNX suite in three forms at two opt levels, counted
 # Each works in a fresh clone: it creates $(VENV) and installs into it first.
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS := compare,cross,examples,notebooks,test
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint conformance clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m benchmarks.compare_all se_resnet101_ibn_a --batch $(BATCH)
@@ -25,6 +26,10 @@ test: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check --extend-exclude "*.md" .
 	$(BIN)/mypy -p tvm_ext
+
+conformance: export TVM_THREAD_POOL_SPIN_COUNT = 0
+conformance: $(INSTALLED)
+	$(BIN)/python -m tests.official_suite --forms plain symbolic constant --levels 0 3 --jobs $(JOBS)
 
 $(INSTALLED): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)

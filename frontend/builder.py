@@ -188,17 +188,25 @@ class Builder:
             raise NotImplementedError(f"{what} is known only at run time")
         return [int(item) for item in array.flat]
 
-    def dims(self, value: relax.Expr) -> list[Dim]:
-        """A 1-D integer tensor as dims: static ints, symbolic dims, or read at run time."""
+    def dims(self, value: relax.Expr, count: int | None = None) -> list[Dim]:
+        """A 1-D integer tensor as dims: static ints, symbolic dims, or read at run time.
+
+        Where the number of elements is known only at run time, it has to be ``count``.
+
+        Raises:
+            NotImplementedError: the number is not known, and no ``count`` given.
+        """
         array = self.static(value)
         if array is not None:
             return [d if isinstance(d, tirx.Expr) else int(d) for d in array.flat]
-        count = self.static_shape(value)
-        if count is None or len(count) != 1:
+        shape = self.static_shape(value)
+        if shape is None and count is not None:
+            value, shape = self.match(value, [count]), [count]
+        if shape is None or len(shape) != 1:
             raise NotImplementedError("a shape given at run time needs a static rank")
         if self.dtype(value) != "int64":
             value = self.emit(relax.op.astype(value, "int64"))
-        fresh = [self.fresh_dim() for _ in range(count[0])]
+        fresh = [self.fresh_dim() for _ in range(shape[0])]
         dims = self.bb.emit(relax.op.tensor_to_shape(value))
         self.bb.match_cast(dims, relax.ShapeType(fresh))
         return fresh

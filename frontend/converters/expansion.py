@@ -30,7 +30,7 @@ def tile_axis(bb, x, tiles, axis):
 
 @converter("Tile", 6, 13)
 def tile(bb, x, repeats):
-    return _tile(bb, x, bb.dims(repeats))
+    return _tile(bb, x, bb.dims(repeats, bb.rank(x)))
 
 
 def _tile(bb, x, repeats):

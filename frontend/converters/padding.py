@@ -81,6 +81,8 @@ def _fillable(bb, dims, shape, mode):
 
 
 def _pad_at_run_time(bb, x, pads, value, axes, mode):
+    if bb.static_shape(pads) is None and isinstance(axes, list):
+        pads = bb.match(pads, [2 * len(axes)])
     count = bb.static_shape(pads)
     if count is None:
         raise NotImplementedError("the number of pads is known only at run time")

@@ -37,7 +37,8 @@ def _register(op_type, compute, with_attribute, with_input):
             everything = () if noop_with_empty_axes else range(bb.rank(data))
             return _reduce(bb, compute, data, everything, keepdims)
         if bb.static(axes) is None:
-            return _reduce_run_time(bb, compute, data, axes, keepdims)
+            flags = bb.emit_te(ops.reduced_flags, axes, bb.rank(data), not noop_with_empty_axes)
+            return _reduce_run_time(bb, compute, data, axes, flags, keepdims)
         return _reduce(bb, compute, data, bb.ints(axes, "axes"), keepdims)
 
 
@@ -52,14 +53,21 @@ def _reduce(bb: Builder, compute: Callable, data: relax.Expr, axes, keepdims) ->
 
 
 def _reduce_run_time(
-    bb: Builder, compute: Callable, data: relax.Expr, axes: relax.Expr, keepdims: int
+    bb: Builder,
+    compute: Callable,
+    data: relax.Expr,
+    axes: relax.Expr,
+    flags: relax.Var,
+    keepdims: int,
 ) -> relax.Var:
     """Reduce over axes read at run time: a flag per axis says whether it is one of them."""
-    rank, count = bb.rank(data), len(bb.dims(axes))
-    flags = bb.emit_te(ops.reduced_flags, axes, rank)
+    rank = bb.rank(data)
     result = bb.emit_te(compute, data, [flag.equal(1) for flag in bb.dims(flags)])
     result = bb.match(result, [bb.fresh_dim() for _ in range(rank)])
     if keepdims:
         return result
-    remaining = bb.emit_te(ops.remaining_dims, flags, rank - count, *bb.shape(result))
+    count = bb.static_shape(axes)
+    if count is None:
+        raise NotImplementedError("the rank of the result is known only at run time")
+    remaining = bb.emit_te(ops.remaining_dims, flags, rank - count[0], *bb.shape(result))
     return bb.emit(relax.op.reshape(result, bb.dims(remaining)))

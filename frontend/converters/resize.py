@@ -173,7 +173,7 @@ def _plan(bb, x, axes, scales, sizes, roi, policy):
     if sizes is None:
         lengths, factors = _lengths_by_scale(bb, x, axes, extents, scales)
     else:
-        lengths = bb.dims(sizes)
+        lengths = bb.dims(sizes, len(axes))
         if policy != "stretch":
             lengths, factors = _keep_aspect(bb, x, axes, sizes, policy)
     ends = _region(bb, roi, len(axes))

@@ -1,58 +1,128 @@
-"""Run the official suite and report its failures grouped by reason.
+"""Run the official suite, report its failures grouped by reason, and count what passes.
 
 Examples:
     python -m tests.official_suite --filter 'lstm|gru'
-    python -m tests.official_suite --jobs 2 --write-exclusions
+    python -m tests.official_suite --forms symbolic --levels 0 3 --part 7
+    python -m tests.official_suite --jobs 2 --levels 0 3 --write-exclusions
+
+Exit status 1: a case fails that is not in the list of its form, or one that is there passes. The
+lists of the symbolic and constant forms cover part 0 only; more is added by --part and
+--write-exclusions.
 """
 
 import argparse
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 
-from . import CASES, EXCLUSIONS
+from . import CASES, FORMS, LEVELS, PARTS, Task, exclusion_list, exclusions, part
 from .worker import run
 
 _HEADER = """\
-# The cases of the official ONNX backend suite that fail, one per line with the reason.
+# The cases of the official ONNX backend suite that fail{where}, one per line with the reason.
+# "name at 0: reason" fails at opt_level 0 only.
 # Strict: a case that starts to pass fails the test run until it leaves this list.
-# Rewritten by: python -m tests.official_suite --jobs 2 --write-exclusions
+# Rewritten by: python -m tests.official_suite{form} --levels 0 3 --jobs 2 --write-exclusions
 """
 
 
-def main() -> None:
+def main() -> int:
+    args = _arguments()
+    names = [name for name in sorted(CASES) if re.search(args.filter, name)]
+    if args.part is not None:
+        names = [name for name in names if part(name) == args.part % PARTS]
+    tasks = [
+        Task(name, form, level) for form in args.forms for level in args.levels for name in names
+    ]
+    failures = {}
+    for count, (task, reason) in enumerate(run(tasks, args.jobs), 1):
+        if reason:
+            failures[task] = reason
+        if count % 100 == 0:
+            print(f"{count} of {len(tasks)}, {len(failures)} failed", file=sys.stderr, flush=True)
+    if args.write_exclusions:
+        for form in args.forms:
+            _write(form, [task for task in tasks if task.form == form], failures)
+    _print_reasons(failures, args.names)
+    surprises = _surprises(tasks, failures)
+    for text in surprises:
+        print(text)
+    for form in args.forms:
+        for level in args.levels:
+            failed = sum(task.form == form and task.level == level for task in failures)
+            print(
+                f"{form:8} at opt_level {level}: {len(names) - failed} of {len(names)} cases pass"
+            )
+    return 1 if surprises else 0
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m tests.official_suite",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--filter", default="", help="regular expression on the name of a case")
+    parser.add_argument("--part", type=int, help=f"only one of the {PARTS} parts of the cases")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=["plain"])
+    parser.add_argument("--levels", nargs="+", type=int, choices=LEVELS, default=[3])
     parser.add_argument("--names", type=int, default=4, help="cases to list per reason (default 4)")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
     parser.add_argument(
-        "--write-exclusions", action="store_true", help="rewrite the exclusion list; runs all cases"
+        "--write-exclusions",
+        action="store_true",
+        help="write what fails, of the cases that are run, into the lists of the forms",
     )
-    args = parser.parse_args()
+    return parser.parse_args()
 
-    pattern = "" if args.write_exclusions else args.filter
-    names = [name for name in sorted(CASES) if re.search(pattern, name)]
-    failures = {}
-    for count, (name, reason) in enumerate(run(names, args.jobs), 1):
-        if reason:
-            failures[name] = reason
-        if count % 100 == 0:
-            print(f"{count} of {len(names)}, {len(failures)} failed", file=sys.stderr, flush=True)
+
+def _print_reasons(failures: dict[Task, str], count: int) -> None:
     groups = defaultdict(list)
-    for name, reason in failures.items():
-        groups[reason].append(name)
-    for reason, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
-        more = f" ... {len(members)}" if len(members) > args.names else ""
-        print(f"{len(members):4} {reason}\n       {' '.join(members[: args.names])}{more}")
-    print(f"{len(names) - len(failures)} of {len(names)} cases pass")
-    if args.write_exclusions:
-        lines = (f"{name}: {reason}\n" for name, reason in failures.items())
-        EXCLUSIONS.write_text(_HEADER + "".join(lines), encoding="utf-8")
+    for task, reason in failures.items():
+        groups[task.form, reason].append(f"{task.name} at {task.level}")
+    for (form, reason), members in sorted(
+        groups.items(), key=lambda group: (-len(group[1]), group[0])
+    ):
+        more = f" ... {len(members)}" if len(members) > count else ""
+        print(f"{len(members):4} {form}: {reason}\n       {', '.join(members[:count])}{more}")
+
+
+def _surprises(tasks: Iterable[Task], failures: dict[Task, str]) -> list[str]:
+    """What differs from the lists."""
+    plain = exclusions()
+    listed = {form: exclusions(form) for form in FORMS}
+    texts = []
+    for task in tasks:
+        if task.form != "plain" and task._replace(form="plain") in plain:
+            continue  # what fails as it is may fail or pass in another form
+        if (task in failures) != (task in listed[task.form]):
+            what = f"not listed: {failures[task]}" if task in failures else "listed, but passes"
+            texts.append(f"{task.name} ({task.form}, opt_level {task.level}) {what}")
+    return texts
+
+
+def _write(form: str, tasks: list[Task], failures: dict[Task, str]) -> None:
+    """Replace the lines of ``tasks`` in the list of ``form``."""
+    plain = {} if form == "plain" else exclusions()
+    kept = exclusions(form)
+    for task in tasks:
+        kept.pop(task, None)
+        if task in failures and task._replace(form="plain") not in plain:
+            kept[task] = failures[task]
+    lines = []
+    for name in sorted({task.name for task in kept}):
+        reasons = {level: kept.get(Task(name, form, level)) for level in LEVELS}
+        if len(set(reasons.values())) == 1:
+            lines.append(f"{name}: {reasons[LEVELS[0]]}\n")
+        else:
+            lines += [f"{name} at {level}: {why}\n" for level, why in reasons.items() if why]
+    header = _HEADER.format(
+        where="" if form == "plain" else f" in the {form} form, and pass as they are",
+        form="" if form == "plain" else f" --forms {form}",
+    )
+    exclusion_list(form).write_text(header + "".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from tvm_ext.errors import ConversionError
 
-from . import CASES
+from . import Task
 
 __all__ = ["run"]
 
@@ -30,21 +30,21 @@ _CAUSES = {
 }
 
 
-def run(names: Iterable[str], jobs: int = 1) -> Iterator[tuple[str, str]]:
-    """Yield (case, reason of its failure or "") for all ``names``, in order."""
+def run(tasks: Iterable[Task], jobs: int = 1) -> Iterator[tuple[Task, str]]:
+    """Yield (task, reason of its failure or "") for all ``tasks``, in order."""
     idle: SimpleQueue[_Worker] = SimpleQueue()
     for _ in range(jobs):
         idle.put(_Worker())
 
-    def one(name: str) -> tuple[str, str]:
+    def one(task: Task) -> tuple[Task, str]:
         worker = idle.get()
         try:
-            return name, worker(name)
+            return task, worker(task)
         finally:
             idle.put(worker)
 
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(one, names)
+        yield from pool.map(one, tasks)
 
 
 class _Worker:
@@ -62,8 +62,8 @@ class _Worker:
         self._process.start()
         theirs.close()
 
-    def __call__(self, name: str) -> str:
-        self._pipe.send(name)
+    def __call__(self, task: Task) -> str:
+        self._pipe.send(task)
         try:
             if self._pipe.poll(_SECONDS_PER_CASE):
                 return self._pipe.recv()
@@ -88,11 +88,11 @@ def _serve(pipe: Connection) -> None:
         pipe.send(_failure(pipe.recv()))
 
 
-def _failure(name: str) -> str:
+def _failure(task: Task) -> str:
     try:
-        CASES[name](None)
+        task.run()
     except Exception as error:  # noqa: BLE001  any failure is what is asked for
-        return _reason(name, error)
+        return _reason(task.name, error)
     return ""
 
 

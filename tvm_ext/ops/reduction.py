@@ -110,15 +110,25 @@ def reduce_log_sum_exp(x: te.Tensor, reduced: Reduced, keepdims: bool = True) ->
                    () if keepdims else reduced)  # fmt: skip
 
 
-def reduced_flags(axes: te.Tensor, rank: int) -> te.Tensor:
-    """``axes[k] -> flags[rank]`` (int64): 1 for the axes listed, negative ones from the end."""
-    count = int(axes.shape[0])
+def reduced_flags(axes: te.Tensor, rank: int, none_is_all: bool) -> te.Tensor:
+    """``axes[k] -> flags[rank]`` (int64): 1 for the axes listed, negative ones from the end.
+
+    ``k`` may be known only at run time; with ``none_is_all``, no axes are all of them.
+    """
+    count = axes.shape[0]
+    j = te.reduce_axis((0, count), "j")
 
     def listed(k):
-        hits = [tirx.any(axes(j).equal(k), axes(j).equal(k - rank)) for j in range(count)]
-        return tirx.any(*hits).astype("int64")
+        hit = tirx.any(axes(j).equal(k), axes(j).equal(k - rank))
+        return te.max(hit.astype("int64"), axis=j)
 
-    return te.compute((rank,), listed, "reduced_flags")
+    hits = te.compute((rank,), listed, "listed")
+    everything = count.equal(0) if none_is_all else tirx.const(False, "bool")
+    return te.compute(
+        (rank,),
+        lambda k: tirx.any(hits(k) > 0, everything).astype("int64"),
+        "reduced_flags",
+    )
 
 
 def remaining_dims(flags: te.Tensor, count: int, *dims: tirx.Expr) -> te.Tensor:
