@@ -23,7 +23,7 @@ __all__ = [
     "part",
 ]
 
-PARTS = 60
+PARTS = 120
 
 
 def _suites() -> dict[str, type]:
