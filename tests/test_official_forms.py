@@ -33,7 +33,7 @@ def expected(task):
     )
 
 
-@pytest.mark.parametrize("task", map(expected, TASKS))
+@pytest.mark.parametrize("task", [expected(task) for task in TASKS])
 def test_a_case_in_another_form(task):
     task.run()
 
