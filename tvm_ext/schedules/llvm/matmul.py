@@ -219,11 +219,11 @@ def _pack(sch, pack, batch, lanes: int) -> None:
 
 def _is_tiled(product: SBlock, consumer: SBlock, spatial: int) -> bool:
     """Whether the consumer untiles ``[.., row tiles, column tiles, rows, columns]``."""
-    (written,) = product.writes
     sources = [region.source for region in consumer.reads]
     tile = [int(v.dom.extent) for v in product.iter_vars[spatial - 2 : spatial]]
     return (
-        written.source in sources
+        # A maximum and its place are written together.
+        [region.source in sources for region in product.writes] == [True]
         and len(consumer.iter_vars) < spatial + 3
         and len(product.reads) == 2
         and tile[0] <= 16
