@@ -19,10 +19,10 @@ def depth_to_space(bb, x, *, blocksize, mode="DCR"):
     n, c, h, w = bb.shape(x)
     if isinstance(c, int) and c % (blocksize * blocksize):
         raise ValueError(f"{c} channels in blocks of {blocksize} x {blocksize}")
+    if mode == "DCR":
+        return bb.emit_te(ops.depth_to_space, x, blocksize)
     b, depth = blocksize, bb.simplify(c // (blocksize * blocksize))
-    split = [n, b, b, depth, h, w] if mode == "DCR" else [n, depth, b, b, h, w]
-    order = [0, 3, 4, 1, 5, 2] if mode == "DCR" else [0, 1, 4, 2, 5, 3]
-    return _regroup(bb, x, split, order, [n, depth, h * b, w * b])
+    return _regroup(bb, x, [n, depth, b, b, h, w], [0, 1, 4, 2, 5, 3], [n, depth, h * b, w * b])
 
 
 @converter("SpaceToDepth", 1, 13)

@@ -1,16 +1,24 @@
-"""A transposed convolution whose windows do not overlap, as a product and a move.
+"""A transposed convolution as a convolution that gives all phases of the output, and a move.
 
 Before::
 
-    y = ConvTranspose <strides = [s, s]> (x, w, b)            w[C, M, s, s]
+    y = ConvTranspose <strides = [s, s], pads = [p, p, p, p]> (x, w, b)     w[C, M, k, k]
 
-After::
+After, with ``t = ceil(k / s)``::
 
-    c = Conv(x, v, e)                      v[M s s, C, 1, 1], each b repeated s s times
-    y = DepthToSpace <mode = "CRD"> (c)
+    c = Conv <pads = [...]> (x, v, e)                   v[s s M, C, t, t], b repeated s s times
+    d = DepthToSpace <mode = "DCR"> (c)
+    y = Slice (d, ...)                                  where more is left than y has
 
-Each pixel of the input gives s x s pixels of the output, by the sums that it gave before.
+The outputs ``s m + r`` of a phase ``r`` see the taps ``r, r + s, ...`` of the window at the inputs
+``m, m - 1, ...``: the same sums as before, and taps of zero where ``s`` does not divide ``k``.
+Other than two equal strides are moved by Reshape and Transpose.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -20,11 +28,42 @@ from .rule import FLOATS, Rule, constant, rank
 
 __all__ = ["ConvTransposeIntoConv"]
 
-_CRD = 11  # the opset from which DepthToSpace has the mode
+_OPSET = 11  # from which on DepthToSpace has modes and Slice its bounds as inputs
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One spatial axis: the stride, taps, pads and output padding of the transposed convolution."""
+
+    stride: int
+    taps: int
+    before: int
+    after: int
+    extra: int
+
+    @property
+    def depth(self) -> int:
+        """Taps of a phase."""
+        return -(-self.taps // self.stride)
+
+    @property
+    def pads(self) -> tuple[int, int]:
+        """Of the convolution: its first output is the first that a phase gives and y keeps."""
+        return self.depth - 1 - self.before // self.stride, (self._reach - 1) // self.stride
+
+    @property
+    def cut(self) -> tuple[int, int]:
+        """What is left over before and after y."""
+        return self.before % self.stride, -self._reach % self.stride
+
+    @property
+    def _reach(self) -> int:
+        """How many outputs there are from the first that the last input gives."""
+        return self.extra + self.taps - self.after
 
 
 class ConvTransposeIntoConv(Rule):
-    """``ConvTranspose(x, w, b) -> DepthToSpace(Conv(x, v, e))`` for two spatial dims."""
+    """``ConvTranspose(x, w, b) -> Slice(DepthToSpace(Conv(x, v, e)))``."""
 
     def pattern(self, op, x):
         return op.ConvTranspose(x, _allow_other_inputs=True, _outputs=["spread"])
@@ -32,26 +71,90 @@ class ConvTransposeIntoConv(Rule):
     def refusal(self, context: MatchContext, x: ir.Value, spread: ir.Value) -> str | None:
         node = spread.producer()
         weight, *bias = (constant(value) for value in node.inputs[1:] if value is not None)
-        if x.dtype not in FLOATS or rank(x) != 4 or weight is None or any(b is None for b in bias):
-            return "not two spatial dims and constant parameters"
-        if node.graph.opset_imports[""] < _CRD:
-            return f"before opset {_CRD} DepthToSpace has one mode"
+        if x.dtype not in FLOATS or weight is None or any(b is None for b in bias):
+            return "not numbers of the model's types, or parameters that are not constant"
+        if rank(x) not in (3, 4, 5) or weight.ndim != rank(x):
+            return "other than 1 to 3 spatial dims"
+        if node.graph.opset_imports[""] < _OPSET:
+            return f"before opset {_OPSET} DepthToSpace has one mode"
         if "output_shape" in node.attributes or node.attributes.get_int("group", 1) != 1:
             return "groups, or an output_shape"
-        height, width = weight.shape[2:]
-        if list(node.attributes.get_ints("strides", [1, 1])) != [height, width] or height != width:
-            return "windows overlap or leave gaps, or are no squares"
-        plain = {"dilations": {1}, "pads": {0}, "output_padding": {0}}
-        if any(set(node.attributes.get_ints(k, [])) - v for k, v in plain.items()) or height == 1:
-            return "pads, dilations or single pixels"
         if node.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
             return "auto_pad"
+        if set(node.attributes.get_ints("dilations", [])) - {1}:
+            return "dilations"
+        axes = _axes(node, weight)
+        if any(min(axis.pads) < 0 for axis in axes):
+            return "pads cut off whole pixels of the input"
+        if not _is_square(axes) and len(axes) > 1 and not all(_static(x)):
+            return "strides that differ need static sizes"
         return None
 
     def rewrite(self, op, x: ir.Value, spread: ir.Value) -> ir.Value:
-        weight, *bias = (constant(value) for value in spread.producer().inputs[1:] if value)
-        block = weight.shape[2]
-        filters = weight.transpose(1, 2, 3, 0).reshape(-1, weight.shape[0], 1, 1)
-        parameters = [filters, *(np.repeat(b, block * block) for b in bias)]
-        constants = [op.Constant(value=ir.tensor(np.ascontiguousarray(p))) for p in parameters]
-        return op.DepthToSpace(op.Conv(x, *constants), blocksize=block, mode="CRD")
+        node = spread.producer()
+        weight, *bias = (constant(value) for value in node.inputs[1:] if value)
+        axes = _axes(node, weight)
+        phases = prod(axis.stride for axis in axes)
+        parameters = [_filters(weight, axes), *(np.tile(b, phases) for b in bias)]
+        begins, ends = zip(*(axis.pads for axis in axes), strict=True)
+        operands = (_const(op, np.ascontiguousarray(p)) for p in parameters)
+        y = op.Conv(x, *operands, pads=[*begins, *ends])
+        if phases > 1:
+            y = _spread(op, y, x, axes, weight.shape[1])
+        starts, cuts = zip(*(axis.cut for axis in axes), strict=True)
+        if not any((*starts, *cuts)):
+            return y
+        ends = [-cut if cut else np.iinfo(np.int64).max for cut in cuts]
+        bounds = (_const(op, np.array(v)) for v in (starts, ends, range(2, 2 + len(axes))))
+        return op.Slice(y, *bounds)
+
+
+def _axes(node: ir.Node, weight: np.ndarray) -> list[_Axis]:
+    """The spatial axes of a ConvTranspose."""
+    taps = weight.shape[2:]
+    count = len(taps)
+    strides = node.attributes.get_ints("strides", [1] * count)
+    extra = node.attributes.get_ints("output_padding", [0] * count)
+    valid = node.attributes.get_string("auto_pad", "NOTSET") == "VALID"
+    pads = [0] * 2 * count if valid else node.attributes.get_ints("pads", [0] * 2 * count)
+    return list(map(_Axis, strides, taps, pads[:count], pads[count:], extra))
+
+
+def _filters(weight: np.ndarray, axes: list[_Axis]) -> np.ndarray:
+    """``[C, M, k...]`` -> ``[phases * M, C, t...]``: the taps of each phase, the last one first."""
+    channels, filters = weight.shape[:2]
+    grown = [(0, axis.depth * axis.stride - axis.taps) for axis in axes]
+    whole = np.pad(weight, [(0, 0), (0, 0), *grown])
+    split = whole.reshape(channels, filters, *(n for a in axes for n in (a.depth, a.stride)))
+    depth, phase = range(2, split.ndim, 2), range(3, split.ndim, 2)
+    moved = np.flip(split, depth).transpose(*phase, 1, 0, *depth)
+    return moved.reshape(-1, channels, *(axis.depth for axis in axes))
+
+
+def _spread(op, y: ir.Value, x: ir.Value, axes: list[_Axis], filters: int) -> ir.Value:
+    """Phases, which are channels of ``y``, moved beside each other."""
+    strides, count = [axis.stride for axis in axes], len(axes)
+    if _is_square(axes):
+        return op.DepthToSpace(y, blocksize=strides[0], mode="DCR")
+    sizes = [-1]
+    if count > 1:
+        given = zip(_static(x), axes, strict=True)
+        sizes = [size + sum(axis.pads) - axis.depth + 1 for size, axis in given]
+    parted = op.Reshape(y, _const(op, np.array([0, *strides, filters, *sizes])))
+    order = [place for k in range(count) for place in (2 + count + k, 1 + k)]
+    moved = op.Transpose(parted, perm=[0, 1 + count, *order])
+    whole = [n * s for n, s in zip(sizes, strides, strict=True)] if count > 1 else [-1]
+    return op.Reshape(moved, _const(op, np.array([0, filters, *whole])))
+
+
+def _is_square(axes: list[_Axis]) -> bool:
+    return len(axes) == 2 and axes[0].stride == axes[1].stride
+
+
+def _static(x: ir.Value) -> list[int]:
+    """The spatial sizes; 0 for those that are not known."""
+    return [dim if isinstance(dim, int) else 0 for dim in x.shape[2:]]
+
+
+def _const(op, array: np.ndarray) -> ir.Value:
+    return op.Constant(value=ir.tensor(array))

@@ -1,4 +1,4 @@
-"""Transposed convolutions without overlap become a convolution and DepthToSpace."""
+"""Transposed convolutions become a convolution of all phases, and a move."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,14 @@ from .checking import assert_same, model, rewritten
 RNG = np.random.default_rng(0)
 
 
-def spread(attributes, weight, *, bias=True, opset=18, height=3, width=5):
-    channels, outputs = weight.shape[:2]
+def spread(attributes, weight, *, bias=True, opset=18, sizes=(3, 5, 4)):
+    channels, outputs, *taps = weight.shape
     operands = "x, w, b" if bias else "x, w"
     arrays = {"w": weight} | ({"b": RNG.normal(size=outputs).astype("float32")} if bias else {})
+    dims = ", ".join(str(size) for size in sizes[: len(taps)])
+    names = ", ".join("ABC"[: len(taps)])
     return model(
-        f"g (float[N, {channels}, {height}, {width}] x) => (float[N, {outputs}, H, W] y) "
+        f"g (float[N, {channels}, {dims}] x) => (float[N, {outputs}, {names}] y) "
         f"{{ y = ConvTranspose <{attributes}> ({operands}) }}",
         opset, **arrays,
     )  # fmt: skip
@@ -31,21 +33,53 @@ def test_windows_that_touch(shape, bias):
 
 
 @pytest.mark.parametrize(
+    ("attributes", "shape", "operators"),
+    [
+        ("strides = [2, 2]", (4, 3, 3, 3), ["Conv", "DepthToSpace", "Slice"]),
+        ("strides = [2, 2], pads = [1, 1, 1, 1]", (4, 3, 4, 4), ["Conv", "DepthToSpace", "Slice"]),
+        ("strides = [2, 2], pads = [1, 0, 0, 0]", (4, 3, 2, 2), ["Conv", "DepthToSpace", "Slice"]),
+        (
+            "strides = [2, 2], pads = [1, 1, 1, 1], output_padding = [1, 1]",
+            (4, 3, 3, 3),
+            ["Conv", "DepthToSpace", "Slice"],
+        ),
+        ("strides = [3, 3], pads = [2, 0, 4, 3]", (1, 2, 8, 7), ["Conv", "DepthToSpace", "Slice"]),
+        (
+            "strides = [3, 3], output_padding = [2, 1]",
+            (2, 2, 2, 1),
+            ["Conv", "DepthToSpace", "Slice"],
+        ),
+        ("strides = [2, 3]", (4, 3, 2, 3), ["Conv", "Reshape", "Transpose", "Reshape"]),
+        (
+            "strides = [4], pads = [2, 1]",
+            (4, 3, 8),
+            ["Conv", "Reshape", "Transpose", "Reshape", "Slice"],
+        ),
+        (
+            "strides = [2, 1, 3], pads = [1, 0, 1, 1, 2, 0]",
+            (2, 3, 3, 4, 5),
+            ["Conv", "Reshape", "Transpose", "Reshape", "Slice"],
+        ),
+        ("strides = [1, 1], pads = [0, 1, 2, 1]", (4, 3, 3, 2), ["Conv"]),
+    ],
+)
+def test_windows_that_overlap_or_leave_gaps(attributes, shape, operators):
+    proto = spread(attributes, weights(*shape))
+    assert assert_same(proto, rewritten(proto)) == operators
+
+
+@pytest.mark.parametrize(
     ("attributes", "shape"),
     [
-        ("strides = [2, 2]", (4, 3, 3, 3)),
-        ("strides = [2, 2], pads = [1, 0, 0, 0]", (4, 3, 2, 2)),
-        ("strides = [2, 3]", (4, 3, 2, 3)),
         ("strides = [2, 2], dilations = [2, 2]", (4, 3, 2, 2)),
         ("strides = [2, 2], group = 2", (4, 3, 2, 2)),
-        ("strides = [2, 2], output_padding = [1, 1]", (4, 3, 2, 2)),
+        ("strides = [2, 2], pads = [4, 0, 0, 0]", (4, 3, 3, 3)),
         ('strides = [2, 2], auto_pad = "SAME_UPPER"', (4, 3, 2, 2)),
         ("strides = [2, 2], output_shape = [6, 10]", (4, 3, 2, 2)),
-        ("", (4, 3, 1, 1)),
     ],
 )
 def test_others_stay(attributes, shape):
-    proto = spread(attributes or "strides = [1, 1]", weights(*shape), bias=False)
+    proto = spread(attributes, weights(*shape), bias=False)
     if "group" in attributes:
         proto = model(
             "g (float[N, 4, 3, 5] x) => (float[N, 6, H, W] y) "
