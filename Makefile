@@ -2,6 +2,7 @@
 # make test   the whole test suite
 # make lint   ruff and mypy
 # make conformance   the official ONNX suite in three forms at two opt levels, counted
+# make architectures   models of torch, timm, transformers, diffusers, scikit-learn, Keras, counted
 # Each works in a fresh clone: it creates $(VENV) and installs into it first.
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS := compare,cross,examples,notebooks,test
 
-.PHONY: demo test lint conformance clean
+.PHONY: demo test lint conformance architectures clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m benchmarks.compare_all se_resnet101_ibn_a --batch $(BATCH)
@@ -30,6 +31,11 @@ lint: $(INSTALLED)
 conformance: export TVM_THREAD_POOL_SPIN_COUNT = 0
 conformance: $(INSTALLED)
 	$(BIN)/python -m tests.official_suite --forms plain symbolic constant --levels 0 3 --jobs $(JOBS)
+
+architectures: export TVM_THREAD_POOL_SPIN_COUNT = 0
+architectures: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable ".[architectures]"
+	$(BIN)/python -m tests.architectures --jobs $(JOBS)
 
 $(INSTALLED): setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
