@@ -239,7 +239,7 @@ def unet_1d():
     from diffusers import UNet1DModel
 
     model = UNet1DModel(
-        sample_size=64, in_channels=2, out_channels=2, extra_in_channels=16,
+        sample_size=64, in_channels=2, out_channels=2, extra_in_channels=64,
         block_out_channels=(32, 32), down_block_types=("DownBlock1DNoSkip", "AttnDownBlock1D"),
         up_block_types=("AttnUpBlock1D", "UpBlock1DNoSkip"),
     )  # fmt: skip

@@ -45,7 +45,7 @@ def upernet():
         ),
         hidden_size=32, auxiliary_in_channels=32, auxiliary_channels=16, num_labels=5,
     )  # fmt: skip
-    return Network(UperNetForSemanticSegmentation(config), image(64))
+    return Network(UperNetForSemanticSegmentation(config), image(192))  # pooled to 6 x 6
 
 
 @images
