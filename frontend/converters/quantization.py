@@ -69,8 +69,15 @@ def dequantize_linear_21(bb, x, x_scale, x_zero_point=None, *, axis=1, block_siz
 
 @converter("DynamicQuantizeLinear", 11)
 def dynamic_quantize_linear(bb, x):
-    results = bb.emit_te(ops.dynamic_quantize_linear, x)
-    return tuple(bb.emit(relax.TupleGetItem(results, k)) for k in range(3))
+    # Three kernels: each has a form of its own, and the last is element-wise.
+    low, high = _both(bb, bb.emit_te(ops.extremes, x))
+    scale, zero = _both(bb, bb.emit_te(ops.dynamic_parameters, low, high))
+    y = bb.emit_te(ops.quantize_linear, x, scale, zero, 0, 0, "uint8", (0, 255), "float32")
+    return y, scale, zero
+
+
+def _both(bb, pair):
+    return [bb.emit(relax.TupleGetItem(pair, k)) for k in range(2)]
 
 
 @converter("MatMulInteger", 10)

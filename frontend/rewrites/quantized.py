@@ -128,8 +128,11 @@ class _LayerOfQuantized(Rule):
         return [right.data, left_zero, right.zero]
 
     def _along(self, op, node: ir.Node, array: np.ndarray) -> ir.Value:
-        """One number, or one per output, as it broadcasts against the result."""
-        shape = () if array.size == 1 else self._shape(node, array.size)
+        """One number, or one per output, as it broadcasts against the result.
+
+        One number has a dim: a scalar would be part of the kernel, which no other layer shares.
+        """
+        shape = (1,) if array.size == 1 else self._shape(node, array.size)
         return op.Constant(value=ir.tensor(array.reshape(shape)))
 
     def _shape(self, node: ir.Node, outputs: int) -> tuple[int, ...]:
@@ -228,8 +231,9 @@ class QuantizeByProduct(Rule):
 
     def rewrite(self, op, x: ir.Value, scale: ir.Value, quantized: ir.Value) -> ir.Value:
         node, factor = quantized.producer(), constant(scale)
-        inverse = np.float32(1) / factor.astype("float32").reshape(())
-        product = op.Mul(x, op.Constant(value=ir.tensor(np.asarray(inverse, "float32"))))
+        # With a dim: a scalar would be part of the kernel, which no other layer shares.
+        inverse = np.float32(1) / factor.astype("float32").reshape(-1)
+        product = op.Mul(x, op.Constant(value=ir.tensor(inverse)))
         one = op.Constant(value=ir.tensor(np.ones(factor.shape, "float32")))
         return op.QuantizeLinear(product, one, *node.inputs[2:], **node.attributes)
 

@@ -65,6 +65,26 @@ def test_a_quantised_network(dtype, per_channel, bias):
         assert distance.max() <= 1 and (distance > 0).mean() < 0.01
 
 
+def test_layers_of_other_scales_share_a_kernel():
+    codes = bytes_of("int8", 2, 16, 16)
+    proto = model(
+        "g (uint8[4,16] x) => (uint8[4,16] z) {"
+        "  xf = DequantizeLinear(x, s0, zero)  wf = DequantizeLinear<axis = 1>(w, sw, zw)"
+        "  a = MatMul(xf, wf)  y = QuantizeLinear(a, s1, zero)  yf = DequantizeLinear(y, s1, zero)"
+        "  vf = DequantizeLinear<axis = 1>(v, sv, zw)"
+        "  b = MatMul(yf, vf)  z = QuantizeLinear(b, s2, zero) }",
+        s0=scalar(0.03), s1=scalar(0.4), s2=scalar(1.7), zero=scalar(9, "uint8"),
+        w=codes[0], v=codes[1], zw=np.zeros(16, "int8"),
+        sw=np.full(16, 0.01, "float32"), sv=np.full(16, 0.02, "float32"),
+    )  # fmt: skip
+    compiled = convert_and_build(proto)
+    assert len([k for k in compiled.profile(repeat=1).kernels if "matmul" in k.kernel]) == 2
+    assert compiled.sources()["schedule"].count("def fused_") == 1
+    x = bytes_of("uint8", 4, 16)
+    (got,), (want,) = compiled.run(None, {"x": x}), run(proto, {"x": x})
+    assert np.abs(got.astype("int64") - want).max() <= 1
+
+
 def test_what_is_pooled_stays_8_bits():
     names = operators(rewritten(convolution()))
     assert names.index("MaxPool") == names.index("QuantizeLinear") + 1

@@ -9,7 +9,7 @@ from tvm import te, tirx
 from . import narrow
 from .float8 import FORMATS, from_float8, to_float8
 
-__all__ = ["dequantize_linear", "dynamic_quantize_linear", "quantize_linear", "requantize"]
+__all__ = ["dequantize_linear", "dynamic_parameters", "extremes", "quantize_linear", "requantize"]
 
 
 def quantize_linear(x, scale, zero, axis, block, dtype, bounds, precision):
@@ -28,11 +28,10 @@ def quantize_linear(x, scale, zero, axis, block, dtype, bounds, precision):
             return to_float8(quotient, dtype, saturate=bounds is not None)
         if dtype in narrow.STORAGE and dtype not in narrow.INTEGERS:
             return narrow.encode(quotient, dtype)
-        shift = tirx.const(0.0, "float32")
+        shift = tirx.const(0, "int32")
         if zero is not None:
-            shift = _parameter(zero, i, axis, block).astype("float32")
-        held = narrow.STORAGE.get(dtype, dtype)
-        return _saturated(tirx.nearbyint(quotient) + shift, bounds).astype(held)
+            shift = _parameter(zero, i, axis, block).astype("int32")
+        return _rounded(quotient, shift, bounds).astype(narrow.STORAGE.get(dtype, dtype))
 
     return te.compute(x.shape, element, "quantize_linear")
 
@@ -59,45 +58,49 @@ def requantize(total, left_scale, right_scale, y_scale, y_zero, dtype, bounds):
 
     def element(*i):
         factor = _broadcast(left_scale, i) * _broadcast(right_scale, i) / _broadcast(y_scale, i)
-        value = tirx.nearbyint(total(*i).astype("float32") * factor)
-        return _saturated(value + _broadcast(y_zero, i), bounds).astype(dtype)
+        value = total(*i).astype("float32") * factor
+        return _rounded(value, _broadcast(y_zero, i, "int32"), bounds).astype(dtype)
 
     return te.compute(total.shape, element, "requantize")
 
 
-def dynamic_quantize_linear(x):
-    """``x`` as uint8 with the scale (scalar) and zero point (scalar) that fit its range."""
-    zero, top = tirx.const(0.0, "float32"), tirx.const(255.0, "float32")
+def extremes(x):
+    """The least and the greatest element of ``x``, each ``[1]``."""
 
     def extreme(reduce, name):
         axes = [te.reduce_axis((0, dim), f"r{k}") for k, dim in enumerate(x.shape)]
         return te.compute((1,), lambda _: reduce(x(*axes), axis=axes), name)
 
-    low, high = extreme(te.min, "low"), extreme(te.max, "high")
+    return extreme(te.min, "low"), extreme(te.max, "high")
 
-    def span():
-        # The range contains 0, so that 0 is exact.
-        width = tirx.max(high[0], zero) - tirx.min(low[0], zero)
-        return tirx.Select(width == zero, tirx.const(1.0, "float32"), width / top)
 
-    scale = te.compute((), lambda *_: span(), "scale")
-    start = te.compute(
-        (),
-        lambda *_: _saturated(tirx.nearbyint(-tirx.min(low[0], zero) / scale()), (0, 255)),
-        "zero_point_exact",
+def dynamic_parameters(low, high):
+    """Scale and uint8 zero point (scalars) for numbers from ``low`` to ``high``."""
+    zero, top = tirx.const(0.0, "float32"), tirx.const(255.0, "float32")
+    # The range contains 0, so that 0 is exact.
+    start = tirx.min(low[0], zero)
+    width = tirx.max(high[0], zero) - start
+    step = tirx.Select(width == zero, tirx.const(1.0, "float32"), width / top)
+    scale = te.compute((), lambda *_: step, "scale")
+    least = tirx.const(0, "int32")
+    return scale, te.compute(
+        (), lambda *_: _rounded(-start / scale(), least, (0, 255)).astype("uint8"), "zero_point"
     )
 
-    def element(*i):
-        return _saturated(tirx.nearbyint(x(*i) / scale()) + start(), (0, 255)).astype("uint8")
 
-    y = te.compute(x.shape, element, "dynamic_quantize_linear")
-    return y, scale, te.compute((), lambda *_: start().astype("uint8"), "zero_point")
+#: Added to a float32 of less than 2**22 this leaves its nearest integer, ties to even, in the low
+#: bits; the lowest 22 of its own are 0.
+_INTEGER_BITS = 1.5 * 2**23
 
 
-def _saturated(value, bounds):
-    """``value`` within ``bounds``; NaN stays NaN."""
-    low, high = (tirx.const(float(bound), "float32") for bound in bounds)
-    return tirx.Select(value < low, low, tirx.Select(value > high, high, value))
+def _rounded(value, zero, bounds):
+    """``saturate(round(value) + zero)``, whose low bits alone count; ``bounds`` are of 16 bits.
+
+    Saturated first, which is exact as well: what is left fits the low bits. NaN becomes a bound.
+    """
+    low, high = ((tirx.const(bound, "int32") - zero).astype("float32") for bound in bounds)
+    value = tirx.min(tirx.max(value, low), high)
+    return tirx.reinterpret("int32", value + tirx.const(_INTEGER_BITS, "float32")) + zero
 
 
 def _parameter(tensor, index, axis, block):
@@ -109,11 +112,11 @@ def _parameter(tensor, index, axis, block):
     return tensor(_clamped(index[axis], tensor.shape[0]))
 
 
-def _broadcast(tensor, index):
-    """The element of a tensor that broadcasts, as float32."""
+def _broadcast(tensor, index, dtype="float32"):
+    """The element of a tensor that broadcasts, as ``dtype``."""
     index = index[len(index) - len(tensor.shape) :]
     at = [_clamped(i, dim) for i, dim in zip(index, tensor.shape, strict=True)]
-    return tensor(*at).astype("float32")
+    return tensor(*at).astype(dtype)
 
 
 def _clamped(i, dim):
