@@ -84,6 +84,8 @@ def test_a_chain_of_blocked_kernels_is_right():
         (1, 3, 1, (3, 3), {"dilations": [2, 1], "strides": [1, 2]}),
         (64, 64, 2, (3, 3), {"pads": [1, 1, 1, 1]}),
         (12, 24, 4, (3, 3), {"pads": [1, 1, 1, 1]}),  # groups smaller than a block
+        (64, 64, 16, (3, 3), {"strides": [2, 2]}),  # groups of a quarter of a block
+        (24, 100, 1, (2, 3), {"pads": [1, 0, 0, 1]}),  # blocks of 4, summed in vectors of 16
         (40, 40, 40, (3, 3), {"strides": [2, 1], "pads": [1, 1, 1, 1]}),
         (6, 6, 6, (3, 3), {}),  # too few channels for lanes
         (8, 16, 8, (3, 3), {}),  # depthwise with a multiplier
@@ -100,6 +102,38 @@ def test_convolutions_of_any_shape(channels, filters, group, kernel, attributes,
         {"w": (filters, channels // group, *kernel), "b": (filters,)},
     )
     check_model(model, feeds((1, channels, *shape)), opt_levels=(3,), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "geometry"),
+    [
+        ((2, 20, 57), (3,), {"pads": [3, 1], "dilations": [2], "strides": [1]}),
+        ((1, 5, 6, 9, 11), (3, 2, 3), {"pads": [1, 0, 1, 1, 1, 1], "strides": [2, 1, 1]}),
+    ],
+)
+def test_convolutions_along_one_and_three_axes_run_blocked(shape, window, geometry):
+    around, ones = {"pads": [1] * 2 * len(window)}, (1,) * len(window)
+    model = conv_network(
+        [
+            helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], **geometry),
+            helper.make_node("Relu", ["c0"], ["r0"]),
+            helper.make_node("Conv", ["r0", "w1"], ["c1"], group=40, **around),
+            helper.make_node("Add", ["c1", "r0"], ["a1"]),
+            helper.make_node("Conv", ["a1", "w2", "b2"], ["c2"], strides=[3 for _ in window]),
+            helper.make_node("Conv", ["a1", "w3"], ["c3"], group=10, **around),
+            helper.make_node("GlobalAveragePool", ["c2"], ["p2"]),
+            helper.make_node("Concat", ["c3", "r0"], ["l3"], axis=1),
+            helper.make_node("GlobalAveragePool", ["l3"], ["p3"]),
+            helper.make_node("Concat", ["p2", "p3"], ["y"], axis=1),
+        ],
+        shape,
+        {
+            "w0": (40, shape[1], *window), "b0": (40,), "w1": (40, 1, *(3 for _ in window)),
+            "w2": (7, 40, *ones), "b2": (7,), "w3": (20, 4, *(3 for _ in window)),
+        },
+    )  # fmt: skip
+    check_model(model, feeds(shape), opt_levels=(3,), rtol=1e-4, atol=1e-5)
+    assert f"conv{len(window)}d" not in select(model)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""2-D convolution in the blocked layout NCHW[x]c with packed weights.
+"""Convolution over 1 to 3 spatial axes in the blocked layout NC..[x]c with packed weights.
 
-A blocked tensor is ``[N, C/b, H, W, b]``: ``b`` channels side by side fill a vector register.
-Weights of a dense convolution are packed ``[OC/(t*b), IC/b', KH, KW, b', t*b]`` so that a
-register tile of ``t`` vectors of output channels reads them in one stream.
+A blocked tensor is ``[N, C/b, H, W, b]`` (or has one spatial axis less or more): ``b`` channels
+side by side fill a vector register, or a part of it. Weights of a dense convolution are packed
+``[OC/(t*v), IC/b', KH, KW, b', t*v]`` so that a register tile of ``t`` vectors of ``v`` output
+channels reads them in one stream.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +28,9 @@ __all__ = [
 
 
 def pack_channels(array: np.ndarray, lanes: int) -> np.ndarray:
-    """``[N, C, H, W]`` -> ``[N, C/lanes, H, W, lanes]``."""
-    n, c, h, w = array.shape
-    return np.ascontiguousarray(array.reshape(n, c // lanes, lanes, h, w).transpose(0, 1, 3, 4, 2))
+    """``[N, C, H, W]`` -> ``[N, C/lanes, H, W, lanes]``, whatever the spatial axes."""
+    n, c, *image = array.shape
+    return np.ascontiguousarray(np.moveaxis(array.reshape(n, c // lanes, lanes, *image), 2, -1))
 
 
 def pack_weight(weight: np.ndarray, in_lanes: int, out_lanes: int, vectors: int) -> np.ndarray:
@@ -37,12 +38,12 @@ def pack_weight(weight: np.ndarray, in_lanes: int, out_lanes: int, vectors: int)
 
     ``tile = vectors * out_lanes``; output channels are padded with zeros to a multiple of it.
     """
-    oc, ic, kh, kw = weight.shape
+    oc, ic, *window = weight.shape
     tile = vectors * out_lanes
-    padded = np.zeros((-(-oc // tile) * tile, ic, kh, kw), weight.dtype)
+    padded = np.zeros((-(-oc // tile) * tile, ic, *window), weight.dtype)
     padded[:oc] = weight
-    split = padded.reshape(-1, tile, ic // in_lanes, in_lanes, kh, kw)
-    return np.ascontiguousarray(split.transpose(0, 2, 4, 5, 3, 1))
+    split = padded.reshape(-1, tile, ic // in_lanes, in_lanes, *window)
+    return np.ascontiguousarray(np.moveaxis(split, (3, 1), (-2, -1)))
 
 
 def unpack_weight(packed: np.ndarray) -> np.ndarray:
@@ -54,23 +55,25 @@ def unpack_weight(packed: np.ndarray) -> np.ndarray:
 
 def pack_depthwise_weight(weight: np.ndarray, lanes: int) -> np.ndarray:
     """``[C, 1, KH, KW]`` -> ``[C/lanes, KH, KW, lanes]``."""
-    c, _, kh, kw = weight.shape
-    return np.ascontiguousarray(weight.reshape(c // lanes, lanes, kh, kw).transpose(0, 2, 3, 1))
+    c, _, *window = weight.shape
+    return np.ascontiguousarray(np.moveaxis(weight.reshape(c // lanes, lanes, *window), 1, -1))
 
 
 def block(x: te.Tensor, lanes: int) -> te.Tensor:
     """``x[N, C, H, W]`` -> ``[N, C/lanes, H, W, lanes]``."""
-    n, c, h, w = x.shape
+    n, c, *image = x.shape
     return te.compute(
-        (n, c // lanes, h, w, lanes), lambda n, o, h, w, i: x[n, o * lanes + i, h, w], "block"
+        (n, c // lanes, *image, lanes),
+        lambda n, o, *at: x(n, o * lanes + at[-1], *at[:-1]),
+        "block",
     )
 
 
 def unblock(x: te.Tensor, channels: int) -> te.Tensor:
     """``x[N, C/b, H, W, b]`` -> ``[N, channels, H, W]``; padded channels are dropped."""
-    n, _, h, w, lanes = x.shape
+    n, _, *image, lanes = x.shape
     return te.compute(
-        (n, channels, h, w), lambda n, c, h, w: x[n, c // lanes, h, w, c % lanes], "unblock"
+        (n, channels, *image), lambda n, c, *at: x(n, c // lanes, *at, c % lanes), "unblock"
     )
 
 
@@ -81,15 +84,20 @@ def padded(
 
     ``before``: rows above and columns to the left; ``extents``: height and width of the result.
     """
-    n, o, h, w, lanes = (int(d) for d in x.shape)
-    top, left = before
-    if not (top or left) and (h, w) == (*extents,):
+    n, o, *image, lanes = (int(d) for d in x.shape)
+    if not any(before) and image == [*extents]:
         return x
     around = tirx.const(0, x.dtype) if value is None else value
 
-    def inside(n, o, i, j, lane):
-        within = tirx.all(i >= top, i < h + top, j >= left, j < w + left)
-        return tirx.if_then_else(within, x[n, o, i - top, j - left, lane], around)
+    def inside(n, o, *at):
+        *place, lane = at
+        within = [
+            test
+            for i, begin, size in zip(place, before, image, strict=True)
+            for test in (i >= begin, i < size + begin)
+        ]
+        source = (i - begin for i, begin in zip(place, before, strict=True))
+        return tirx.if_then_else(tirx.all(*within), x(n, o, *source, lane), around)
 
     return te.compute((n, o, *extents, lanes), inside, "padded")
 
@@ -108,28 +116,35 @@ def conv2d_blocked(
     pads: Sequence[int],
     dilations: Sequence[int],
     product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] | None = None,
+    *,
+    vector: int | None = None,
+    blocks: int | None = None,
 ) -> te.Tensor:
     """Convolve ``x[N, IC/b, H, W, b]`` with a packed ``weight`` into ``[N, OC/out_lanes, ...]``.
 
     ``columns`` neighbouring pixels share a register tile. With ``groups`` > 1 each group holds
-    whole blocks of input and output channels. float16 and bfloat16 give float32. ``product``, of
-    an element of ``x`` and one of ``weight``, is what is summed.
+    whole vectors of input and output channels. float16 and bfloat16 give float32. ``product``, of
+    an element of ``x`` and one of ``weight``, is what is summed. ``vector`` channels, several
+    blocks of the result, are summed side by side; of those that there are then, ``blocks`` are
+    written. By default one block and all.
     """
-    tiles, ic_blocks, kh, kw, in_lanes, tile = weight.shape
-    vectors = tile // out_lanes
-    oc_blocks = tiles * vectors
-    blocks_per_group = oc_blocks // groups
+    tiles, ic_blocks, *window, in_lanes, tile = (int(d) for d in weight.shape)
+    vector = vector or out_lanes
+    vectors = tile // vector
+    oc_vectors = tiles * vectors
+    vectors_per_group = oc_vectors // groups
     ro, ri = te.reduce_axis((0, ic_blocks), "ro"), te.reduce_axis((0, in_lanes), "ri")
 
-    def term(pixel, o, lane, rh, rw):
-        group = (o // blocks_per_group) * ic_blocks if groups > 1 else 0
-        part = weight[o // vectors, ro, rh, rw, ri, (o % vectors) * out_lanes + lane]
+    def term(pixel, o, lane, *taps):
+        group = (o // vectors_per_group) * ic_blocks if groups > 1 else 0
+        part = weight(o // vectors, ro, *taps, ri, (o % vectors) * vector + lane)
         element = pixel(group + ro, ri)
         return _product(element, part, x) if product is None else product(element, part)
 
     return convolution(
-        x, (kh, kw), oc_blocks, out_lanes, columns, strides, pads, dilations, term, (ro,), (ri,)
-    )
+        x, window, oc_vectors, vector, columns, strides, pads, dilations, term, (ro,), (ri,),
+        lanes=out_lanes, blocks=blocks,
+    )  # fmt: skip
 
 
 def depthwise_conv2d_blocked(
@@ -144,12 +159,12 @@ def depthwise_conv2d_blocked(
 
     float16 and bfloat16 give float32.
     """
-    blocks, kh, kw, lanes = weight.shape
+    blocks, *window, lanes = (int(d) for d in weight.shape)
 
-    def term(pixel, o, lane, rh, rw):
-        return _product(pixel(o, lane), weight[o, rh, rw, lane], x)
+    def term(pixel, o, lane, *taps):
+        return _product(pixel(o, lane), weight(o, *taps, lane), x)
 
-    return convolution(x, (kh, kw), blocks, lanes, columns, strides, pads, dilations, term)
+    return convolution(x, window, blocks, lanes, columns, strides, pads, dilations, term)
 
 
 def _product(a: te.TensorSlice, b: te.TensorSlice, x: te.Tensor) -> tirx.Expr:
@@ -159,36 +174,52 @@ def _product(a: te.TensorSlice, b: te.TensorSlice, x: te.Tensor) -> tirx.Expr:
 
 
 def convolution(
-    x, kernel, oc_blocks, lanes, columns, strides, pads, dilations, term, outer=(), inner=(),
-    around=None,
+    x, kernel, oc_vectors, vector, columns, strides, pads, dilations, term, outer=(), inner=(),
+    around=None, lanes=None, blocks=None,
 ):  # fmt: skip
     """Sum ``term`` over the window and the axes given, in tiles of ``columns``, then untile.
 
-    ``term(pixel, block, lane, rh, rw)``; ``around`` is the value of pads, 0 by default.
-    Columns past the end repeat the last one and are never written: no tile needs a tail.
+    ``term(pixel, vector, lane, *taps)``; ``around`` is the value of pads, 0 by default.
+    Columns past the end repeat the last one and are never written: no tile needs a tail. The
+    result is in blocks of ``lanes``, which divide the ``vector`` of channels, and has ``blocks``.
     """
-    top, left, bottom, right = pads
-    rows, row = (int(d) for d in x.shape[2:4])
-    source = padded(x, (top, left), (rows + top + bottom, row + left + right), around)
-    n, _, h, w, _ = source.shape
-    (sh, sw), (dh, dw), (kh, kw) = strides, dilations, kernel
-    height, width = _extent(h, kh, sh, dh), _extent(w, kw, sw, dw)
-    rh, rw = te.reduce_axis((0, kh), "rh"), te.reduce_axis((0, kw), "rw")
+    lanes = lanes or vector
+    parts = vector // lanes
+    n, _, *image, _ = (int(d) for d in x.shape)
+    before, after = pads[: len(image)], pads[len(image) :]
+    source = padded(x, before, [sum(d) for d in zip(before, image, after, strict=True)], around)
+    geometry = zip(source.shape[2:-1], kernel, strides, dilations, strict=True)
+    *rows, width = (_extent(*axis) for axis in geometry)
+    taps = [te.reduce_axis((0, size), name) for size, name in zip(kernel, _TAPS, strict=False)]
 
-    def product(n, o, i, jo, ji, lane):
+    def product(n, o, *at):
+        *place, jo, ji, lane = at
         column = jo * columns + ji
         if width % columns:
             column = tirx.min(column, width - 1)
+        where = [
+            i * stride + tap * dilation
+            for i, stride, tap, dilation in zip(
+                (*place, column), strides, taps, dilations, strict=True
+            )
+        ]
 
         def pixel(channel_block, channel_lane):
-            return source[n, channel_block, i * sh + rh * dh, column * sw + rw * dw, channel_lane]
+            return source(n, channel_block, *where, channel_lane)
 
-        return te.sum(term(pixel, o, lane, rh, rw), axis=[*outer, rh, rw, *inner])
+        return te.sum(term(pixel, o, lane, *taps), axis=[*outer, *taps, *inner])
 
-    tiles = (n, oc_blocks, height, -(-width // columns), columns, lanes)
+    tiles = (n, oc_vectors, *rows, -(-width // columns), columns, vector)
     tiled = te.compute(tiles, product, "convolution")
-    return te.compute(
-        (n, oc_blocks, height, width, lanes),
-        lambda n, o, i, j, lane: tiled[n, o, i, j // columns, j % columns, lane],
-        "untiled",
-    )
+
+    def element(n, o, *at):
+        *place, j, lane = at
+        if parts > 1:
+            o, lane = o // parts, o % parts * lanes + lane
+        return tiled(n, o, *place, j // columns, j % columns, lane)
+
+    blocks = oc_vectors * parts if blocks is None else blocks
+    return te.compute((n, blocks, *rows, width, lanes), element, "untiled")
+
+
+_TAPS = ("r0", "r1", "r2")

@@ -1,4 +1,4 @@
-"""Convolutions with constant weights as kernels in the blocked layout NCHW[x]c.
+"""Convolutions with constant weights as kernels in the blocked layout NC..[x]c.
 
 Before: ``y = R.nn.conv2d(x, w)``, NCHW
 After::
@@ -13,11 +13,13 @@ After::
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import gcd
 
 import numpy as np
 from tvm import relax, te
+from tvm.ir.expr import GenericConst
 from tvm.relax.dpl import is_const, is_op, wildcard
 from tvm.target import Target
 
@@ -26,15 +28,31 @@ from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.conv2d import choose_columns, choose_tile
 from .compound import Compound, Kernel, Match, Pattern
+from .graph import Graph
 
 __all__ = ["BLOCKED_CONV2D", "CONV2D", "MIN_LANES", "Dense", "lanes_of"]
 
 # Fewer lanes than this leave vector registers mostly empty: such tensors stay NCHW.
 MIN_LANES = 4
 
+# Groups in the place of one: so many times the products are computed.
+_MOST_MERGED = 16
+
 _X, _WEIGHT = wildcard(), is_const()
 _CALL = is_op("relax.nn.conv2d")(_X, _WEIGHT)
 CONV2D = Pattern(_CALL, {"x": _X, "weight": _WEIGHT, "conv": _CALL})
+
+_OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+_LAYOUTS = (("NCW", "OIW"), ("NCHW", "OIHW"), ("NCDHW", "OIDHW"))
+
+
+def _find(graph: Graph, var: relax.Var) -> Match | None:
+    """As :data:`CONV2D`, over 1 to 3 spatial axes."""
+    conv = graph.call(var, *_OPERATORS)
+    if conv is None or not isinstance(conv.args[1], GenericConst):
+        return None
+    x, weight = conv.args
+    return Match(graph, var, (var,), {"x": x, "weight": weight, "conv": conv})
 
 
 def _kernel(match: Match, target: Target) -> Kernel | None:
@@ -44,16 +62,21 @@ def _kernel(match: Match, target: Target) -> Kernel | None:
         return None
     if conv.groups == conv.channels == conv.weight.shape[0] and conv.groups > 1:
         return _depthwise(conv, target)
-    dense = Dense.of(conv, target)
-    return None if dense is None else dense.kernel()
+    dense = Dense.of(conv, target, whole=True)
+    if dense is None:
+        return None
+    several = dense.vector > dense.lanes
+    blocks = -(-conv.weight.shape[0] // dense.lanes) if several else None
+    compute = partial(ops.conv2d_blocked, vector=dense.vector, blocks=blocks)
+    return dense.kernel(compute)
 
 
-BLOCKED_CONV2D = Compound("BlockedConv2d", CONV2D, _kernel)
+BLOCKED_CONV2D = Compound("BlockedConv2d", _find, _kernel)
 
 
 @dataclass(frozen=True)
 class _Conv2d:
-    """A convolution of static floats, NCHW, that has weights of its own."""
+    """A convolution of static floats, channels first, that has weights of its own."""
 
     x: relax.Expr
     weight: np.ndarray
@@ -68,7 +91,7 @@ class _Conv2d:
     @classmethod
     def of(cls, match: Match) -> _Conv2d | None:
         attrs, result, image = match["conv"].attrs, match.dims(), match.dims("x")
-        if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW"):
+        if (attrs.data_layout, attrs.kernel_layout) not in _LAYOUTS:
             return None
         if result is None or image is None or 0 in result or "float" not in match.dtype():
             return None
@@ -81,7 +104,7 @@ def _depthwise(conv: _Conv2d, target: Target) -> Kernel | None:
     lanes = lanes_of(conv.channels, _vector(conv, target))
     if lanes < MIN_LANES:
         return None
-    columns = choose_columns(target, conv.result[3], conv.weight.shape[3])
+    columns = choose_columns(target, conv.result[-1], conv.weight.shape[-1])
     return Kernel(
         (conv.x, _const(ops.pack_depthwise_weight(conv.weight, lanes))),
         ops.depthwise_conv2d_blocked,
@@ -100,6 +123,7 @@ class Dense:
     Attributes:
         lanes, in_lanes: the blocks of the result and of ``x``.
         vectors, columns: of the register tile.
+        vector: the channels that are summed side by side, a multiple of ``lanes``.
     """
 
     conv: _Conv2d
@@ -107,6 +131,7 @@ class Dense:
     lanes: int
     vectors: int
     columns: int
+    vector: int
 
     @classmethod
     def matched(cls, match: Match, target: Target) -> Dense | None:
@@ -115,8 +140,11 @@ class Dense:
         return None if conv is None else cls.of(conv, target)
 
     @classmethod
-    def of(cls, conv: _Conv2d, target: Target) -> Dense | None:
-        """None where a group would hold a part of a block."""
+    def of(cls, conv: _Conv2d, target: Target, whole: bool = False) -> Dense | None:
+        """Groups that would hold a part of a block are merged; None where that is too many.
+
+        ``whole``: sum whole vectors.
+        """
         (oc, ic), groups, vector = conv.weight.shape[:2], conv.groups, _vector(conv, target)
         lanes, in_lanes = lanes_of(oc, vector), lanes_of(conv.channels, vector)
         if lanes < MIN_LANES:
@@ -124,14 +152,16 @@ class Dense:
         if in_lanes < MIN_LANES:
             in_lanes = conv.channels if conv.channels <= vector else gcd(ic, vector)
         if groups > 1 and (ic % in_lanes or (oc // groups) % lanes):
-            return None
-        tile = choose_tile(target, -(-oc // groups // lanes), conv.result[3])
-        return cls(conv, in_lanes, lanes, tile.vectors, tile.columns)
+            merged = _merged(conv, in_lanes, lanes)
+            return None if merged is None else cls.of(merged, target, whole)
+        wide = _summed(oc // groups, lanes, vector, padded=groups == 1) if whole else lanes
+        tile = choose_tile(target, -(-oc // groups // wide), conv.result[-1])
+        return cls(conv, in_lanes, lanes, tile.vectors, tile.columns, wide)
 
     @property
     def weight(self) -> np.ndarray:
         """The packed weights."""
-        return ops.pack_weight(self.conv.weight, self.in_lanes, self.lanes, self.vectors)
+        return ops.pack_weight(self.conv.weight, self.in_lanes, self.vector, self.vectors)
 
     def kernel(
         self,
@@ -147,13 +177,45 @@ class Dense:
             lanes={0: self.in_lanes},
             result_lanes=self.lanes,
             epilogue=True,
-            name=compute.__name__,
+            name=getattr(compute, "__name__", "conv2d_blocked"),
         )
+
+
+def _merged(conv: _Conv2d, in_lanes: int, lanes: int) -> _Conv2d | None:
+    """``conv`` with fewer groups that hold whole blocks: weights between the old ones are zero.
+
+    Products of zeros at the full rate are cheaper than groups that fill no vector.
+    """
+    (oc, ic), groups = conv.weight.shape[:2], conv.groups
+    filters = oc // groups
+    fitting = (
+        m
+        for m in range(2, min(groups, _MOST_MERGED) + 1)
+        if groups % m == ic * m % in_lanes == filters * m % lanes == 0
+    )
+    count = next(fitting, None)
+    if count is None:
+        return None
+    weight = np.zeros((oc, ic * count, *conv.weight.shape[2:]), conv.weight.dtype)
+    for k in range(groups):
+        own, place = slice(k * filters, (k + 1) * filters), k % count * ic
+        weight[own, place : place + ic] = conv.weight[own]
+    return replace(conv, weight=weight, groups=groups // count)
 
 
 def lanes_of(channels: int, vector: int) -> int:
     """The block of a tensor of ``channels``: as much of a vector as divides them."""
     return gcd(channels, vector)
+
+
+def _summed(channels: int, lanes: int, vector: int, padded: bool) -> int:
+    """The width, a multiple of ``lanes``, in which ``channels`` are summed in the fewest parts.
+
+    40 channels in blocks of 8 take three vectors of 16, and would take five of 8.
+    """
+    widths = [w for w in (lanes << k for k in range(5)) if w <= vector]
+    exact = [w for w in widths if padded or channels % w == 0]
+    return min(exact, key=lambda w: (-(-channels // w), w), default=lanes)
 
 
 def _padding_lanes(channels: int, vector: int) -> int:

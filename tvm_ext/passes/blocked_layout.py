@@ -93,7 +93,7 @@ class _BlockedLayout(PyExprMutator):
             return None
         asked = self._kernel_attrs(call).get(LAYOUT, None)
         if asked == "block":
-            return self._block(call.args[1][0], known_dims(call)[4])
+            return self._block(call.args[1][0], known_dims(call)[-1])
         return self._unblock(call.args[1][0], known_dims(call)[1]) if asked == "unblock" else None
 
     # --- everything else --------------------------------------------------------------------
@@ -107,7 +107,8 @@ class _BlockedLayout(PyExprMutator):
         if kernel is None:
             return None
         operands = list(kernel.args[1])
-        lifted = lift_channels(self.builder_.get()[kernel.args[0]], lanes)
+        rank = _results(call)[0].ndim
+        lifted = lift_channels(self.builder_.get()[kernel.args[0]], lanes, rank)
         if lifted is None:
             return None
         arguments = [
@@ -148,7 +149,7 @@ class _BlockedLayout(PyExprMutator):
 
     def _operand(self, x: relax.Expr, param: tirx.Var, lanes: int) -> relax.Expr:
         """``x`` in the layout that the lifted kernel's parameter has."""
-        if len(param.ty.shape) == 5 and len(static_dims(x) or ()) == 4:
+        if len(param.ty.shape) == len(static_dims(x) or ()) + 1:
             if isinstance(x, GenericConst):
                 return _const(ops.pack_channels(x.value.numpy(), lanes))
             return self._block(x, lanes)
@@ -167,11 +168,11 @@ class _BlockedLayout(PyExprMutator):
 
     def _block(self, x: relax.Expr, lanes: int) -> relax.Var:
         twin = self._twin(x) if isinstance(x, relax.Var) else None
-        if twin is not None and known_dims(twin)[4] == lanes:
+        if twin is not None and known_dims(twin)[-1] == lanes:
             return twin
-        n, c, h, w = known_dims(x)
-        if h == w == 1:
-            twin = self._reshape(x, [n, c // lanes, 1, 1, lanes], self.name + OPERAND)
+        n, c, *image = known_dims(x)
+        if set(image) == {1}:
+            twin = self._reshape(x, [n, c // lanes, *image, lanes], self.name + OPERAND)
         else:
             twin = self._emit_te(ops.block, x, lanes, self.name + OPERAND)
         if isinstance(x, relax.Var):
@@ -179,10 +180,10 @@ class _BlockedLayout(PyExprMutator):
         return twin
 
     def _unblock(self, result: relax.Var, channels: int) -> relax.Var:
-        n, blocks, h, w, lanes = known_dims(result)
+        n, blocks, *image, lanes = known_dims(result)
         exact = blocks * lanes == channels
-        if exact and h == w == 1:
-            plain = self._reshape(result, [n, channels, 1, 1], self.name)
+        if exact and set(image) == {1}:
+            plain = self._reshape(result, [n, channels, *image], self.name)
         else:
             plain = self._emit_te(ops.unblock, result, channels, self.name)
         if exact:
@@ -198,14 +199,16 @@ class _BlockedLayout(PyExprMutator):
         return self.builder_.emit(call, name)
 
     def _common_lanes(self, call: relax.Call) -> int:
-        """The block that serves all results of ``call``; 0 unless they are static NCHW numbers.
+        """The block that serves all results of ``call``; 0 unless they are static NC.. numbers.
 
         Those of 8 bits are blocked as the int32 that they come from.
         """
-        lanes = 0
-        for ty in _results(call):
+        lanes, results = 0, _results(call)
+        for ty in results:
             dims = dims_of(ty)  # None of shapes as well, which have no dtype
-            if dims is None or len(dims) != 4 or 0 in dims:
+            if dims is None or len(dims) not in _RANKS or 0 in dims:
+                return 0
+            if len(dims) != results[0].ndim:
                 return 0
             dtype = str(ty.dtype.dtype)
             if not _is_blocked(dtype):
@@ -217,6 +220,7 @@ class _BlockedLayout(PyExprMutator):
 
 
 _CALL_TIR = Op.get("relax.call_tir")
+_RANKS = (3, 4, 5)  # of N, C and the axes that convolutions move along
 _QUANTISED = ("int8", "uint8")
 
 

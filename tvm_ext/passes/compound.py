@@ -309,8 +309,8 @@ def _blocked_type(ty: relax.Type, lanes: int | None) -> relax.Type:
     """NCHW as NCHW[lanes]c; channels that fill no whole block are padded."""
     if lanes is None:
         return ty
-    n, c, h, w = ty.shape.values
-    return relax.TensorType([n, -(-int(c) // lanes), h, w, lanes], ty.dtype.dtype)
+    n, c, *image = ty.shape.values
+    return relax.TensorType([n, -(-int(c) // lanes), *image, lanes], ty.dtype.dtype)
 
 
 def _obstacle(match: Match, moved: relax.Function | None) -> str | None:

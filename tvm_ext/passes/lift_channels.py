@@ -19,9 +19,10 @@ from tvm.tirx.function import IndexMap
 __all__ = ["lift_channels"]
 
 
-def lift_channels(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
+def lift_channels(func: tirx.PrimFunc, lanes: int, rank: int = 4) -> tirx.PrimFunc | None:
     """``func`` with every ``[N, C, H, W]`` buffer as ``[N, C/lanes, H, W, lanes]``.
 
+    ``rank`` is that of these buffers: 4, or one less or more with other spatial axes.
     Buffers whose C is no multiple of ``lanes`` and buffers of another rank stay as they are;
     ``[N, C]`` temporaries are blocked too. None where a lane of the result would read other
     lanes: the kernel mixes channels.
@@ -35,35 +36,34 @@ def lift_channels(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc | None:
         for side in ("write", "read"):
             for index in range(len(_regions(sch, block, side))):
                 buffer = _regions(sch, block, side)[index].source
-                layout = _blocked(buffer, lanes, temporary=buffer not in params)
+                layout = _blocked(buffer, lanes, rank, temporary=buffer not in params)
                 if layout is not None:
                     sch.transform_layout(block, (side, index), layout)
-        _split_channel_loop(sch, block, lanes)
-    lifted = _with_plain_indices(sch.mod["main"], lanes)
-    return lifted if _lanes_agree(lifted, lanes) else None
+        _split_channel_loop(sch, block, lanes, rank)
+    ranks = (3, rank + 1)  # of blocked buffers
+    lifted = _with_plain_indices(sch.mod["main"], lanes, ranks)
+    return lifted if _lanes_agree(lifted, lanes, ranks) else None
 
 
 def _regions(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, side: str) -> list:
     return list(sch.get(block).writes if side == "write" else sch.get(block).reads)
 
 
-def _blocked(buffer: tirx.Var, lanes: int, temporary: bool) -> Callable | None:
+def _blocked(buffer: tirx.Var, lanes: int, rank: int, temporary: bool) -> Callable | None:
     """The index map that blocks ``buffer``; None where it stays, as a blocked one does."""
     shape = [int(d) if isinstance(d, tirx.IntImm) else 0 for d in buffer.ty.shape]
     if len(shape) < 2 or shape[1] % lanes or shape[1] < lanes:
         return None
-    if len(shape) == 4:
-        return lambda n, c, h, w: (n, c // lanes, h, w, c % lanes)
-    if len(shape) == 2 and temporary:
-        return lambda n, c: (n, c // lanes, c % lanes)
+    if len(shape) == rank or (len(shape) == 2 and temporary):
+        return lambda n, c, *image: (n, c // lanes, *image, c % lanes)
     return None
 
 
-def _split_channel_loop(sch, block, lanes: int) -> None:
+def _split_channel_loop(sch, block, lanes: int, rank: int) -> None:
     """Iterate the lane innermost among the spatial axes, as the buffer stores it."""
     iters = sch.get(block).iter_vars
     spatial = sum(v.iter_type == tirx.IterVar.DataPar for v in iters)
-    if spatial not in (2, 4) or int(iters[1].dom.extent) % lanes:
+    if spatial not in (2, rank) or int(iters[1].dom.extent) % lanes:
         return
 
     def layout(*index):
@@ -73,7 +73,7 @@ def _split_channel_loop(sch, block, lanes: int) -> None:
     sch.transform_block_layout(block, IndexMap.from_func(layout, ndim=len(iters)))
 
 
-def _with_plain_indices(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
+def _with_plain_indices(func: tirx.PrimFunc, lanes: int, ranks: tuple[int, int]) -> tirx.PrimFunc:
     """``func`` with ``(o * lanes + i) // lanes`` as ``o``, and the like.
 
     Not by TVM's StmtSimplify: that removes the variables of unit loops, and schedule rules then
@@ -106,12 +106,12 @@ def _with_plain_indices(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
         return node if _divides(blocks) else analyzer.simplify(blocks >= 0)
 
     def load(node: TensorLoad) -> tirx.Expr:
-        if not _is_blocked(node.source, lanes):
+        if not _is_blocked(node.source, lanes, ranks):
             return node
         return tirx.BufferLoad(node.source, [*node.indices[:-1], lane(node.indices[-1])])
 
     def region(node: TensorRegion) -> TensorRegion:
-        if not _is_blocked(node.source, lanes):  # it may have no axes at all
+        if not _is_blocked(node.source, lanes, ranks):  # it may have no axes at all
             return node
         *outer, last = node.region
         if not is_one(last.extent):
@@ -134,12 +134,12 @@ def _divides(expr: tirx.Expr) -> bool:
     return bool(found)
 
 
-def _is_blocked(buffer: tirx.Var, lanes: int) -> bool:
+def _is_blocked(buffer: tirx.Var, lanes: int, ranks: tuple[int, int]) -> bool:
     shape = buffer.ty.shape
-    return len(shape) in (3, 5) and isinstance(shape[-1], tirx.IntImm) and int(shape[-1]) == lanes
+    return len(shape) in ranks and isinstance(shape[-1], tirx.IntImm) and int(shape[-1]) == lanes
 
 
-def _lanes_agree(func: tirx.PrimFunc, lanes: int) -> bool:
+def _lanes_agree(func: tirx.PrimFunc, lanes: int, ranks: tuple[int, int]) -> bool:
     """Whether every access of a blocked buffer uses one lane, unshuffled and not summed over."""
     agree = True
     reduced: list[tirx.Var] = []
@@ -149,7 +149,7 @@ def _lanes_agree(func: tirx.PrimFunc, lanes: int) -> bool:
 
     def visit(buffer: tirx.Var, indices: Sequence[tirx.Expr]) -> None:
         nonlocal agree
-        lane = indices[-1] if _is_blocked(buffer, lanes) else None
+        lane = indices[-1] if _is_blocked(buffer, lanes, ranks) else None
         own = isinstance(lane, tirx.Var) and not any(lane.same_as(var) for var in reduced)
         agree = agree and (lane is None or own)
 

@@ -1,4 +1,4 @@
-"""Direct convolution in NCHW[x]c: a register tile of output channels and pixels.
+"""Direct convolution in NC..[x]c: a register tile of output channels and pixels.
 
 The tile's accumulators stay in registers over the whole reduction; bias, residual and activation
 are applied before the tile is stored. Threads split the batch, rows or output channels, always
@@ -81,39 +81,52 @@ class _Kernel:
     pads: list
     contraction: object
     output: object
+    spatial: int  # how many axes of the image the window moves along
     image: tuple[int, ...]  # the shapes of the blocked input and of the packed weights
     weight: tuple[int, ...]
     item: int  # bytes of an element of the input
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Columns, and channels summed side by side, of a register tile."""
+        columns, vector = self.sch.get(self.contraction).iter_vars[self.spatial + 2 :][:2]
+        return int(columns.dom.extent), int(vector.dom.extent)
 
     @property
     def weight_bytes(self) -> int:
         return self.item * prod(self.weight)
 
 
-def _take_apart(func: tirx.PrimFunc, reduction: str) -> _Kernel | None:
-    """The kernel if it is one tiled contraction between a pad and element-wise blocks."""
+def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
+    """The kernel if it is one tiled contraction between a pad and element-wise blocks.
+
+    ``summed`` axes beside those of the window.
+    """
     if not isinstance(func, tirx.PrimFunc) or not is_static(func):
         return None
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     kinds = [axis_kinds(sch.get(block)) for block in blocks]
-    contraction = "SSSSSS" + reduction
-    if kinds.count(contraction) != 1 or set(kinds) - {contraction, "SSSSS"}:
+    for spatial in (1, 2, 3):
+        contraction = "S" * (spatial + 4) + "R" * (spatial + summed)
+        if kinds.count(contraction) == 1 and not set(kinds) - {contraction, "S" * (spatial + 3)}:
+            break
+    else:
         return None
     at = kinds.index(contraction)
-    operands = _operands(sch.get(blocks[at]), func, len(reduction) + 2)
+    operands = _operands(sch.get(blocks[at]), func, spatial, spatial + summed + 2)
     if at > 2 or at == len(blocks) - 1 or operands is None:
         return None
     for block in (*blocks[: max(at - 1, 0)], *blocks[at + 1 : -1]):
         sch.compute_inline(block)
-    return _Kernel(sch, blocks[max(at - 1, 0) : at], blocks[at], blocks[-1], *operands)
+    return _Kernel(sch, blocks[max(at - 1, 0) : at], blocks[at], blocks[-1], spatial, *operands)
 
 
-def _operands(block: SBlock, func: tirx.PrimFunc, weight_rank: int) -> list | None:
+def _operands(block: SBlock, func: tirx.PrimFunc, spatial: int, weight_rank: int) -> list | None:
     """The shapes of the image and of the weights, a parameter of ``weight_rank``, and bytes."""
     reads = [region.source for region in block.reads]
     shapes = [tuple(int(d) for d in buffer.ty.shape) for buffer in reads]
-    if len(reads) != 2 or len(shapes[0]) != 5 or len(shapes[1]) != weight_rank:
+    if len(reads) != 2 or len(shapes[0]) != spatial + 3 or len(shapes[1]) != weight_rank:
         return None
     item = DataType(str(reads[0].ty.dtype.dtype)).itemsize
     return [*shapes, item] if reads[1] in set(func.params) else None
@@ -125,7 +138,8 @@ class Conv2dBlocked(dl.base.ScheduleRule):
     float32[1, 64, 56, 56], 64 3x3 kernels, two Zen 4 cores: 230 GFLOP/s of a peak of 232.
     """
 
-    reduction = "RRRR"
+    #: The axes of the reduction beside those of the window.
+    summed = 2
 
     def register_tile(self, sch, contraction, unrolled, lane) -> list:
         """Accumulate the tile in registers; the serial loops of the reduction.
@@ -135,18 +149,18 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         return _register_tile(sch, contraction, unrolled, lane)
 
     def apply(self, func, target, _tunable):
-        kernel = _take_apart(func, self.reduction)
+        kernel = _take_apart(func, self.summed)
         if kernel is None:
             return None
         sch, machine = kernel.sch, Machine.of(target)
-        columns, lanes = (int(a.dom.extent) for a in sch.get(kernel.contraction).iter_vars[4:6])
-        vectors = kernel.weight[5] // lanes
-        n, o, h, w, lane = sch.get_loops(kernel.output)
-        batch, oc_blocks, rows = (int(sch.get(loop).extent) for loop in (n, o, h))
-        tiles = oc_blocks // vectors
+        columns, _ = kernel.tile
+        n, o, h, wo, wi, lane = _loops(kernel, columns)
+        batch, oc_blocks, rows, lanes = (int(sch.get(loop).extent) for loop in (n, o, h, lane))
+        # A vector of channels may be several blocks, of which the last has some too many.
+        blocks = kernel.weight[kernel.spatial + 3] // lanes
+        tiles = -(-oc_blocks // blocks)
 
-        oo, oi = sch.split(o, [None, vectors])
-        wo, wi = sch.split(w, [None, columns])
+        oo, oi = sch.split(o, [None, blocks])
         block = _row_block(kernel, machine, rows)
         hb, hi = sch.split(h, [None, block])
         split = _who_splits(machine.cores, batch, rows, rows // block, tiles, kernel.weight_bytes)
@@ -164,13 +178,13 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         sch.set_scope(kernel.contraction, 0, "local")
         sch.compute_at(kernel.contraction, wo, preserve_unit_loops=True)
         for pad in kernel.pads:
-            if kernel.weight[2] == 1 and split != "channels":  # each row is read by one core
+            # Each row is read by one core.
+            if kernel.spatial == 2 and kernel.weight[2] == 1 and split != "channels":
                 sch.compute_at(pad, outer, preserve_unit_loops=True)
                 sch.vectorize(sch.get_loops(pad)[-1])
                 continue
-            *image, _, pad_lane = sch.get_loops(pad)
-            sch.parallel(sch.fuse(*image))
-            sch.vectorize(pad_lane)
+            _run_by_itself(sch, pad)
+            sch.vectorize(sch.get_loops(pad)[-1])
         depth = self.register_tile(sch, kernel.contraction, (oi, wi), lane)
         if kernel.weight_bytes < COLD_WEIGHTS:
             return sch
@@ -186,28 +200,49 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
     """
 
     def apply(self, func, target, _tunable):
-        kernel = _take_apart(func, "RR")
+        kernel = _take_apart(func, 0)
         if kernel is None:
             return None
         sch, machine = kernel.sch, Machine.of(target)
-        columns = int(sch.get(kernel.contraction).iter_vars[4].dom.extent)
-        n, o, h, w, lane = sch.get_loops(kernel.output)
+        columns, _ = kernel.tile
+        n, o, h, wo, wi, lane = _loops(kernel, columns)
         batch, rows = (int(sch.get(loop).extent) for loop in (n, h))
         parts = 1 if batch % machine.cores == 0 or rows % machine.cores else machine.cores
         part, h = sch.split(h, [parts, None])
         block, hi = sch.split(h, [None, _padded_rows(kernel, machine, rows, rows // parts)])
-        wo, wi = sch.split(w, [None, columns])
         sch.reorder(n, part, o, block, hi, wo, wi, lane)
         task = [n, part] if batch * parts % machine.cores == 0 else [n, part, o]
         if machine.cores > 1:
             sch.parallel(sch.fuse(*task))
-        _register_row(sch, kernel.contraction, wo)
+        _register_row(kernel, wo)
         sch.unroll(wi)
         sch.vectorize(lane)
         for pad in kernel.pads:
-            sch.compute_at(pad, block, preserve_unit_loops=True)
+            if kernel.spatial == 2:
+                sch.compute_at(pad, block, preserve_unit_loops=True)
+            else:
+                _run_by_itself(sch, pad)
             sch.vectorize(sch.get_loops(pad)[-1])
         return sch
+
+
+def _loops(kernel: _Kernel, columns: int) -> tuple:
+    """Batch, channels, rows, tiles of columns, columns and lanes of the block that writes.
+
+    Over one spatial axis a tile of columns counts as a row; of three, the first two are one.
+    """
+    sch = kernel.sch
+    n, o, *rows, w, lane = sch.get_loops(kernel.output)
+    wo, wi = sch.split(w, [None, columns])
+    if rows:
+        return n, o, sch.fuse(*rows), wo, wi, lane
+    return n, o, wo, sch.add_unit_loop(wi), wi, lane
+
+
+def _run_by_itself(sch, pad) -> None:
+    """Pad before all else, rows shared."""
+    *image, _, _ = sch.get_loops(pad)
+    sch.parallel(sch.fuse(*image))
 
 
 def _padded_rows(kernel: _Kernel, machine: Machine, rows: int, part: int) -> int:
@@ -215,7 +250,7 @@ def _padded_rows(kernel: _Kernel, machine: Machine, rows: int, part: int) -> int
 
     All of it where only much smaller blocks divide it: rows that windows share are padded twice.
     """
-    if not kernel.pads:
+    if not kernel.pads or kernel.spatial != 2:
         return part
     shape = kernel.sch.get(kernel.pads[0]).writes[0].source.ty.shape
     _, _, height, width, lanes = map(int, shape)
@@ -224,19 +259,21 @@ def _padded_rows(kernel: _Kernel, machine: Machine, rows: int, part: int) -> int
     return block if 4 * block >= min(fitting, part) else part
 
 
-def _register_row(sch, contraction, at) -> None:
+def _register_row(kernel: _Kernel, at) -> None:
     """Accumulate pixels of one row under loop ``at`` in registers, a row of the window at a time.
 
     The taps of a pixel follow each other: few of the inputs that it shares with the next are live.
     """
+    sch, contraction = kernel.sch, kernel.contraction
     sch.set_scope(contraction, 0, "local")
     sch.compute_at(contraction, at, preserve_unit_loops=True)
-    column, lane, tap_row, tap = sch.get_loops(contraction)[-4:]
-    sch.reorder(tap_row, column, tap, lane)
+    column, lane, *tap_rows, tap = sch.get_loops(contraction)[-kernel.spatial - 2 :]
+    sch.reorder(*tap_rows, column, tap, lane)
     for loop in (column, tap):
         sch.unroll(loop)
     sch.vectorize(lane)
-    *_, column, lane = sch.get_loops(sch.decompose_reduction(contraction, tap_row))
+    first = (*tap_rows, column)[0]
+    *_, column, lane = sch.get_loops(sch.decompose_reduction(contraction, first))
     sch.unroll(column)
     sch.vectorize(lane)
 
@@ -245,7 +282,8 @@ def _row_block(kernel: _Kernel, machine: Machine, rows: int) -> int:
     """Rows to sweep under one tile of weights: as many as half of L2 holds of the input."""
     if kernel.weight_bytes <= machine.l2_bytes // 4:
         return 1
-    row_bytes = kernel.item * prod(kernel.image[1:]) // kernel.image[2]
+    image_rows = prod(kernel.image[2:-2]) if kernel.spatial > 1 else rows
+    row_bytes = max(1, kernel.item * prod(kernel.image[1:]) // image_rows)
     return divisors(rows, max(1, machine.l2_bytes // 2 // row_bytes))[-1]
 
 
@@ -267,9 +305,11 @@ def _register_tile(sch, contraction, unrolled, lane) -> list:
 
     Returns the serial loops of the reduction.
     """
-    vectors, _, _, columns, vector, *reduction = sch.get_loops(contraction)[-9:]
+    spatial = axis_kinds(sch.get(contraction)).count("S") - 4
+    vectors, *_, columns, vector = sch.get_loops(contraction)[-2 * spatial - 5 : -spatial - 2]
+    reduction = sch.get_loops(contraction)[-spatial - 2 :]
     serial, steps = split_steps(sch, reduction)
-    accumulate(sch, contraction, (columns, vectors, vector), serial, steps)
+    accumulate(sch, contraction, (columns, vectors, vector), serial, steps, spatial + 3)
     for loop in unrolled:
         sch.unroll(loop)
     sch.vectorize(lane)
@@ -284,14 +324,17 @@ def split_steps(sch, reduction) -> tuple[list, list]:
     return [*others, outer], [inner]
 
 
-def accumulate(sch, contraction, tile, serial, unrolled) -> None:
-    """Accumulate a register ``tile`` (columns, vectors of channels, lanes) over its reduction."""
+def accumulate(sch, contraction, tile, serial, unrolled, depth: int = 5) -> None:
+    """Accumulate a register ``tile`` (columns, vectors of channels, lanes) over its reduction.
+
+    The last ``depth`` loops of its init are those of the tile, some of them of one turn.
+    """
     sch.reorder(*serial, *unrolled, *tile)
     sch.vectorize(tile[-1])
     for loop in (*unrolled, *tile[:-1]):
         sch.unroll(loop)
     init = sch.decompose_reduction(contraction, (*serial, *unrolled)[0])
-    *loops, lane = sch.get_loops(init)[-5:]
+    *loops, lane = sch.get_loops(init)[-depth:]
     sch.vectorize(lane)
     for loop in loops:
         sch.unroll(loop)

@@ -10,7 +10,7 @@ __all__ = ["Conv2dInteger"]
 class Conv2dInteger(Conv2dBlocked):
     """[pad,] dense or grouped convolution whose innermost reduction is one instruction's."""
 
-    reduction = "RRRRR"
+    summed = 3
 
     def register_tile(self, sch, contraction, unrolled, lane) -> list:
         """Accumulate the tile in registers; the serial loops of the reduction."""
