@@ -129,3 +129,20 @@ def test_the_profile_times_every_kernel():
     )
     calls, seconds = built._executor.time_kernels([floats(3, 37), np.array(1)], repeat=3)
     assert seconds.shape == (3, len(calls)) and (seconds > 0).all()
+
+
+def test_memory_of_a_large_result_is_lent_again_when_nobody_refers_to_it():
+    proto = model("y = Neg(x)", "float[300, 200] x) => (float[300, 200] y")
+    compiled, x = convert_and_build(proto, "llvm"), floats(300, 200)
+    (first,) = compiled.run(None, {"x": x})
+    row, where = first[7], first.ctypes.data
+    (second,) = compiled.run(None, {"x": 2 * x})
+    del first  # a row of it is still there
+    (third,) = compiled.run(None, {"x": 3 * x})
+    assert len({where, second.ctypes.data, third.ctypes.data}) == 3
+    for factor, result in (1, row), (2, second[7]), (3, third[7]):
+        np.testing.assert_array_equal(result, -factor * x[7])
+    again = third.ctypes.data
+    del third, result, factor
+    (fourth,) = compiled.run(None, {"x": x})
+    assert fourth.ctypes.data == again

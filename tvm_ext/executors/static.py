@@ -5,6 +5,7 @@ Part of what loading a model needs: nothing here imports TVM before it is asked 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,29 @@ class _Workspace:
         return cls(memory, address, scratch, count)
 
 
+class _Results:
+    """Memory of one calling thread's large results, lent again once nobody refers to them.
+
+    The system gives out new memory as pages of zeros, which takes longer than to write them.
+    """
+
+    def __init__(self) -> None:
+        self._lent: dict[int, np.ndarray] = {}
+
+    def array(self, number: int, slot: Slot) -> np.ndarray:
+        """An array for a result, which ``slot`` describes; what it holds is undefined."""
+        if slot.nbytes < _LARGE:
+            return np.empty(slot.shape, slot.dtype)
+        memory = self._lent.get(number)
+        # Two refer to it by themselves: ``memory``, and the call. Every view is one more.
+        if memory is None or sys.getrefcount(memory.base) > 2:
+            memory = self._lent[number] = aligned_bytes(slot.nbytes)
+        return memory.view(slot.dtype).reshape(slot.shape)
+
+
+_LARGE = 128 << 10  # bytes from which on malloc asks the system
+
+
 class StaticExecutor:
     """A plan and the library made for it; each thread has an arena, weights are shared.
 
@@ -103,7 +127,8 @@ class StaticExecutor:
     def _run(
         self, inputs: Sequence[np.ndarray], observe: Callable[[int, float], None] | None
     ) -> list[np.ndarray]:
-        outputs = [np.empty(slot.shape, slot.dtype) for slot in self.plan.outputs]
+        results = self._results
+        outputs = [results.array(k, slot) for k, slot in enumerate(self.plan.outputs)]
         library, workspace = self.load(), self._workspace
         library.execute(
             self._weights_address, workspace.address, inputs, outputs, workspace.scratch, observe
@@ -167,6 +192,14 @@ class StaticExecutor:
         made = getattr(self._local, "workspace", None)
         if made is None or made.threads < threads.threads():
             made = self._local.workspace = _Workspace.of(self.plan, threads.threads())
+        return made
+
+    @property
+    def _results(self) -> _Results:
+        """That of this thread."""
+        made = getattr(self._local, "results", None)
+        if made is None:
+            made = self._local.results = _Results()
         return made
 
     @cached_property
