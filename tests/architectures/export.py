@@ -29,6 +29,7 @@ def to_onnx(
     inputs = network.inputs(**sizes)
     axes = symbolic_axes(architecture, network) if dynamic else {}
     module = Flat(network.module if network.calibrated else randomise(network.module), list(inputs))
+    torch.backends.mha.set_fastpath_enabled(False)  # its operator is not exported
     with quiet(), torch.no_grad():
         run = _torchscript if exporter == "torchscript" else _dynamo
         return run(module.eval(), inputs, axes)

@@ -37,7 +37,11 @@ def load_torchvision() -> None:
         _define()
         import torchvision
 
-        torchvision.extension._has_ops = lambda: True
+        torchvision.extension._has_ops = _has_ops
+
+
+def _has_ops() -> bool:  # scripted by torchvision: no lambda
+    return True
 
 
 def _define() -> None:
