@@ -11,8 +11,9 @@ After, with ``t = ceil(k / s)``::
     y = Slice (d, ...)                                  where more is left than y has
 
 The outputs ``s m + r`` of a phase ``r`` see the taps ``r, r + s, ...`` of the window at the inputs
-``m, m - 1, ...``: the same sums as before, and taps of zero where ``s`` does not divide ``k``.
-Other than two equal strides are moved by Reshape and Transpose.
+``m, m - 1, ...``: the same sums as before, and taps of zero where ``s`` does not divide ``k``. Of
+two strides of 2 each phase of many filters is a convolution of its own then, without these taps,
+and ``c`` their Concat. Other than two equal strides are moved by Reshape and Transpose.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .rule import FLOATS, Rule, constant, rank
 __all__ = ["ConvTransposeIntoConv"]
 
 _OPSET = 11  # from which on DepthToSpace has modes and Slice its bounds as inputs
+_MANY = 16  # filters that fill vectors by themselves
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,14 @@ class ConvTransposeIntoConv(Rule):
         weight, *bias = (constant(value) for value in node.inputs[1:] if value)
         axes = _axes(node, weight)
         phases = prod(axis.stride for axis in axes)
-        parameters = [_filters(weight, axes), *(np.tile(b, phases) for b in bias)]
-        begins, ends = zip(*(axis.pads for axis in axes), strict=True)
-        operands = (_const(op, np.ascontiguousarray(p)) for p in parameters)
-        y = op.Conv(x, *operands, pads=[*begins, *ends])
+        filters = _filters(weight, axes)
+        if _leaves_taps(axes) and weight.shape[1] >= _MANY:
+            parts = zip(np.split(filters, phases), np.ndindex(2, 2), strict=True)
+            convs = (_convolved(op, x, *_trimmed(f, axes, phase), bias) for f, phase in parts)
+            y = op.Concat(*convs, axis=1)
+        else:
+            pads = [axis.pads for axis in axes]
+            y = _convolved(op, x, filters, pads, [np.tile(b, phases) for b in bias])
         if phases > 1:
             y = _spread(op, y, x, axes, weight.shape[1])
         starts, cuts = zip(*(axis.cut for axis in axes), strict=True)
@@ -131,6 +137,27 @@ def _filters(weight: np.ndarray, axes: list[_Axis]) -> np.ndarray:
     return moved.reshape(-1, channels, *(axis.depth for axis in axes))
 
 
+def _trimmed(
+    filters: np.ndarray, axes: list[_Axis], phase: tuple[int, ...]
+) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """The filters of one phase and the pads without taps of zero, which come first."""
+    pads = []
+    for k, (axis, first) in enumerate(zip(axes, phase, strict=True)):
+        begin, end = axis.pads
+        zeros = min(axis.depth - -(-(axis.taps - first) // axis.stride), begin, axis.depth - 1)
+        filters = np.delete(filters, range(zeros), axis=2 + k)
+        pads.append((begin - zeros, end))
+    return filters, pads
+
+
+def _convolved(
+    op, x: ir.Value, filters: np.ndarray, pads: list[tuple[int, int]], bias: list[np.ndarray]
+) -> ir.Value:
+    operands = (_const(op, np.ascontiguousarray(array)) for array in (filters, *bias))
+    begins, ends = zip(*pads, strict=True)
+    return op.Conv(x, *operands, pads=[*begins, *ends])
+
+
 def _spread(op, y: ir.Value, x: ir.Value, axes: list[_Axis], filters: int) -> ir.Value:
     """Phases, which are channels of ``y``, moved beside each other."""
     strides, count = [axis.stride for axis in axes], len(axes)
@@ -145,6 +172,11 @@ def _spread(op, y: ir.Value, x: ir.Value, axes: list[_Axis], filters: int) -> ir
     moved = op.Transpose(parted, perm=[0, 1 + count, *order])
     whole = [n * s for n, s in zip(sizes, strides, strict=True)] if count > 1 else [-1]
     return op.Reshape(moved, _const(op, np.array([0, filters, *whole])))
+
+
+def _leaves_taps(axes: list[_Axis]) -> bool:
+    """Whether of two strides of 2 some phases have fewer taps than others."""
+    return _is_square(axes) and axes[0].stride == 2 and any(axis.taps % 2 for axis in axes)
 
 
 def _is_square(axes: list[_Axis]) -> bool:

@@ -34,7 +34,8 @@ _QUANTISED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLi
 # One pass over their operands: folded whatever their size. Others (Conv, MatMul, Resize, ...)
 # may cost far more than their operands' size suggests.
 _CHEAP = frozenset({
-    "Add", "Cast", "Concat", "Div", "Flatten", "Gather", "Mul", "Neg", "Reciprocal", "Reshape",
+    "Add", "Cast", "Concat", "Div", "Flatten", "Gather", "Mul", "Neg", "Reciprocal", "ReduceL1",
+    "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare", "Reshape",
     "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
 })  # fmt: skip
 _SMALL = 1 << 13  # elements that any operator may read

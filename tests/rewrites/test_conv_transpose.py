@@ -6,6 +6,7 @@ import pytest
 from .checking import assert_same, model, rewritten
 
 RNG = np.random.default_rng(0)
+PHASES = [*["Conv"] * 4, "Concat", "DepthToSpace", "Slice"]
 
 
 def spread(attributes, weight, *, bias=True, opset=18, sizes=(3, 5, 4)):
@@ -36,12 +37,15 @@ def test_windows_that_touch(shape, bias):
     ("attributes", "shape", "operators"),
     [
         ("strides = [2, 2]", (4, 3, 3, 3), ["Conv", "DepthToSpace", "Slice"]),
+        ("strides = [2, 2]", (4, 17, 3, 3), PHASES),
+        ("strides = [2, 2], pads = [2, 1, 0, 2]", (2, 16, 5, 4), PHASES),
+        ("strides = [2, 2], pads = [0, 2, 0, 0]", (2, 16, 1, 3), PHASES),
         ("strides = [2, 2], pads = [1, 1, 1, 1]", (4, 3, 4, 4), ["Conv", "DepthToSpace", "Slice"]),
         ("strides = [2, 2], pads = [1, 0, 0, 0]", (4, 3, 2, 2), ["Conv", "DepthToSpace", "Slice"]),
         (
             "strides = [2, 2], pads = [1, 1, 1, 1], output_padding = [1, 1]",
-            (4, 3, 3, 3),
-            ["Conv", "DepthToSpace", "Slice"],
+            (4, 16, 3, 3),
+            PHASES,
         ),
         ("strides = [3, 3], pads = [2, 0, 4, 3]", (1, 2, 8, 7), ["Conv", "DepthToSpace", "Slice"]),
         (

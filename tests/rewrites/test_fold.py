@@ -32,6 +32,18 @@ def test_a_large_constant_transposes_but_is_not_multiplied_out():
     assert sorted(names) == ["Add", "Gemm"]
 
 
+def test_normalised_weights_fold():
+    v, g = (
+        np.random.default_rng(0).normal(size=s).astype("float32") for s in ((64, 96, 9), (64, 1, 1))
+    )
+    proto = model(
+        "g (float[1, 96, 20] x) => (float[1, 64, 12] y) "
+        "{ n = ReduceL2 <axes = [1, 2]> (v) s = Div(g, n) w = Mul(v, s) y = Conv(x, w) }",
+        17, v=v, g=g,
+    )  # fmt: skip
+    assert operators(rewritten(proto, 1)) == ["Conv"]
+
+
 @pytest.mark.parametrize("node, arrays", [
     ("y = Expand(one, shape)", {}),
     ("y = ConstantOfShape(shape)", {}),

@@ -96,6 +96,13 @@ def test_late_layers_share_channels():
     assert (outer.kind, int(outer.extent)) == (ForKind.PARALLEL, 2)
 
 
+def test_an_odd_number_of_rows_under_one_tile_of_channels_is_shared():
+    func = conv_func((1, 4, 35, 35, 16), (1, 4, 5, 5, 16, 64), 16, 6, (2, 2, 2, 2))
+    sch = Conv2dBlocked().apply(func, X86["v4"], False)
+    outer = sch.get(sch.get_loops(sch.get_sblock("convolution_update"))[0])
+    assert (outer.kind, int(outer.extent)) == (ForKind.PARALLEL, 35)
+
+
 @pytest.mark.parametrize("rule", [Conv2dBlocked(), DepthwiseBlocked(), MatmulTiled()])
 def test_foreign_kernels_are_declined(rule):
     x, w = te.placeholder((1, 8, 9, 9), name="x"), te.placeholder((8, 8, 3, 3), name="w")

@@ -162,8 +162,10 @@ class Conv2dBlocked(dl.base.ScheduleRule):
 
         oo, oi = sch.split(o, [None, blocks])
         block = _row_block(kernel, machine, rows)
-        hb, hi = sch.split(h, [None, block])
         split = _who_splits(machine.cores, batch, rows, rows // block, tiles, kernel.weight_bytes)
+        if split == "rows":
+            block = _shared_block(machine.cores, batch, rows, block)
+        hb, hi = sch.split(h, [None, block])
         if split == "channels":
             sch.reorder(oo, n, hb, hi, wo, oi, wi, lane)
             outer, panels = oo, [oo]
@@ -285,6 +287,18 @@ def _row_block(kernel: _Kernel, machine: Machine, rows: int) -> int:
     image_rows = prod(kernel.image[2:-2]) if kernel.spatial > 1 else rows
     row_bytes = max(1, kernel.item * prod(kernel.image[1:]) // image_rows)
     return divisors(rows, max(1, machine.l2_bytes // 2 // row_bytes))[-1]
+
+
+def _shared_block(cores: int, batch: int, rows: int, most: int) -> int:
+    """The most rows, up to ``most``, in blocks that ``cores`` share about as evenly as any."""
+
+    def excess(block: int) -> float:
+        blocks = batch * rows // block
+        return -(-blocks // cores) * cores / blocks
+
+    blocks = divisors(rows, most)
+    least = min(map(excess, blocks))
+    return max(block for block in blocks if excess(block) <= 1.05 * least)
 
 
 def _who_splits(
