@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from ..errors import BuildError
@@ -14,6 +16,7 @@ __all__ = [
     "RUNTIME",
     "archive",
     "compile_c",
+    "compile_runtime",
     "compiler",
     "is_wasm",
     "join_objects",
@@ -76,16 +79,18 @@ def link_shared(
     Raises:
         BuildError: there is no compiler, it fails, or that machine has no shared libraries.
     """
-    names = library.with_suffix(".map")
+    linker = shared_linker(triple)
     seen = " ".join(f"{name};" for name in exports)
-    names.write_text(f"{version} {{ global: {seen} local: *; }};\n")
-    run_tool(
-        [*shared_linker(triple), *_FLAGS, *flags, f"-Wl,-soname,{library.name}"]
-        + [f"-Wl,--version-script={names}", "-Wl,-z,defs", "-Wl,-s", "-o", str(library)]
-        + [str(path) for path in (*sources, RUNTIME / "tvmx.c", *objects)]
-        + ["-lm", "-lpthread"]
-    )
-    names.unlink()
+    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
+        names = Path(folder, "names.map")
+        names.write_text(f"{version} {{ global: {seen} local: *; }};\n")
+        runtime = compile_runtime(RUNTIME / "tvmx.c", Path(folder), triple, flags)
+        run_tool(
+            [*linker, *_FLAGS, *flags, f"-Wl,-soname,{library.name}"]
+            + [f"-Wl,--version-script={names}", "-Wl,-z,defs", "-Wl,-s", "-o", str(library)]
+            + [str(path) for path in (*sources, runtime, *objects)]
+            + ["-lm", "-lpthread"]
+        )
 
 
 def compile_c(source: Path, triple: str | None = None, flags: Sequence[str] = ()) -> Path:
@@ -99,6 +104,28 @@ def compile_c(source: Path, triple: str | None = None, flags: Sequence[str] = ()
     command = [*compiler(triple), *_FLAGS, *place, *flags, f"-I{source.parent}"]
     run_tool([*command, "-c", str(source), "-o", str(compiled)])
     return compiled
+
+
+def compile_runtime(
+    source: Path, folder: Path, triple: str | None = None, flags: Sequence[str] = ()
+) -> Path:
+    """The object file in ``folder`` of a C file of this package, compiled once per process.
+
+    Raises:
+        BuildError: there is no compiler, or it fails.
+    """
+    compiled = folder / f"{source.stem}.o"
+    compiled.write_bytes(_object_code(source, triple, tuple(flags), tuple(compiler(triple))))
+    return compiled
+
+
+@lru_cache(maxsize=32)
+def _object_code(
+    source: Path, triple: str | None, flags: Sequence[str], _compiler: Sequence[str]
+) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
+        copy = shutil.copy(source, folder)
+        return compile_c(Path(copy), triple, [*flags, f"-I{source.parent}"]).read_bytes()
 
 
 def join_objects(

@@ -17,6 +17,7 @@ from ..executors.toolchain import (
     RUNTIME,
     archive,
     compile_c,
+    compile_runtime,
     is_wasm,
     join_objects,
     link_shared,
@@ -50,7 +51,7 @@ def write_libraries(
     flags.append(f"-DTVMX_VERSION=UINT64_C(0x{version})")
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as temporary:
         work = Path(temporary)
-        for file in (*HEADERS, *RUNTIME_SOURCES):
+        for file in HEADERS:
             shutil.copy(file, work)
         (work / f"{model.id}.h").write_text(c_texts.header(model))
         sources = [work / "interface.c"]
@@ -66,7 +67,7 @@ def write_libraries(
         for variant, one in zip(model.programs, built, strict=True):
             objects += _program(work / variant.entry, one.parts, variant.entry, triple)
         threads, *runtime = (
-            compile_c(work / source.name, triple, flags) for source in RUNTIME_SOURCES
+            compile_runtime(source, work, triple, flags) for source in RUNTIME_SOURCES
         )
         whole = work / "whole" / f"{model.id}.o"
         whole.parent.mkdir()
