@@ -4,16 +4,17 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 from tests.oracle import check_node
+from tvm_ext import convert_and_build
 
 X = np.array([-9.5, -3, -1.5, -0.25, 0, 0.3, 0.75, 1, 2.5, 3.5, 5, 7, 100], "float32")
 NARROW = ["int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e8m0fnu"]
 
 
 def number(name):
-    return int(helper.np_dtype_to_tensor_dtype(np.dtype(getattr(ml_dtypes, name))))
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(getattr(ml_dtypes, name, name))))
 
 
 @pytest.mark.parametrize("name", NARROW)
@@ -30,6 +31,26 @@ def test_narrow_types_there_and_back(name):
     check_node("Cast", [x], {"to": number(name)}, expected=[want.astype("float32")], rtol=0)
     check_node("Cast", [want], {"to": onnx.TensorProto.FLOAT}, rtol=0,
                expected=[want.astype("float32")])  # fmt: skip
+
+
+ROUNDED = ["bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+           "float8_e5m2fnuz"]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", [0, 3])
+def test_fused_casts_there_and_back_round(level):
+    """A kernel of both casts would compute with what has not been rounded."""
+    rows = [
+        f"q{k} = Cast<to={number(name)}>(x) z{k} = Cast<to=1>(q{k}) y{k} = Add(z{k}, x)"
+        for k, name in enumerate(ROUNDED)
+    ]
+    outputs = ", ".join(f"float[{X.size}] y{k}" for k in range(len(ROUNDED)))
+    head = f'<ir_version: 10, opset_import: ["": 21]> g (float[{X.size}] x) => ({outputs})'
+    built = convert_and_build(parser.parse_model(f"{head} {{ {' '.join(rows)} }}"), opt_level=level)
+    x = (X * np.float32(1.37)).astype("float32")
+    for name, result in zip(ROUNDED, built(x), strict=True):
+        want = x.astype(getattr(ml_dtypes, name, name)).astype("float32") + x
+        np.testing.assert_array_equal(result, want, name)
 
 
 @pytest.mark.parametrize("name", NARROW)

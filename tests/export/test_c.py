@@ -450,6 +450,22 @@ def test_every_kind_of_element(tmp_path, dtype, op):
     assert ran(program, folder).endswith("correct\n")
 
 
+def test_the_example_checks_floats_that_c_lacks(tmp_path):
+    kinds = {"float16": 10, "bfloat16": 16, "float8e4m3fn": 17, "float8e5m2": 19}
+    body = " ".join(f"y{k} = Cast<to={number}>(x)" for k, number in enumerate(kinds.values()))
+    outputs = ", ".join(f"{kind}[9] y{k}" for k, kind in enumerate(kinds))
+    model = f'<ir_version: 10, opset_import: ["": 21]> g (float[9] x) => ({outputs}) {{ {body} }}'
+    folder = tvm_ext.export(parser.parse_model(model), tmp_path / "out")
+    run_example(folder)
+    text = (folder / "main.c").read_text()
+    changed = re.sub(r"(EXPECTED_0_\d\[\] = \{\{0, )[^}]*", r"\g<1>7", text)
+    changed = changed.replace("_OUTPUTS && !wrong", "_OUTPUTS")  # go on to the others
+    done = subprocess.run(
+        [compiled(folder, [changed], libraries=("libmodel.a",))], capture_output=True, text=True
+    )
+    assert re.findall(r"(y\d), element 0: .*, expected 7", done.stderr) == ["y0", "y1", "y2", "y3"]
+
+
 def test_what_cannot_be_exported_says_why(tmp_path):
     symbolic = onnx.ModelProto()
     symbolic.CopyFrom(SUM)

@@ -11,6 +11,7 @@ from .bfloat16_dots import lower_dots
 from .cuda import constant_bits, skip_empty_launches
 from .exact_indices import flatten_buffers
 from .named_values import rewrite_stores
+from .round_trips import keep_round_trips
 
 __all__ = ["TIR_PIPELINE", "bytes_off_stack", "finalize_host", "lower"]
 
@@ -92,6 +93,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.TransformMmaBufferLayout(),
         blocks.LowerOpaqueBlock(),
         flatten_buffers,
+        keep_round_trips,
         legalize_bfloat16,
         blocks.LoopPartition(),
         loops.NarrowDataType(32),

@@ -134,7 +134,7 @@ static uint64_t mixed(uint64_t state) {
   return z ^ (z >> 31);
 }
 
-/* Floats in [-1, 1), integers and bools 0 or 1. */
+/* Floats in [-1, 1), integers, bools and narrower floats 0 or 1, float8 0 or at most 1. */
 static void fill(const tvmx_tensor *tensor, size_t number, void *data) {
   const char *dtype = tensor->dtype;
   memset(data, 0, tensor->bytes);
@@ -148,19 +148,47 @@ static void fill(const tvmx_tensor *tensor, size_t number, void *data) {
     } else if (!strcmp(dtype, "float64")) {
       double value = (double)(bits >> 40) / 8388608.0 - 1.0;
       memcpy(place, &value, sizeof value);
-    } else if (!strcmp(dtype, "float16") || !strcmp(dtype, "bfloat16")) {
-      uint16_t value = (uint16_t)(bit * (dtype[0] == 'f' ? 0x3C00 : 0x3F80));
-      memcpy(place, &value, sizeof value);
-    } else if (strncmp(dtype, "float", 5) != 0) {
+    } else {
+      if (!strcmp(dtype, "float16")) bit *= 0x3C00;
+      if (!strcmp(dtype, "bfloat16")) bit *= 0x3F80;
+      if (!strncmp(dtype, "float8", 6)) bit *= 0x38;
       memcpy(place, &bit, tensor->element); /* little-endian */
     }
   }
+}
+
+/* Floats that C lacks: the bits of their mantissa, and what their exponent counts from. */
+typedef struct {
+  const char *dtype;
+  int mantissa, bias;
+} narrow;
+
+static const narrow NARROW[] = {
+    {"float16", 10, 15},         {"bfloat16", 7, 127},       {"float8_e4m3fn", 3, 7},
+    {"float8_e4m3fnuz", 3, 8},   {"float8_e5m2", 2, 15},     {"float8_e5m2fnuz", 2, 16},
+};
+
+static const narrow *narrow_of(const tvmx_tensor *tensor) {
+  for (size_t k = 0; k < sizeof NARROW / sizeof *NARROW; k++)
+    if (!strcmp(NARROW[k].dtype, tensor->dtype)) return &NARROW[k];
+  return NULL;
+}
+
+static double value_of(const narrow *type, int bits, int width) {
+  int unit = 1 << type->mantissa, magnitude = bits & ((1 << (width - 1)) - 1);
+  int exponent = magnitude / unit, fraction = magnitude % unit;
+  int least = 1 - type->bias - type->mantissa;
+  double value = exponent ? ldexp(unit + fraction, exponent - 1 + least) : ldexp(fraction, least);
+  return bits == magnitude ? value : -value;
 }
 
 static double element(const tvmx_tensor *tensor, const void *data, size_t place) {
   const char *dtype = tensor->dtype;
   if (!strcmp(dtype, "float32")) return ((const float *)data)[place];
   if (!strcmp(dtype, "float64")) return ((const double *)data)[place];
+  const narrow *type = narrow_of(tensor);
+  if (type && tensor->element == 1) return value_of(type, ((const uint8_t *)data)[place], 8);
+  if (type) return value_of(type, ((const uint16_t *)data)[place], 16);
   int is_signed = dtype[0] == 'i';
   switch (tensor->element) {
     case 1: return is_signed ? ((const int8_t *)data)[place] : ((const uint8_t *)data)[place];
@@ -175,7 +203,9 @@ static double element(const tvmx_tensor *tensor, const void *data, size_t place)
 static int differs(const tvmx_tensor *tensor, const void *data, const sample *want) {
   double got = element(tensor, data, want->place);
   if (got == want->value || (isnan(got) && isnan(want->value))) return 0;
-  if (fabs(got - want->value) <= 1e-4 * (1 + fabs(want->value))) return 0;
+  const narrow *type = narrow_of(tensor);
+  double bound = type ? ldexp(1, -type->mantissa) : 1e-4;
+  if (fabs(got - want->value) <= bound * (1 + fabs(want->value))) return 0;
   fprintf(stderr, "%s, element %zu: %g, expected %g\\n", tensor->name, want->place, got,
           want->value);
   return 1;

@@ -13,6 +13,7 @@ from ..executors.emit import ENTRY
 from ..executors.parts import Parts
 from ..executors.plan import Plan, Slot
 from ..model import CompiledModel
+from ..ops.float8 import FORMATS
 from .identifiers import identifier, identifiers
 
 __all__ = ["C_TYPES", "Built", "Dim", "Interface", "Tensor", "Variant", "checksum"]
@@ -24,6 +25,7 @@ C_TYPES = {
     "bool": "uint8_t",
     "float16": "uint16_t",
     "bfloat16": "uint16_t",
+    **dict.fromkeys(FORMATS, "uint8_t"),
 } | {f"{u}int{bits}": f"{u}int{bits}_t" for u in ("", "u") for bits in (8, 16, 32, 64)}
 
 
@@ -46,7 +48,7 @@ class Tensor:
 
     @property
     def c_type(self) -> str:
-        return C_TYPES.get(self.dtype, "uint8_t")
+        return C_TYPES[self.dtype]
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

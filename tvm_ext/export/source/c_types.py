@@ -1,14 +1,18 @@
-"""How the types of a kernel are spelled in C, its constants, and what holds a value meanwhile."""
+"""How the types of a kernel are spelled in C, its constants, and what holds a value meanwhile.
+
+A float8 is its bits, as kernels take them apart themselves."""
 
 from __future__ import annotations
 
 import math
 
+import ml_dtypes  # noqa: F401  registers float8 with numpy
 import numpy as np
 
+from ...ops.float8 import FORMATS
 from ..interface import C_TYPES
 
-__all__ = ["Unprintable", "c_type", "constant", "is_narrow", "limits", "value_type"]
+__all__ = ["Unprintable", "as_bits", "c_type", "constant", "is_narrow", "limits", "value_type"]
 
 
 class Unprintable(Exception):
@@ -43,6 +47,11 @@ def is_narrow(dtype: str) -> bool:
     return dtype in _NARROW
 
 
+def as_bits(dtype: str) -> str:
+    """The type of what holds a float8; any other as it is."""
+    return "uint8" if dtype in FORMATS else dtype
+
+
 def limits(dtype: str) -> tuple[int, int]:
     """The least and the greatest integer of a type."""
     if dtype == "bool":
@@ -55,6 +64,8 @@ def constant(value: float | int, dtype: str) -> str:
     """A literal of exactly this value."""
     if dtype == "bool":
         return "1" if value else "0"
+    if dtype in FORMATS:
+        return str(int(np.array(value, dtype).view(np.uint8)))
     if "int" in dtype:
         return _integer(int(value), dtype)
     if math.isnan(value):

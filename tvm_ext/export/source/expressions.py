@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .c_types import Unprintable, constant, is_narrow, limits, value_type
+from .c_types import Unprintable, as_bits, constant, is_narrow, limits, value_type
 from .helpers import Helpers
 
 __all__ = ["Expressions", "Place"]
@@ -124,6 +124,8 @@ class Expressions:
         dtype = _dtype(expr)
         if "x" in dtype:
             raise Unprintable("vectors")
+        if any(as_bits(of) != of for of in _computed_with(expr)):
+            raise Unprintable("arithmetic of float8")
         printer = _PRINTERS.get(type(expr))
         if printer is None:
             raise Unprintable(f"an expression of kind {type(expr).__name__}")
@@ -364,7 +366,9 @@ class Expressions:
         return text, _ATOM
 
     def _reinterpreted(self, value: tirx.Expr, dtype: str) -> str:
-        of = _dtype(value)
+        of, dtype = as_bits(_dtype(value)), as_bits(dtype)
+        if of == dtype:
+            return self.text(value, _UNARY)
         key = of if "float" in of else dtype
         text = self.text(value)
         if is_narrow(key):
@@ -403,6 +407,18 @@ _PRINTERS: dict[type, _Printer] = {
 _SHORT = {"float16": "half", "bfloat16": "bfloat16"}
 _TO_FLOAT = {"float16": "float_of_half", "bfloat16": "float_of_bfloat16"}
 _OF_FLOAT = {"float16": "half_of_float", "bfloat16": "bfloat16_of_float"}
+
+
+_OPERATORS = *_ARITHMETIC, *_COMPARISONS, *_EXTREMES, *_FLOORS, tirx.Div, tirx.Mod
+
+
+def _computed_with(expr: tirx.Expr) -> list[str]:
+    """The types of the numbers that the outermost operation of ``expr`` takes and gives."""
+    if isinstance(expr, tirx.Cast):
+        return [_dtype(expr), _dtype(expr.value)]
+    if type(expr) in _OPERATORS:
+        return [_dtype(expr.a)]
+    return [_dtype(expr)] if _name(expr) in _LIBM else []
 
 
 def _one(x: tirx.Expr) -> tirx.Expr:

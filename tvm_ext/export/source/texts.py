@@ -12,7 +12,7 @@ from ..c_example import FUNCTIONS, literal
 from ..c_texts import comment, string
 from ..example import Expected
 from ..interface import Tensor
-from .c_types import c_type, constant
+from .c_types import as_bits, c_type, constant, is_narrow
 from .layout import WIDTH, wrapped
 from .program import Program
 
@@ -35,9 +35,9 @@ def header(program: Program, embedded: bool) -> str:
  * Outputs:
 {_rows(program.outputs)}
  *
- * Elements lie in row-major order. bool is uint8_t, 0 or 1; float16 and bfloat16 are uint16_t,
- * their bits. Nothing is allocated and no state is kept: threads may run the model at the same
- * time, each with a workspace of its own, such as
+ * Elements lie in row-major order. bool is uint8_t, 0 or 1; float16 and bfloat16 are uint16_t
+ * and float8 is uint8_t, their bits. Nothing is allocated and no state is kept: threads may run
+ * the model at the same time, each with a workspace of its own, such as
  *
  *   static _Alignas({_ALIGNMENT}) unsigned char workspace[{macro}_WORKSPACE_BYTES];
  */
@@ -236,8 +236,9 @@ def weights_source(program: Program) -> Iterator[str]:
 
 def _printable(array: np.ndarray) -> np.ndarray:
     """``array``, with the bits of floats that C lacks; an empty one with an element for C."""
-    if array.dtype.name in ("float16", "bfloat16"):
+    if is_narrow(array.dtype.name):
         array = array.view(np.uint16)
+    array = array.view(as_bits(array.dtype.name))
     shape = [max(dim, 1) for dim in array.shape or (1,)]
     return array.reshape(shape) if array.size else np.zeros(shape, array.dtype)
 
