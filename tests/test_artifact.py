@@ -13,8 +13,10 @@ import tvm
 
 import tvm_ext
 from tests.oracle import node_model
+from tvm_ext.cli import main
 from tvm_ext.errors import OutputPathError, TargetError
 from tvm_ext.executors import artifact, cpu
+from tvm_ext.inspect import inspect_built
 
 NET = """<ir_version: 8, opset_import: ["": 17]>
 net (float[BATCH, 3, 6, 5] x) => (float[BATCH, 4, 6, 5] y, float[BATCH, 120] z)
@@ -233,6 +235,23 @@ def test_a_cpu_that_lacks_instructions_is_told_before_they_run(saved, monkeypatc
     )
     with pytest.raises(TargetError, match="which this one lacks"):
         tvm_ext.load(saved[1])
+
+
+def test_what_a_file_says_of_itself_without_running_it(saved, tmp_path, monkeypatch):
+    model, path = saved
+    found = inspect_built(path)
+    assert found.memory == model.memory and found.runs_here
+    assert [str(port) for port in found.inputs] == [str(info) for info in model.inputs]
+    assert set(found.features) == set(model.executor.needs.features)
+    assert str(model.memory or "allocated at run time") in str(found)
+    lacking = found.features[0]
+    monkeypatch.setattr(cpu, "_host_features", lambda: {lacking: False})
+    assert not inspect_built(path).runs_here
+    (tmp_path / "part.so").write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(OutputPathError, match="truncated"):
+        inspect_built(tmp_path / "part.so")
+    assert main(["inspect", str(path), "--format", "json"]) == 0
+    assert main(["inspect", str(path), "--passes"]) == 2
 
 
 def test_a_model_for_another_machine_builds_but_does_not_run_here():

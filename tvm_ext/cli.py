@@ -41,6 +41,7 @@ _EXAMPLES = {
     "profile": "  tvm-ext profile model.onnx --shape batch=1",
     "inspect": """\
   tvm-ext inspect model.onnx --format json
+  tvm-ext inspect model.so
   tvm-ext inspect model.onnx --passes
   tvm-ext inspect model.onnx --dump-after FuseTIR""",
     "cache": "  tvm-ext cache\n  tvm-ext cache --clear",
@@ -149,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     check_op = command("check-op", "Check what a plugin declares; exit code 1 where a check fails.")
 
     for sub in (build, export, run, compare, profile, inspect):
-        takes = "an ONNX file" if sub in (build, compare, inspect) else "an ONNX or a built file"
+        takes = "an ONNX file" if sub in (build, compare) else "an ONNX or a built file"
         sub.add_argument("model", type=Path, metavar="MODEL", help=takes)
         sub.add_argument(
             "--opt-level",

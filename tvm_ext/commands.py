@@ -21,7 +21,7 @@ from .executors.artifact import is_artifact
 from .executors.atomic import replaced
 from .export import export as write_package
 from .inputs import dims_of, random_inputs, read_array
-from .inspect import OperatorSupport, inspect_model, support_table
+from .inspect import OperatorSupport, inspect_built, inspect_model, support_table
 from .model import CompiledModel
 
 __all__ = [
@@ -126,6 +126,13 @@ def compare(args: Namespace) -> None:
 
 def inspect(args: Namespace) -> None:
     """Describe MODEL and what of it is not supported; or the passes of a build, and their work."""
+    if is_artifact(args.model):
+        _refuse_choices(args)
+        if args.passes or args.dump_after or args.time_passes:
+            raise InputError(f"{args.model} is built already: there are no passes to show")
+        built = inspect_built(args.model)
+        print(built.to_json() if args.format == "json" else built)
+        return
     steps = pipeline.default(targets.resolve(args.target), args.opt_level, args.precision)
     steps = leave_out(steps, args.without)
     if args.passes:

@@ -1,5 +1,6 @@
 """What a model holds and what of it can be converted, found without compiling anything."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,10 +12,21 @@ from onnx import defs
 from . import build, pipeline, targets
 from .display import as_html, as_json
 from .errors import ConversionError, UnsupportedNode
+from .executors import artifact
+from .executors.plan import MemoryPlan
 from .extend.plugin import load_installed
 from .frontend import TABLE, Limits, load
+from .interface import from_json
 
-__all__ = ["Inspection", "OperatorSupport", "Port", "inspect_model", "support_table"]
+__all__ = [
+    "BuiltInspection",
+    "Inspection",
+    "OperatorSupport",
+    "Port",
+    "inspect_built",
+    "inspect_model",
+    "support_table",
+]
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,75 @@ def inspect_model(
         sum(v.const_value.size for v in graph.initializers.values() if v.const_value is not None),
         tuple(unsupported),
     )
+
+
+@dataclass(frozen=True)
+class BuiltInspection:
+    """The facts of a saved model.
+
+    Attributes:
+        triple: the machine that it was built for, as LLVM writes it.
+        features: what it needs of such a machine's CPU.
+        runs_here: whether this machine can run it.
+        kernels: calls of kernels in a run; None where the Relax VM runs the model.
+        memory: what was planned at compile time; None where the Relax VM runs it.
+        sections: bytes of the parts of the file.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    triple: str
+    features: tuple[str, ...]
+    runs_here: bool
+    kernels: int | None
+    memory: MemoryPlan | None
+    sections: Mapping[str, int]
+
+    def __str__(self) -> str:
+        sizes = (f"{name} {size:,}" for name, size in self.sections.items())
+        here = "runs on this machine" if self.runs_here else "does not run on this machine"
+        lines = [
+            f"inputs      {', '.join(map(str, self.inputs))}",
+            f"outputs     {', '.join(map(str, self.outputs))}",
+            f"machine     {self.triple}; {here}",
+            f"needs       {', '.join(self.features) or 'nothing beyond that'}",
+            f"kernels     {'run by the Relax VM' if self.kernels is None else self.kernels}",
+            f"memory      {self.memory or 'allocated at run time'}",
+            f"bytes       {', '.join(sizes)}",
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
+    def to_json(self) -> str:
+        """The same facts as a JSON object."""
+        return as_json(asdict(self))
+
+
+def inspect_built(path: str | os.PathLike) -> BuiltInspection:
+    """What the file of a saved model says of it, also where its machine is another.
+
+    Raises:
+        OutputPathError: the file cannot be read, is not ours, or is damaged.
+    """
+    header, needs, plan = artifact.describe(path)
+    described = header["interface"]
+    return BuiltInspection(
+        _described(described["inputs"]),
+        _described(described["outputs"]),
+        needs.triple,
+        needs.features,
+        needs.lacking() is None,
+        None if plan is None else len(plan.kernels),
+        None if plan is None else plan.memory,
+        {name: size for name, (_, size, _) in header["sections"].items()},
+    )
+
+
+def _described(rows: Sequence[Mapping[str, Any]]) -> tuple[Port, ...]:
+    infos = [from_json(dict(row)) for row in rows]
+    return tuple(Port(info.name, str(info).removeprefix(f"{info.name}: ")) for info in infos)
 
 
 def _operator(node: ir.Node) -> str:

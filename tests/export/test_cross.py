@@ -297,6 +297,18 @@ def test_a_saved_model_with_symbolic_dims_of_another_machine(tmp_path):
         tvm_ext.load(tmp_path / "m.so")
 
 
+def test_the_class_in_webassembly(tmp_path):
+    """Where there are no exceptions."""
+    NODE.need_tools()
+    folder = tvm_ext.export(SUM, tmp_path / "out", "c++", target="wasm32", name="net")
+    command = [sys.executable, "-m", "ziglang", "c++", "-target", "wasm32-wasi", "-fno-exceptions"]
+    command += ["-I.", "session.cpp", "libnet.a", "-lm", "-o", "session.wasm"]
+    subprocess.run(command, cwd=folder, check=True)
+    run = [*NODE.emulator, "./session.wasm"]
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.endswith("correct\n"), done.stderr
+
+
 @pytest.mark.parametrize("model", ["static", "symbolic"])
 def test_webassembly_has_no_shared_libraries(model, tmp_path):
     model = tvm_ext.convert_and_build({"static": SUM, "symbolic": DOUBLE}[model], "wasm32")

@@ -17,6 +17,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ from .static import StaticExecutor
 if TYPE_CHECKING:
     from .vm import VMExecutor
 
-__all__ = ["Saved", "dumps", "is_artifact", "loads", "read", "write"]
+__all__ = ["Saved", "describe", "dumps", "is_artifact", "loads", "read", "write"]
 
 MAGIC = b"tvm_ext"
 FORMAT = 5
@@ -119,6 +120,13 @@ def read(path: str | os.PathLike, verify: bool = False) -> Saved:
         OutputPathError: the file cannot be read, is not ours, or is damaged.
         TargetError: it is for another kind of machine, or needs instructions that this one lacks.
     """
+    with _opening(path) as (file, name):
+        return _read(file, name, verify)
+
+
+@contextmanager
+def _opening(path: str | os.PathLike) -> Iterator[tuple[IO[bytes], str]]:
+    """The file at ``path`` and its name, for what may raise as :func:`read` does."""
     if not isinstance(path, str | os.PathLike):
         raise OutputPathError(f"cannot load from {type(path).__name__}: give the path of a file")
     name = os.fspath(path)
@@ -126,12 +134,25 @@ def read(path: str | os.PathLike, verify: bool = False) -> Saved:
         if Path(path).exists() and not Path(path).is_file():
             raise OutputPathError(f"cannot read {name}: it is no regular file")
         with open(path, "rb") as file:
-            return _read(file, name, verify)
+            yield file, name
     except (OSError, ValueError) as error:
         if isinstance(error, TvmExtError):
             raise
         reason = getattr(error, "strerror", None) or error
         raise OutputPathError(f"cannot read {name}: {reason}") from error
+
+
+def describe(path: str | os.PathLike) -> tuple[dict[str, Any], CpuNeeds, Plan | None]:
+    """The header of what :func:`write` wrote, what its code needs of a CPU, and, of a static
+    model, its plan. No code is loaded.
+
+    Raises:
+        OutputPathError: the file cannot be read, is not ours, or its header is damaged.
+    """
+    with _opening(path) as (file, name):
+        header = _header(name, _mapped(file))
+        plan = plan_from_json(header["plan"]) if "plan" in header else None
+        return header, _needs(header), plan
 
 
 def loads(data: bytes) -> Saved:
@@ -191,7 +212,7 @@ def _read(file: IO[bytes], name: str, verify: bool) -> Saved:
         sections[key] = data[offset : offset + size]
         if (verify or key != "weights") and zlib.crc32(sections[key]) != checksum:
             raise OutputPathError(f"{name} is damaged")
-    needs = CpuNeeds(header["needs"]["triple"], tuple(header["needs"]["features"]))
+    needs = _needs(header)
     needs.check()
     executor: StaticExecutor | VMExecutor
     library, texts = sections["library"], sections["texts"]
@@ -204,6 +225,10 @@ def _read(file: IO[bytes], name: str, verify: bool) -> Saved:
 
         executor = VMExecutor.open(library, name, needs, header)
     return Saved(executor, header["interface"], partial(_texts, texts))
+
+
+def _needs(header: Mapping[str, Any]) -> CpuNeeds:
+    return CpuNeeds(header["needs"]["triple"], tuple(header["needs"]["features"]))
 
 
 def _mapped(file: IO[bytes]) -> np.ndarray:
