@@ -13,7 +13,8 @@ After, with ``t = ceil(k / s)``::
 The outputs ``s m + r`` of a phase ``r`` see the taps ``r, r + s, ...`` of the window at the inputs
 ``m, m - 1, ...``: the same sums as before, and taps of zero where ``s`` does not divide ``k``. Of
 two strides of 2 each phase of many filters is a convolution of its own then, without these taps,
-and ``c`` their Concat. Other than two equal strides are moved by Reshape and Transpose.
+and ``c`` their Concat. Of several groups the phases of a filter follow each other, and the mode is
+CRD. Other than two equal strides are moved by Reshape and Transpose.
 """
 
 from __future__ import annotations
@@ -79,8 +80,10 @@ class ConvTransposeIntoConv(Rule):
             return "other than 1 to 3 spatial dims"
         if node.graph.opset_imports[""] < _OPSET:
             return f"before opset {_OPSET} DepthToSpace has one mode"
-        if "output_shape" in node.attributes or node.attributes.get_int("group", 1) != 1:
-            return "groups, or an output_shape"
+        if "output_shape" in node.attributes:
+            return "an output_shape"
+        if _groups(node) > 1 and weight.shape[1] == 1:
+            return "groups of one filter, whose taps are few enough to gather"
         if node.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
             return "auto_pad"
         if set(node.attributes.get_ints("dilations", [])) - {1}:
@@ -97,8 +100,12 @@ class ConvTransposeIntoConv(Rule):
         weight, *bias = (constant(value) for value in node.inputs[1:] if value)
         axes = _axes(node, weight)
         phases = prod(axis.stride for axis in axes)
-        filters = _filters(weight, axes)
-        if _leaves_taps(axes) and weight.shape[1] >= _MANY:
+        groups = _groups(node)
+        filters = _filters(weight, axes, groups)
+        if groups > 1:
+            pads = [axis.pads for axis in axes]
+            y = _convolved(op, x, filters, pads, [np.repeat(b, phases) for b in bias], groups)
+        elif _leaves_taps(axes) and weight.shape[1] >= _MANY:
             parts = zip(np.split(filters, phases), np.ndindex(2, 2), strict=True)
             convs = (_convolved(op, x, *_trimmed(f, axes, phase), bias) for f, phase in parts)
             y = op.Concat(*convs, axis=1)
@@ -106,13 +113,17 @@ class ConvTransposeIntoConv(Rule):
             pads = [axis.pads for axis in axes]
             y = _convolved(op, x, filters, pads, [np.tile(b, phases) for b in bias])
         if phases > 1:
-            y = _spread(op, y, x, axes, weight.shape[1])
+            y = _spread(op, y, x, axes, weight.shape[1] * groups, outermost=groups == 1)
         starts, cuts = zip(*(axis.cut for axis in axes), strict=True)
         if not any((*starts, *cuts)):
             return y
         ends = [-cut if cut else np.iinfo(np.int64).max for cut in cuts]
         bounds = (_const(op, np.array(v)) for v in (starts, ends, range(2, 2 + len(axes))))
         return op.Slice(y, *bounds)
+
+
+def _groups(node: ir.Node) -> int:
+    return node.attributes.get_int("group", 1)
 
 
 def _axes(node: ir.Node, weight: np.ndarray) -> list[_Axis]:
@@ -126,15 +137,24 @@ def _axes(node: ir.Node, weight: np.ndarray) -> list[_Axis]:
     return list(map(_Axis, strides, taps, pads[:count], pads[count:], extra))
 
 
-def _filters(weight: np.ndarray, axes: list[_Axis]) -> np.ndarray:
-    """``[C, M, k...]`` -> ``[phases * M, C, t...]``: the taps of each phase, the last one first."""
+def _filters(weight: np.ndarray, axes: list[_Axis], groups: int) -> np.ndarray:
+    """``[C, M, k...]`` -> ``[phases * M, C, t...]``: the taps of each phase, the last one first.
+
+    Of several groups each has its own: ``[groups * M * phases, C / groups, t...]``.
+    """
     channels, filters = weight.shape[:2]
     grown = [(0, axis.depth * axis.stride - axis.taps) for axis in axes]
     whole = np.pad(weight, [(0, 0), (0, 0), *grown])
     split = whole.reshape(channels, filters, *(n for a in axes for n in (a.depth, a.stride)))
     depth, phase = range(2, split.ndim, 2), range(3, split.ndim, 2)
-    moved = np.flip(split, depth).transpose(*phase, 1, 0, *depth)
-    return moved.reshape(-1, channels, *(axis.depth for axis in axes))
+    flipped, window = np.flip(split, depth), [axis.depth for axis in axes]
+    if groups == 1:
+        return flipped.transpose(*phase, 1, 0, *depth).reshape(-1, channels, *window)
+    parts = (
+        part.transpose(1, *phase, 0, *depth).reshape(-1, channels // groups, *window)
+        for part in np.split(flipped, groups)
+    )
+    return np.concatenate([*parts])
 
 
 def _trimmed(
@@ -151,25 +171,33 @@ def _trimmed(
 
 
 def _convolved(
-    op, x: ir.Value, filters: np.ndarray, pads: list[tuple[int, int]], bias: list[np.ndarray]
-) -> ir.Value:
+    op, x: ir.Value, filters: np.ndarray, pads: list[tuple[int, int]], bias: list[np.ndarray],
+    groups: int = 1,
+) -> ir.Value:  # fmt: skip
     operands = (_const(op, np.ascontiguousarray(array)) for array in (filters, *bias))
     begins, ends = zip(*pads, strict=True)
-    return op.Conv(x, *operands, pads=[*begins, *ends])
+    return op.Conv(x, *operands, pads=[*begins, *ends], group=groups)
 
 
-def _spread(op, y: ir.Value, x: ir.Value, axes: list[_Axis], filters: int) -> ir.Value:
-    """Phases, which are channels of ``y``, moved beside each other."""
+def _spread(
+    op, y: ir.Value, x: ir.Value, axes: list[_Axis], filters: int, outermost: bool
+) -> ir.Value:
+    """Phases, which are channels of ``y``, moved beside each other.
+
+    ``outermost``: all filters of a phase follow each other, else all phases of a filter.
+    """
     strides, count = [axis.stride for axis in axes], len(axes)
     if _is_square(axes):
-        return op.DepthToSpace(y, blocksize=strides[0], mode="DCR")
+        return op.DepthToSpace(y, blocksize=strides[0], mode="DCR" if outermost else "CRD")
     sizes = [-1]
     if count > 1:
         given = zip(_static(x), axes, strict=True)
         sizes = [size + sum(axis.pads) - axis.depth + 1 for size, axis in given]
-    parted = op.Reshape(y, _const(op, np.array([0, *strides, filters, *sizes])))
-    order = [place for k in range(count) for place in (2 + count + k, 1 + k)]
-    moved = op.Transpose(parted, perm=[0, 1 + count, *order])
+    parts = [*strides, filters] if outermost else [filters, *strides]
+    parted = op.Reshape(y, _const(op, np.array([0, *parts, *sizes])))
+    filter_axis, first = (1 + count, 1) if outermost else (1, 2)
+    order = [place for k in range(count) for place in (2 + count + k, first + k)]
+    moved = op.Transpose(parted, perm=[0, filter_axis, *order])
     whole = [n * s for n, s in zip(sizes, strides, strict=True)] if count > 1 else [-1]
     return op.Reshape(moved, _const(op, np.array([0, filters, *whole])))
 

@@ -73,10 +73,38 @@ def test_windows_that_overlap_or_leave_gaps(attributes, shape, operators):
 
 
 @pytest.mark.parametrize(
+    ("attributes", "shape", "operators"),
+    [
+        (
+            "strides = [2, 2], pads = [1, 1, 1, 1], group = 3",
+            (6, 4, 3, 3),
+            ["Conv", "DepthToSpace", "Slice"],
+        ),
+        (
+            "strides = [3], group = 2",
+            (4, 5, 4),
+            ["Conv", "Reshape", "Transpose", "Reshape", "Slice"],
+        ),
+        ("strides = [1, 1], group = 2", (2, 3, 2, 3), ["Conv"]),
+    ],
+)
+def test_groups(attributes, shape, operators):
+    channels, filters, *taps = shape
+    sizes, names = ", ".join(["4", "5"][: len(taps)]), ", ".join("AB"[: len(taps)])
+    outputs = filters * int(attributes.rpartition("group = ")[2])
+    bias = RNG.normal(size=outputs).astype("float32")
+    proto = model(
+        f"g (float[N, {channels}, {sizes}] x) => (float[N, {outputs}, {names}] y) "
+        f"{{ y = ConvTranspose <{attributes}> (x, w, b) }}", 18, w=weights(*shape), b=bias,
+    )  # fmt: skip
+    assert assert_same(proto, rewritten(proto)) == operators
+
+
+@pytest.mark.parametrize(
     ("attributes", "shape"),
     [
         ("strides = [2, 2], dilations = [2, 2]", (4, 3, 2, 2)),
-        ("strides = [2, 2], group = 2", (4, 3, 2, 2)),
+        ("strides = [2, 2], group = 4", (4, 1, 2, 2)),
         ("strides = [2, 2], pads = [4, 0, 0, 0]", (4, 3, 3, 3)),
         ('strides = [2, 2], auto_pad = "SAME_UPPER"', (4, 3, 2, 2)),
         ("strides = [2, 2], output_shape = [6, 10]", (4, 3, 2, 2)),
@@ -86,7 +114,7 @@ def test_others_stay(attributes, shape):
     proto = spread(attributes, weights(*shape), bias=False)
     if "group" in attributes:
         proto = model(
-            "g (float[N, 4, 3, 5] x) => (float[N, 6, H, W] y) "
+            "g (float[N, 4, 3, 5] x) => (float[N, 4, H, W] y) "
             f"{{ y = ConvTranspose <{attributes}> (x, w) }}", w=weights(*shape),
         )  # fmt: skip
     assert assert_same(proto, rewritten(proto)) == ["ConvTranspose"]
