@@ -69,6 +69,8 @@ def resolve(target: object = "auto", cores: int | None = None) -> Target:
     Raises:
         TargetError: TVM does not know the target, or tvm_ext has no kernels for its kind.
     """
+    if len(levels(target)) > 1:
+        raise TargetError(f"{target!r} is for packages (tvm-ext export): choose one level")
     if target == "auto":
         target = "cuda" if tvm.cuda(0).exist else "llvm"
     if target == "llvm":

@@ -413,6 +413,8 @@ def test_a_library_for_several_levels_picks_one_where_it_runs(tmp_path):
     assert lines[2] == "net: built for a CPU with popcnt, which this one lacks\n"
     assert targets.levels("x86-64-v2+v3+v4") == ["x86-64-v4", "x86-64-v3", "x86-64-v2"]
     assert targets.levels("x86-64-v3") == ["x86-64-v3"]
+    with pytest.raises(TargetError, match="for packages"):
+        tvm_ext.convert_and_build(SUM, "x86-64-v2+v3")
 
 
 def test_without_threads(tmp_path):
