@@ -11,7 +11,7 @@ from tvm_ext.ops import activation, arithmetic
 
 from ..broadcasting import emit_broadcast
 from ..microsoft import microsoft
-from ..precision import cast
+from ..precision import cast, constant
 from .matmul import transposed
 from .pooling import average_pool, global_average_pool
 from .quantization import dequantize_linear, matmul_integer, quantize_linear
@@ -114,6 +114,12 @@ def qgemm(bb, a, a_scale, a_zero_point, b, b_scale, b_zero_point, c=None, y_scal
 def _quantized(bb, y, scale, zero, like):
     """``y`` quantised; without a zero point as the type of ``like``."""
     zero = bb.const(np.zeros((), bb.dtype(like))) if zero is None else zero
+    known = constant(bb, scale)
+    if known is not None and known.size == 1 and 1e-30 < known.item() < 1e30:
+        # A division costs ten products. With a dim, the factor is no part of the kernel.
+        inverse = (np.float32(1) / known).reshape([1] * min(bb.rank(y), 1))
+        y = bb.emit(relax.op.multiply(y, bb.const(inverse)))
+        scale = bb.const(np.ones_like(known))
     return quantize_linear(bb, y, scale, zero)
 
 

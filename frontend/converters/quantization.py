@@ -64,7 +64,21 @@ def dequantize_linear_21(bb, x, x_scale, x_zero_point=None, *, axis=1, block_siz
     dtype = _name(output_dtype) if output_dtype else bb.dtype(x_scale)
     axis, block = _granularity(bb, x, x_scale, axis, block_size)
     code = bb.element(x)
+    known = [None if v is None else constant(bb, v) for v in (x, x_scale, x_zero_point)]
+    plain = code in (*_INTEGERS, "int32") and dtype == "float32" and not block
+    if plain and known[0] is not None and known[1] is not None:
+        if x_zero_point is None or known[2] is not None:
+            return bb.const(_dequantized(*known, axis))
     return bb.emit_te(ops.dequantize_linear, x, x_scale, x_zero_point, axis, block, code, dtype)
+
+
+def _dequantized(x, scale, zero, axis):
+    """What :func:`ops.dequantize_linear` computes, of arrays; a model may have hundreds of them."""
+    shape = [-1 if k == axis else 1 for k in range(x.ndim)] if scale.size > 1 else []
+    value = x.astype("float32")
+    if zero is not None:
+        value = value - zero.astype("float32").reshape(shape)
+    return value * scale.astype("float32").reshape(shape)
 
 
 @converter("DynamicQuantizeLinear", 11)
@@ -97,7 +111,7 @@ def conv_integer(bb, x, w, x_zero_point=None, w_zero_point=None, *, auto_pad="NO
                  dilations=None, group=1, kernel_shape=None, pads=None, strides=None):  # fmt: skip
     # Pads are the zero point, hence zeros once it is subtracted.
     x = _shifted(bb, x, x_zero_point)
-    w = _shifted(bb, w, _leading(bb, w_zero_point, bb.rank(w)))
+    w = _shifted(bb, w, _along(bb, w_zero_point, 0, bb.rank(w)))
     return convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, "int32")
 
 
@@ -108,8 +122,7 @@ def qlinear_conv(bb, x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale
     total = conv_integer(bb, x, w, x_zero_point, w_zero_point, auto_pad=auto_pad,
                          dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
                          strides=strides)  # fmt: skip
-    # A scale per output channel, which is the second axis of the result.
-    w_scale = _leading(bb, w_scale, bb.rank(x) - 1)
+    w_scale = _along(bb, w_scale, 1, bb.rank(x))  # a scale per output channel
     return _requantized(bb, add_bias(bb, total, b), x_scale, w_scale, y_scale, y_zero_point)
 
 
@@ -131,10 +144,16 @@ def _shifted(bb, x, zero):
 
 
 def _requantized(bb, total, left_scale, right_scale, y_scale, y_zero):
-    dtype = bb.dtype(y_zero)
-    return bb.emit_te(
-        ops.requantize, total, left_scale, right_scale, y_scale, y_zero, dtype, _bounds(dtype)
-    )
+    dtype, scales = bb.dtype(y_zero), (left_scale, right_scale, y_scale)
+    arrays = [constant(bb, scale) for scale in scales]
+    if all(array is not None for array in arrays):
+        left, right, y = (array.astype("float32") for array in arrays)
+        factor = bb.const(left * right / y)
+    else:
+        left, right, y = (cast(bb, scale, "float32") for scale in scales)
+        product = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, left, right)
+        factor = emit_broadcast(bb, relax.op.divide, arithmetic.div, product, y)
+    return bb.emit_te(ops.requantize, total, factor, y_zero, dtype, _bounds(dtype))
 
 
 def _rows(bb, parameter, rank):
@@ -144,11 +163,11 @@ def _rows(bb, parameter, rank):
     return bb.emit(relax.op.reshape(parameter, [bb.shape(parameter)[0], 1]))
 
 
-def _leading(bb, parameter, rank):
-    """A per-channel vector ``[M]`` as ``[M, 1, ...]`` of ``rank``; scalars and None stay."""
+def _along(bb, parameter, axis, rank):
+    """A vector ``[M]`` with dims of 1 around, as ``axis`` of ``rank``; scalars and None stay."""
     if parameter is None or bb.rank(parameter) == 0:
         return parameter
-    shape = [bb.shape(parameter)[0], *[1] * (rank - 1)]
+    shape = [*[1] * axis, bb.shape(parameter)[0], *[1] * (rank - axis - 1)]
     array = constant(bb, parameter)
     if array is not None:
         return bb.const(array.reshape(shape))

@@ -41,7 +41,7 @@ _EXACT: list[tuple[str, Rewrite]] = [
 ]
 # Compound: arithmetic regrouped, within rounding.
 _COMPOUND: list[tuple[str, Rewrite]] = [
-    ("move-quantized", rewriting(*quantized.MOVES)),
+    ("move-quantized", rewriting(quantized.GatherOfQuantized, *quantized.MOVES)),
     ("integer-products", rewriting(
         quantized.ConvOfQuantized, quantized.MatMulOfQuantized, quantized.GemmOfQuantized,
         quantized.BatchedGemmOfQuantized,

@@ -23,6 +23,7 @@ __all__ = [
     "MOVES",
     "BatchedGemmOfQuantized",
     "ConvOfQuantized",
+    "GatherOfQuantized",
     "GemmOfQuantized",
     "MatMulOfQuantized",
     "QuantizeByProduct",
@@ -232,10 +233,26 @@ class QuantizeByProduct(Rule):
     def rewrite(self, op, x: ir.Value, scale: ir.Value, quantized: ir.Value) -> ir.Value:
         node, factor = quantized.producer(), constant(scale)
         # With a dim: a scalar would be part of the kernel, which no other layer shares.
-        inverse = np.float32(1) / factor.astype("float32").reshape(-1)
+        shape = () if rank(x) == 0 else (1,)
+        inverse = np.float32(1) / factor.astype("float32").reshape(shape)
+        x, inverse = _unscaled(x, inverse)
         product = op.Mul(x, op.Constant(value=ir.tensor(inverse)))
         one = op.Constant(value=ir.tensor(np.ones(factor.shape, "float32")))
         return op.QuantizeLinear(product, one, *node.inputs[2:], **node.attributes)
+
+
+def _unscaled(x: ir.Value, factor: np.ndarray) -> tuple[ir.Value, np.ndarray]:
+    """``x * factor`` without a product that only it reads: the other side, and both factors."""
+    node = x.producer()
+    if node is None or not _is(node, "Mul") or len(x.uses()) > 1 or x.is_graph_output():
+        return x, factor
+    source, scale = node.inputs
+    tensor = ir.convenience.get_const_tensor(scale)  # a rule may have made it
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+        return x, factor
+    both = tensor.numpy() * factor
+    fits = ((1e-30 < np.abs(both)) & (np.abs(both) < 1e30)).all()
+    return (source, both) if fits else (x, factor)
 
 
 class _MoveQuantized(Rule):
@@ -271,6 +288,28 @@ class _MoveQuantized(Rule):
         return getattr(op, self.moves)(
             _Quantized(x).data, *node.inputs[1:], **dict(node.attributes)
         )
+
+
+class GatherOfQuantized(Rule):
+    """``Gather(DequantizeLinear(x), i) -> DequantizeLinear(Gather(x, i))``, ``x`` constant.
+
+    A table stays 8 bits, of which few rows become floats.
+    """
+
+    def pattern(self, op, x, indices):
+        return op.Gather(x, indices, _outputs=["rows"])
+
+    def refusal(self, context: MatchContext, x: ir.Value, **_):
+        table = _Quantized(x)
+        if not table.is_activation or constant(table.data) is None:
+            return "it is no constant of 8 bits with one known scale"
+        return None
+
+    def rewrite(self, op, x: ir.Value, indices: ir.Value, rows: ir.Value) -> ir.Value:
+        table = _Quantized(x)
+        codes = op.Gather(table.data, indices, **rows.producer().attributes)
+        attributes = {k: v for k, v in table.node.attributes.items() if k != "axis"}
+        return op.DequantizeLinear(codes, *table.node.inputs[1:], **attributes)
 
 
 #: One rule for each operator that only moves elements.

@@ -1,5 +1,7 @@
 """Layers between quantised tensors become integer products; oracle: onnxruntime, unfused."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,46 @@ def test_layers_of_other_scales_share_a_kernel():
     x = bytes_of("uint8", 4, 16)
     (got,), (want,) = compiled.run(None, {"x": x}), run(proto, {"x": x})
     assert np.abs(got.astype("int64") - want).max() <= 1
+
+
+def test_of_two_summed_convolutions_8_bits_are_stored():
+    """No kernel stores or copies the other summand as floats."""
+    proto = model(
+        "g (uint8[1,16,5,5] x) => (uint8[1,16,5,5] y) {"
+        "  s = DequantizeLinear(x, s0, zero)  r = Relu(s)"
+        "  q = QuantizeLinear(r, s0, zero)  xf = DequantizeLinear(q, s0, zero)"
+        "  wf = DequantizeLinear<axis = 0>(w, sw, zw)  vf = DequantizeLinear<axis = 0>(v, sv, zw)"
+        "  d = Conv(xf, vf)"
+        "  dq = QuantizeLinear(d, s2, zero)  df = DequantizeLinear(dq, s2, zero)"
+        "  c = Conv(xf, wf)"
+        "  cq = QuantizeLinear(c, s1, zero)  cf = DequantizeLinear(cq, s1, zero)"
+        "  a = Add(df, cf)  y = QuantizeLinear(a, s3, zero) }",
+        s0=scalar(0.03), s1=scalar(0.4), s2=scalar(0.3), s3=scalar(0.6), zero=scalar(9, "uint8"),
+        w=bytes_of("int8", 16, 16, 1, 1), v=bytes_of("int8", 16, 16, 1, 1),
+        zw=np.zeros(16, "int8"), sw=np.full(16, 0.01, "float32"), sv=np.full(16, 0.01, "float32"),
+    )  # fmt: skip
+    compiled = convert_and_build(proto)
+    script = compiled.sources()["schedule"].partition("@R.function")[0]
+    arrays = re.findall(r"T.Buffer\(\([^\"]*\"\w+\"|alloc_buffer\(.*", script)
+    images = [array for array in arrays if "int64(5)" in array]
+    # Of an array inside, only a type other than float32 is written.
+    assert len(images) > 4 and all(re.search(r"\"u?int", array) for array in images)
+    x = bytes_of("uint8", 1, 16, 5, 5)
+    (got,), (want,) = compiled.run(None, {"x": x}), run(proto, {"x": x})
+    assert len(np.unique(want)) > 20 and np.abs(got.astype("int64") - want).max() <= 1
+
+
+@pytest.mark.parametrize("scale", [scalar(0.03), np.array([0.03], "float32")])
+def test_rows_of_a_table_are_dequantised_and_not_the_table(scale):
+    proto = model(
+        "g (int64[2] i) => (float[2,3] y) {"
+        "  t = DequantizeLinear(codes, scale, zero)  y = Gather(t, i) }",
+        codes=bytes_of("uint8", 5, 3), scale=scale, zero=np.full(scale.shape, 9, "uint8"),
+    )  # fmt: skip
+    assert operators(rewritten(proto)) == ["Gather", "DequantizeLinear"]
+    i = np.array([4, -2])
+    (got,), (want,) = convert_and_build(proto).run(None, {"i": i}), run(proto, {"i": i})
+    np.testing.assert_array_equal(got, want)
 
 
 def test_what_is_pooled_stays_8_bits():

@@ -53,12 +53,11 @@ def dequantize_linear(x, scale, zero, axis, block, code, dtype):
     return te.compute(x.shape, element, "dequantize_linear")
 
 
-def requantize(total, left_scale, right_scale, y_scale, y_zero, dtype, bounds):
-    """int32 sums of products back to ``dtype``: scales broadcast against ``total``."""
+def requantize(total, factor, y_zero, dtype, bounds):
+    """int32 sums of products back to ``dtype``; ``factor`` broadcasts against ``total``."""
 
     def element(*i):
-        factor = _broadcast(left_scale, i) * _broadcast(right_scale, i) / _broadcast(y_scale, i)
-        value = total(*i).astype("float32") * factor
+        value = total(*i).astype("float32") * _broadcast(factor, i)
         return _rounded(value, _broadcast(y_zero, i, "int32"), bounds).astype(dtype)
 
     return te.compute(total.shape, element, "requantize")

@@ -12,6 +12,12 @@ squeeze and excitation.
 
 Before: ``gate = sigmoid(conv(s)); y = x * gate``, the kernel of ``x * gate`` is element-wise
 After:  that of this call is broadcast
+
+Of two products that are summed, one is a kernel of its own. Where it ends in 8 bits, these are
+what is stored.
+
+Before: ``a = dequantize(conv(x)); b = dequantize(conv(y)); a + b``, both element-wise
+After:  that of ``a`` is broadcast, and computed with the sum
 """
 
 import tvm
@@ -20,12 +26,14 @@ from tvm.ir import GlobalVar, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from .facts import OUT_ELEMWISE_FUSABLE, static_dims
+from .facts import OUT_ELEMWISE_FUSABLE, dtype_of, static_dims
 from .graph import Graph
 
 __all__ = ["mark_epilogues"]
 
 ELEMENTWISE, BROADCAST = 0, 1
+
+_NARROW = ("int8", "uint8")
 
 _CALL_TIR = Op.get("relax.call_tir")
 
@@ -50,6 +58,7 @@ class _Widening(PyExprMutator):
         super().__init__(module)
         self.module = module
         self.graph = Graph(module["main"])
+        self.places = {var: place for place, var in enumerate(self.graph.values)}
 
     def transform(self) -> tvm.IRModule:
         main = self.visit_expr(self.module["main"])
@@ -57,7 +66,7 @@ class _Widening(PyExprMutator):
         return self.builder_.get()
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        if not self._widens(call):
+        if not self._widens(call) and not self._is_other_summand(call):
             return super().visit_call_(call)
         symbol, *rest = call.args
         kernel = self.module[symbol].with_attr("op_pattern", BROADCAST)
@@ -68,21 +77,37 @@ class _Widening(PyExprMutator):
         """Whether a smaller operand is the end of a product, and no other operand is."""
         if self._pattern(call) != ELEMENTWISE:
             return False
-        ends = [x for x in call.args[1] if self._ends_a_product(x)]
+        ends = [x for x in call.args[1] if self._product(x) is not None]
         dims = static_dims(call)
         return bool(ends) and dims is not None and dims not in map(static_dims, ends)
 
-    def _ends_a_product(self, x: relax.Expr) -> bool:
-        """Whether ``x``, read once, is a product or element-wise kernels behind one."""
+    def _is_other_summand(self, call: relax.Call) -> bool:
+        """Whether ``call`` makes floats of 8 bits, to be summed with the end of a later product."""
+        var = self.graph.owner.get(call)
+        reader = None if var is None else self.graph.reader(var)
+        if reader is None or self._pattern(call) != ELEMENTWISE or dtype_of(var) in _NARROW:
+            return False
+        dims, total = static_dims(var), self.graph.values[reader]
+        if self._pattern(total) != ELEMENTWISE or not any(
+            dtype_of(x) in _NARROW for x in call.args[1] if static_dims(x) == dims
+        ):
+            return False
+        others = [x for x in total.args[1] if x is not var and static_dims(x) == dims]
+        products = [end for end in map(self._product, others) if end is not None]
+        own = self._product(var)
+        return any(own is None or self.places[own] < self.places[end] for end in products)
+
+    def _product(self, x: relax.Expr) -> relax.Var | None:
+        """The product that ``x``, read once, is, or that element-wise kernels before it end."""
         while isinstance(x, relax.Var) and self.graph.uses[x] == 1:
             value = self.graph.values.get(x)
             if self._pattern(value) == OUT_ELEMWISE_FUSABLE:
-                return True
+                return x
             if value is None or self._pattern(value) != ELEMENTWISE:
-                return False
+                return None
             dims = static_dims(x)
             x = next((a for a in value.args[1] if static_dims(a) == dims), None)
-        return False
+        return None
 
     def _pattern(self, value: relax.Expr | None) -> int | None:
         """FuseOps' kind of the kernel that ``value`` calls."""

@@ -1,9 +1,10 @@
 """What the rules for convolutions and matrix products ask of a kernel."""
 
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.s_tir import SBlock
+from tvm.s_tir.schedule import SBlockRV
 
-__all__ = ["axis_kinds", "divisors", "is_static"]
+__all__ = ["axis_kinds", "divisors", "feeds", "is_static"]
 
 
 def divisors(extent: int, limit: int) -> list[int]:
@@ -23,4 +24,13 @@ def is_static(func: tirx.PrimFunc) -> bool:
         tirx.is_buffer_var(param)
         and all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in param.ty.shape)
         for param in func.params
+    )
+
+
+def feeds(sch: s_tir.Schedule, block: SBlockRV, contraction: SBlockRV) -> bool:
+    """Whether ``contraction`` depends on ``block``; else its epilogue does, on a residual, say."""
+    reader = sch.get(contraction)
+    return any(
+        sch.get(consumer).same_as(reader) or feeds(sch, consumer, contraction)
+        for consumer in sch.get_consumers(block)
     )

@@ -16,7 +16,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from ..machine import Machine
-from .contraction import axis_kinds, divisors, is_static
+from .contraction import axis_kinds, divisors, feeds, is_static
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
 __all__ = ["Conv2dBlocked", "DepthwiseBlocked", "Tile", "choose_columns", "choose_tile"]
@@ -115,11 +115,14 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
         return None
     at = kinds.index(contraction)
     operands = _operands(sch.get(blocks[at]), func, spatial, spatial + summed + 2)
-    if at > 2 or at == len(blocks) - 1 or operands is None:
+    before = [block for block in blocks[:at] if feeds(sch, block, blocks[at])]
+    if len(before) > 2 or at == len(blocks) - 1 or operands is None:
         return None
-    for block in (*blocks[: max(at - 1, 0)], *blocks[at + 1 : -1]):
-        sch.compute_inline(block)
-    return _Kernel(sch, blocks[max(at - 1, 0) : at], blocks[at], blocks[-1], spatial, *operands)
+    pads = before[-1:]
+    for block in blocks[:-1]:
+        if block not in (*pads, blocks[at]):
+            sch.compute_inline(block)
+    return _Kernel(sch, pads, blocks[at], blocks[-1], spatial, *operands)
 
 
 def _operands(block: SBlock, func: tirx.PrimFunc, spatial: int, weight_rank: int) -> list | None:

@@ -19,7 +19,7 @@ from tvm.target import Target
 from tvm.tirx import IndexMap
 
 from ..machine import Machine
-from .contraction import axis_kinds, divisors, is_static
+from .contraction import axis_kinds, divisors, feeds, is_static
 from .prefetch import prefetch_next_panel
 
 __all__ = ["MatmulTile", "MatmulTiled", "choose_matmul_tile", "register_tile"]
@@ -95,10 +95,11 @@ class MatmulTiled(dl.base.ScheduleRule):
         if not _is_tiled(sch.get(blocks[at]), sch.get(blocks[at + 1]), spatial):
             return None
         scalars = [block for block in blocks[:at] if not sch.get_loops(block)]
-        packs = [block for block in blocks[:at] if block not in scalars]
+        others = [block for block in blocks[:at] if block not in scalars]
+        packs = [block for block in others if feeds(sch, block, blocks[at])]
         if len(packs) > 1:
             return None
-        for block in (*scalars, *blocks[at + 1 : -1]):
+        for block in (*scalars, *blocks[at + 1 : -1], *(b for b in others if b not in packs)):
             sch.compute_inline(block)
         if spatial == 4:
             sch = _with_one_row_axis(sch, blocks[-1])
