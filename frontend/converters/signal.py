@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx_ir as ir
+from tvm import relax
 
 from tvm_ext.ops import shape as shapes
 from tvm_ext.ops import signal as ops
@@ -75,6 +76,8 @@ def stft(bb, signal, frame_step, window=None, frame_length=None, *, onesided=1):
     else:
         raise NotImplementedError("neither window nor frame_length")
     bins = length // 2 + 1 if onesided else length
+    if signal.ty.ndim == 2:  # torch's exporter leaves out the last axis, and onnxruntime takes that
+        signal = bb.emit(relax.op.expand_dims(signal, 2))
     return bb.emit_te(ops.stft, signal, window, scalar(bb, frame_step), length, bins)
 
 

@@ -75,8 +75,18 @@ def symbolic_axes(architecture: Architecture, network: Network) -> dict[str, dic
                 if a != b:
                     axes[name].setdefault(axis, []).append(dim)
     return {
-        name: {axis: "_".join(dims) for axis, dims in found.items()} for name, found in axes.items()
+        name: {
+            axis: _axis_name(architecture, dims, f"{name}_{axis}", first[name].shape[axis])
+            for axis, dims in found.items()
+        }
+        for name, found in axes.items()
     }
+
+
+def _axis_name(architecture: Architecture, dims: list[str], own: str, length: int) -> str:
+    """``dims`` where the length is their sum; of another length, such as a multiple, its own."""
+    sizes = architecture.sizes(0)
+    return "_".join(dims) if sum(sizes[dim] for dim in dims) == length else own
 
 
 def randomise(module: nn.Module) -> nn.Module:

@@ -72,7 +72,8 @@ def _nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> tor
 def _roi_align(image, rois, spatial_scale, height, width, sampling_ratio, aligned):
     from torchvision.ops.roi_align import _roi_align as compute
 
-    return compute(image, rois, spatial_scale, height, width, sampling_ratio, aligned)
+    eager = compute.__wrapped__  # without torch.compile
+    return eager(image, rois, spatial_scale, height, width, sampling_ratio, aligned)
 
 
 def _empty_roi_align(image, rois, spatial_scale, height, width, sampling_ratio, aligned):
