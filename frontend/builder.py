@@ -74,6 +74,20 @@ class Builder:
         matched = self._trace(self.bb.match_cast(value, ty, self._hint()))
         return self.copy_knowledge(value, matched)
 
+    def of_shape(self, value: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
+        """``value``, which has ``shape``: provably, or asserted at run time.
+
+        Raises:
+            ValueError: it has another.
+        """
+        dims = self.shape(value)
+        if len(dims) == len(shape) and all(map(self.equal, dims, shape)):
+            return value
+        known = [(a, b) for a, b in zip(dims, shape, strict=False) if type(a) is type(b) is int]
+        if len(dims) != len(shape) or any(a != b for a, b in known):
+            raise ValueError(f"the shape {dims} must be {list(shape)}")
+        return self.match(value, shape)
+
     def measured(self, dims: Sequence[Dim]) -> list[Dim]:
         """``dims`` with each that chooses between sizes computed at run time, as a dim of its own.
 
@@ -188,6 +202,31 @@ class Builder:
             raise NotImplementedError(f"{what} is known only at run time")
         return [int(item) for item in array.flat]
 
+    @property
+    def declared_rank(self) -> int | None:
+        """The rank that the model declares for the first result of ``node``; None: it does not.
+
+        From it follow numbers that are otherwise known only at run time, see :meth:`counted`.
+        """
+        declared = self.node.outputs[0].shape
+        return None if declared is None else len(declared)
+
+    def counted(self, values: relax.Expr, count: int | None = None) -> relax.Expr:
+        """1-D ``values`` whose number is static; where it is not, asserted to be ``count``.
+
+        Raises:
+            NotImplementedError: the number is known only at run time, and no ``count`` given.
+        """
+        if self.rank(values) != 1:
+            raise ValueError(f"a list of numbers has rank {self.rank(values)}")
+        if self.static_shape(values) is not None:
+            return values
+        if count is None:
+            raise NotImplementedError(
+                "the rank of the result is known only at run time, and the model declares none"
+            )
+        return self.match(values, [count])
+
     def dims(self, value: relax.Expr, count: int | None = None) -> list[Dim]:
         """A 1-D integer tensor as dims: static ints, symbolic dims, or read at run time.
 
@@ -199,17 +238,17 @@ class Builder:
         array = self.static(value)
         if array is not None:
             return [d if isinstance(d, tirx.Expr) else int(d) for d in array.flat]
-        shape = self.static_shape(value)
-        if shape is None and count is not None:
-            value, shape = self.match(value, [count]), [count]
-        if shape is None or len(shape) != 1:
-            raise NotImplementedError("a shape given at run time needs a static rank")
+        value = self.counted(value, count)
+        fresh = [self.fresh_dim() for _ in range(self.shape(value)[0])]
+        self.bind(value, fresh)
+        return fresh
+
+    def bind(self, value: relax.Expr, dims: Sequence[Dim]) -> None:
+        """Assert at run time that a 1-D integer tensor holds ``dims``; fresh ones are bound."""
         if self.dtype(value) != "int64":
             value = self.emit(relax.op.astype(value, "int64"))
-        fresh = [self.fresh_dim() for _ in range(shape[0])]
-        dims = self.bb.emit(relax.op.tensor_to_shape(value))
-        self.bb.match_cast(dims, relax.ShapeType(fresh))
-        return fresh
+        held = self.bb.emit(relax.op.tensor_to_shape(value))
+        self.bb.match_cast(held, relax.ShapeType(list(dims)))
 
     def simplify(self, dim: Dim) -> Dim:
         """Fold a dim expression; an int where its value is known."""

@@ -9,7 +9,14 @@ from ..table import converter
 
 @converter("Col2Im", 18)
 def col2im(bb, x, image_shape, block_shape, *, dilations=None, pads=None, strides=None):
-    image, block = bb.dims(image_shape), bb.dims(block_shape)
+    # Each of these has an entry per spatial axis.
+    counts = [len(v) for v in (dilations, strides, (pads or ())[::2]) if v]
+    counts += [
+        n for n in (bb.shape(image_shape)[0], bb.shape(block_shape)[0]) if isinstance(n, int)
+    ]
+    counts += [] if bb.declared_rank is None else [bb.declared_rank - 2]
+    count = counts[0] if counts else None
+    image, block = bb.dims(image_shape, count), bb.dims(block_shape, count)
     window = windows.resolve(image, block, strides, dilations, pads, "NOTSET")
     positions = window.outputs(image)
     return bb.emit_te(ops.col2im, x, image, block, window.strides, window.dilations,

@@ -11,6 +11,7 @@ from tvm import relax
 
 from tvm_ext.ops import attention as ops
 
+from ..broadcasting import demanded_dims
 from ..precision import cast
 from ..table import converter
 from .matmul import product
@@ -26,15 +27,19 @@ def attention(bb, q, k, v, attn_mask=None, past_key=None, past_value=None, nonpa
     if flat:
         q = _heads(bb, q, q_num_heads)
         k, v = _heads(bb, k, kv_num_heads), _heads(bb, v, kv_num_heads)
+    batch, *_, size = bb.shape(q)
     past = None
     if past_key is not None:
         past = bb.shape(past_key)[2]
         k = bb.emit(relax.op.concat([past_key, k], 2))
         v = bb.emit(relax.op.concat([past_value, v], 2))
 
-    scale = 1 / sqrt(_static(bb.shape(q)[3])) if scale is None else scale
     scores = _grouped(bb, q, bb.emit(relax.op.permute_dims(k, [0, 1, 3, 2])))
-    raw = scores = _times(bb, scores, scale)
+    if scale is None and not isinstance(size, int):
+        scores = bb.emit_te(ops.over_root, scores, size)
+    else:
+        scores = _times(bb, scores, 1 / sqrt(size) if scale is None else scale)
+    raw = scores
     if softcap:
         capped = relax.op.tanh(_times(bb, scores, 1 / softcap))
         scores = _times(bb, bb.emit(capped), softcap)
@@ -42,7 +47,9 @@ def attention(bb, q, k, v, attn_mask=None, past_key=None, past_value=None, nonpa
     masked = (attn_mask is not None or nonpad_kv_seqlen is not None or is_causal
               or left_window_size >= 0 or right_window_size >= 0)  # fmt: skip
     if masked:
-        mask = None if attn_mask is None else aligned(bb, attn_mask, 4)
+        mask = None if attn_mask is None else _mask(bb, attn_mask, bb.shape(scores))
+        if nonpad_kv_seqlen is not None:
+            nonpad_kv_seqlen = bb.of_shape(nonpad_kv_seqlen, [batch])
         scores = bb.emit_te(ops.masked_scores, scores, mask, nonpad_kv_seqlen, past,
                             bool(is_causal), left_window_size, right_window_size)  # fmt: skip
     wide = scores
@@ -85,9 +92,16 @@ def recognised_attention(bb, q, k, v, mask=None, *, guarded=0, masked=-inf, scal
 def rotary_embedding(bb, x, cos_cache, sin_cache, position_ids=None, *, interleaved=0,
                      num_heads=None, rotary_embedding_dim=0):  # fmt: skip
     heads = _heads(bb, x, num_heads) if bb.rank(x) == 3 else x
-    rotated = rotary_embedding_dim or _static(bb.shape(heads)[3])
-    y = bb.emit_te(ops.rotary_embedding, heads, cos_cache, sin_cache, position_ids, rotated,
-                   bool(interleaved))  # fmt: skip
+    batch, _, length, size = bb.shape(heads)
+    rotated = rotary_embedding_dim or size
+    half = bb.simplify(rotated // 2)
+    if position_ids is None:
+        caches = [bb.of_shape(cache, [batch, length, half]) for cache in (cos_cache, sin_cache)]
+    else:
+        rows = bb.shape(cos_cache)[0]
+        caches = [bb.of_shape(cache, [rows, half]) for cache in (cos_cache, sin_cache)]
+        position_ids = bb.of_shape(position_ids, [batch, length])
+    y = bb.emit_te(ops.rotary_embedding, heads, *caches, position_ids, rotated, bool(interleaved))
     if bb.rank(x) == 4:
         return y
     return bb.emit(relax.op.reshape(bb.emit(relax.op.permute_dims(y, [0, 2, 1, 3])), bb.shape(x)))
@@ -100,6 +114,14 @@ def _heads(bb, x, heads):
     batch, length, width = bb.shape(x)
     split = bb.emit(relax.op.reshape(x, [batch, length, heads, width // heads]))
     return bb.emit(relax.op.permute_dims(split, [0, 2, 1, 3]))
+
+
+def _mask(bb, mask, shape):
+    """``mask`` of rank 4, whose dims but the last broadcast to ``shape``."""
+    mask = aligned(bb, mask, 4)
+    *outer, keys = bb.shape(mask)
+    wanted = demanded_dims(bb, outer, shape[:3])
+    return mask if wanted is None else bb.match(mask, [*wanted, keys])
 
 
 def _grouped(bb, a, b):
@@ -116,9 +138,3 @@ def _grouped(bb, a, b):
 
 def _times(bb, x, factor):
     return x if factor == 1 else bb.emit(relax.op.multiply(x, relax.const(factor, bb.dtype(x))))
-
-
-def _static(dim):
-    if not isinstance(dim, int):
-        raise NotImplementedError("the head size is known only at run time")
-    return dim

@@ -48,7 +48,8 @@ def constant(
 @converter("ConstantOfShape", 9, 20, 21, 23, 24, 25)
 def constant_of_shape(bb, shape, *, value=None):
     fill = bb.const(np.zeros((), "float32") if value is None else value.numpy().reshape(()))
-    return bb.emit(relax.op.full(relax.ShapeExpr(bb.dims(shape)), fill, bb.dtype(fill)))
+    dims = bb.dims(shape, bb.declared_rank)
+    return bb.emit(relax.op.full(relax.ShapeExpr(dims), fill, bb.dtype(fill)))
 
 
 @converter("EyeLike", 9, 22)

@@ -5,10 +5,12 @@ and fusion passes recognise. The transposed convolution is a kernel of ours: Rel
 its input with zeros and multiplies them.
 """
 
+from math import prod
+
 from tvm import relax, tirx
 
 from tvm_ext.ops import arithmetic
-from tvm_ext.ops.convolution import conv_transpose, deform_conv
+from tvm_ext.ops.convolution import conv_transpose, convolution, deform_conv
 
 from .. import window as windows
 from ..broadcasting import emit_broadcast
@@ -35,13 +37,20 @@ def conv(bb, x, w, b=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel
 def convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, out_dtype):
     """``x[N, C, ...]`` with ``w[M, C/group, ...]``, summed in ``out_dtype``.
 
+    Weights of a size known only at run time, or that many groups, are served by a kernel of ours.
+
     Raises:
         NotImplementedError: other than 1 to 3 spatial axes, or attributes that contradict.
     """
-    shape, kernel = bb.shape(x), kernel_of(bb, w, kernel_shape)
     if bb.rank(x) - 2 not in _CONV:
         raise NotImplementedError(f"{bb.rank(x) - 2} spatial axes, needs 1 to 3")
+    w = sized_weights(bb, w, kernel_shape)
+    shape, (_, depth, *kernel) = bb.shape(x), bb.shape(w)
     window = windows.resolve(shape[2:], kernel, strides, dilations, pads, auto_pad)
+    if not all(isinstance(size, int) for size in (*kernel, group)):
+        x = bb.of_shape(x, [shape[0], bb.simplify(depth * group), *shape[2:]])
+        return bb.emit_te(convolution, x, w, window.outputs(shape[2:]), window.before,
+                          window.strides, window.dilations, group, out_dtype)  # fmt: skip
     pads = window.pads
     if not window.static or min(pads) < 0:
         x, pads = windows.padded(bb, x, window), [0] * len(pads)
@@ -54,14 +63,17 @@ def convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, 
     )  # fmt: skip
 
 
-def kernel_of(bb, w, kernel_shape):
-    """The spatial shape of the weights; ``kernel_shape`` may repeat it."""
-    kernel = bb.shape(w)[2:]
-    if not all(isinstance(k, int) for k in kernel):
-        raise NotImplementedError("the shape of the weights is known only at run time")
-    if kernel_shape is not None and list(kernel_shape) != kernel:
-        raise NotImplementedError(f"kernel_shape {list(kernel_shape)}, but W has {kernel}")
-    return kernel
+def sized_weights(bb, w, kernel_shape):
+    """``w[M, C/group, K...]``; ``kernel_shape`` may repeat its spatial dims, or tell them."""
+    dims = bb.shape(w)
+    if kernel_shape is None:
+        return w
+    known = [
+        k if isinstance(k, int) else told for k, told in zip(dims[2:], kernel_shape, strict=False)
+    ]
+    if list(kernel_shape) != known:
+        raise NotImplementedError(f"kernel_shape {list(kernel_shape)}, but W has {dims[2:]}")
+    return bb.of_shape(w, [*dims[:2], *kernel_shape])
 
 
 def add_bias(bb, y, b):
@@ -81,7 +93,9 @@ def add_bias(bb, y, b):
 def conv_transpose_(bb, x, w, b=None, *, auto_pad="NOTSET", dilations=None, group=1,
                     kernel_shape=None, output_padding=None, output_shape=None, pads=None,
                     strides=None):  # fmt: skip
-    spatial, kernel = bb.shape(x)[2:], kernel_of(bb, w, kernel_shape)
+    w = sized_weights(bb, w, kernel_shape)
+    spatial, kernel = bb.shape(x)[2:], bb.shape(w)[2:]
+    w = bb.of_shape(w, [bb.shape(x)[1], *bb.shape(w)[1:]])
     rank = len(spatial)
     explicit = pads if auto_pad == "NOTSET" and output_shape is None else None
     window = windows.resolve(spatial, kernel, strides, dilations, explicit, "NOTSET")
@@ -117,7 +131,7 @@ def _smaller(a, b):
 
 def _first_pad(total, auto_pad):
     """The begin pad: SAME_UPPER puts the odd one at the end, everything else at the begin."""
-    total = max(total, 0) if isinstance(total, int) else total
+    total = max(total, 0) if isinstance(total, int) else tirx.max(total, 0)
     return total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
 
 
@@ -126,8 +140,14 @@ def deform_conv_(bb, x, w, offset, b=None, mask=None, *, dilations=None, group=1
                  kernel_shape=None, offset_group=1, pads=None, strides=None):  # fmt: skip
     if bb.rank(x) != 4:
         raise NotImplementedError(f"rank {bb.rank(x)}, needs [N, C, H, W]")
-    kernel = kernel_of(bb, w, kernel_shape)
-    window = windows.resolve(bb.shape(x)[2:], kernel, strides, dilations, pads, "NOTSET")
+    w = sized_weights(bb, w, kernel_shape)
+    (batch, _, *spatial), (_, depth, *kernel) = bb.shape(x), bb.shape(w)
+    x = bb.of_shape(x, [batch, bb.simplify(depth * group), *spatial])
+    window = windows.resolve(spatial, kernel, strides, dilations, pads, "NOTSET")
+    taps, outputs = offset_group * prod(kernel), window.outputs(spatial)
+    offset = bb.of_shape(offset, [batch, bb.simplify(2 * taps), *map(bb.simplify, outputs)])
+    if mask is not None:
+        mask = bb.of_shape(mask, [batch, bb.simplify(taps), *bb.shape(offset)[2:]])
     y = bb.emit_te(deform_conv, x, w, offset, mask, window.before, window.strides,
                    window.dilations, group, offset_group)  # fmt: skip
     return cast(bb, add_bias(bb, y, b), bb.dtype(x))

@@ -11,7 +11,7 @@ from ..table import converter
 
 @converter("Expand", 8, 13)
 def expand(bb, x, shape):
-    target, dims = bb.dims(shape), bb.shape(x)
+    target, dims = _target(bb, x, shape), bb.shape(x)
     rank = max(len(target), len(dims))
     target = [1] * (rank - len(target)) + target
     dims = [1] * (rank - len(dims)) + dims
@@ -19,6 +19,17 @@ def expand(bb, x, shape):
     if all(dim == 1 or bb.equal(dim, out) for dim, out in zip(dims, result, strict=True)):
         return bb.emit(relax.op.broadcast_to(x, relax.ShapeExpr(result)))
     return bb.emit_te(ops.expand, x, result)
+
+
+def _target(bb, x, shape):
+    """``shape`` as dims; of one whose length is not known, as many as the result declares."""
+    rank = bb.declared_rank
+    if bb.static_shape(shape) is not None or rank != bb.rank(x):
+        return bb.dims(shape, rank)
+    # It may be shorter than the shape of x.
+    dims = [bb.fresh_dim() for _ in range(rank)]
+    bb.bind(bb.emit_te(ops.aligned_shape, shape, rank), [*dims, rank])
+    return dims
 
 
 @converter("Tile", 1)

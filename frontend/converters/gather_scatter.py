@@ -1,7 +1,5 @@
 """Converters for the ONNX operators that read or write elements at given indices."""
 
-from tvm import tirx
-
 from tvm_ext.ops import gather_scatter as ops
 
 from ..axes import placed
@@ -29,8 +27,12 @@ def gather_nd(bb, x, indices):
 
 @converter("GatherND", 12, 13)
 def gather_nd_batched(bb, x, indices, *, batch_dims=0):
-    depth = _depth(bb, indices)
-    _readable(bb, x, range(batch_dims, batch_dims + depth), bb.shape(indices))
+    lead = bb.rank(indices) - 1
+    rank = bb.declared_rank
+    depth = None if rank is None else bb.rank(x) - batch_dims - (rank - lead)
+    indices = _of_depth(bb, indices, depth)
+    taken = range(batch_dims, batch_dims + bb.shape(indices)[-1])
+    _readable(bb, x, taken, bb.shape(indices))
     return bb.emit_te(ops.gather_nd, x, indices, batch_dims)
 
 
@@ -53,15 +55,23 @@ def scatter_nd_replace(bb, data, indices, updates):
 
 @converter("ScatterND", 16, 18)
 def scatter_nd(bb, data, indices, updates, *, reduction="none"):
-    _depth(bb, indices)
+    lead = bb.rank(indices) - 1
+    indices = _of_depth(bb, indices, bb.rank(data) - (bb.rank(updates) - lead))
     return bb.emit_te(ops.scatter_nd, data, indices, updates, reduction)
 
 
-def _depth(bb, indices):
-    depth = bb.shape(indices)[-1]
-    if isinstance(depth, tirx.Expr):
+def _of_depth(bb, indices, depth):
+    """``indices``, whose last dim is static; where it is not, asserted to be ``depth``.
+
+    Raises:
+        NotImplementedError: it is known only at run time, and ``depth`` is None.
+    """
+    *lead, last = bb.shape(indices)
+    if isinstance(last, int):
+        return indices
+    if depth is None:
         raise NotImplementedError("the last dim of the indices is known only at run time")
-    return depth
+    return bb.match(indices, [*lead, depth])
 
 
 def _readable(bb, x, axes, index_shape):

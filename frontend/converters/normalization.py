@@ -183,13 +183,20 @@ def _normalized(bb, x, scale, bias, mean, variance, epsilon, shape):
         spread = [1, *factor.shape, *after] if len(shape) > 1 else list(factor.shape)
         factor, shift = (bb.const(a.reshape(spread).astype(wide)) for a in (factor, shift))
     else:
-        s, b, m, v = (cast(bb, value, wide) for value in (scale, bias, mean, variance))
+        values = [_of_some_axes(bb, value, shape) for value in (scale, bias, mean, variance)]
+        s, b, m, v = (cast(bb, value, wide) for value in values)
         spread = relax.op.sqrt(relax.op.add(v, relax.const(epsilon, wide)))
         factor = bb.emit(relax.op.divide(s, spread))
         shift = bb.emit(relax.op.subtract(b, relax.op.multiply(m, factor)))
         factor, shift = (_reshaped(bb, value, shape) for value in (factor, shift))
     scaled = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, cast(bb, x, wide), factor)
     return cast(bb, emit_broadcast(bb, relax.op.add, arithmetic.add, scaled, shift), dtype)
+
+
+def _of_some_axes(bb, value, shape):
+    """``value``, which has ``shape``, or without the first and the last dims of that."""
+    rank = bb.rank(value)
+    return bb.of_shape(value, shape if rank == len(shape) else shape[1 : 1 + rank])
 
 
 def _trained(bb, x, scale, bias, mean, variance, epsilon, momentum, spatial):

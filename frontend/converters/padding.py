@@ -81,12 +81,14 @@ def _fillable(bb, dims, shape, mode):
 
 
 def _pad_at_run_time(bb, x, pads, value, axes, mode):
-    if bb.static_shape(pads) is None and isinstance(axes, list):
-        pads = bb.match(pads, [2 * len(axes)])
-    count = bb.static_shape(pads)
-    if count is None:
-        raise NotImplementedError("the number of pads is known only at run time")
-    entries, dims = count[0] // 2, bb.shape(x)
+    dims = bb.shape(x)
+    if isinstance(axes, list):
+        entries = len(axes)
+    else:
+        (count,) = bb.shape(pads)
+        entries = count // 2 if isinstance(count, int) else bb.shape(axes)[0]
+        axes = bb.of_shape(axes, [entries])
+    pads = bb.of_shape(pads, [2 * entries])
     amounts = bb.emit_te(ops.padded_shape, pads, axes, *te_dims(bb, x), entries=entries)
     before, after = (bb.emit(relax.TupleGetItem(amounts, k)) for k in range(2))
     shape, padded = bb.dims(after), list(range(len(dims)))
@@ -99,9 +101,10 @@ def _pad_at_run_time(bb, x, pads, value, axes, mode):
 
 @converter("CenterCropPad", 18)
 def center_crop_pad(bb, x, shape, *, axes=None):
-    dims, target = bb.shape(x), bb.dims(shape)
+    dims = bb.shape(x)
+    axes = range(len(dims)) if axes is None else axes
     before, after = [0] * len(dims), [0] * len(dims)
-    for axis, wanted in zip(axes or range(len(dims)), target, strict=True):
+    for axis, wanted in zip(axes, bb.dims(shape, len(axes)), strict=True):
         missing = bb.simplify(wanted - dims[axis])
         before[axis] = _half_towards_zero(bb, missing)
         after[axis] = bb.simplify(missing - before[axis])

@@ -88,7 +88,7 @@ def max_unpool(bb, x, indices, output_shape=None, *, kernel_shape, pads=None, st
         )
     ]
     inferred = [*shape[:2], *inferred]
-    outputs = inferred if output_shape is None else bb.dims(output_shape)
+    outputs = inferred if output_shape is None else bb.dims(output_shape, len(shape))
     return bb.emit_te(ops.max_unpool, x, indices, outputs, inferred)
 
 

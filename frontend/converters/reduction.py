@@ -67,7 +67,12 @@ def _reduce_run_time(
     if keepdims:
         return result
     count = bb.static_shape(axes)
-    if count is None:
-        raise NotImplementedError("the rank of the result is known only at run time")
-    remaining = bb.emit_te(ops.remaining_dims, flags, rank - count[0], *bb.shape(result))
-    return bb.emit(relax.op.reshape(result, bb.dims(remaining)))
+    kept = bb.declared_rank if count is None else rank - count[0]
+    if kept is None:
+        raise NotImplementedError(
+            "the rank of the result is known only at run time, and the model declares none"
+        )
+    remaining = bb.emit_te(ops.remaining_dims, flags, kept, *bb.shape(result))
+    dims = [bb.fresh_dim() for _ in range(kept)]
+    bb.bind(remaining, [*dims, kept])
+    return bb.emit(relax.op.reshape(result, dims))

@@ -26,7 +26,7 @@ def grid_sample_16(bb, x, grid, *, align_corners=0, mode="bilinear", padding_mod
 
 @converter("AffineGrid", 20)
 def affine_grid(bb, theta, size, *, align_corners=0):
-    spatial = bb.dims(size)[2:]
+    spatial = bb.dims(size, bb.declared_rank)[2:]
     return bb.emit_te(ops.affine_grid, theta, spatial, bool(align_corners))
 
 

@@ -60,8 +60,7 @@ def reshape_zero(bb, x, shape, *, allowzero=0):
 def _reshape_input(bb, x, shape, allowzero):
     if bb.static(shape) is not None:
         return _reshape(bb, x, bb.dims(shape), allowzero)
-    if bb.static_shape(shape) is None:
-        raise NotImplementedError("a shape given at run time needs a static rank")
+    shape = bb.counted(shape, bb.declared_rank)
     resolved = bb.emit_te(ops.resolved_shape, shape, *te_dims(bb, x), allowzero=allowzero)
     return reshaped(bb, x, bb.dims(resolved))
 
@@ -114,7 +113,9 @@ def squeeze_attribute(bb, x, *, axes=None):
 def squeeze(bb, x, axes=None):
     if axes is None or bb.static(axes) is not None:
         return _squeeze(bb, x, None if axes is None else bb.ints(axes, "axes"))
-    removed = length(bb, axes)
+    rank, declared = bb.rank(x), bb.declared_rank
+    axes = bb.counted(axes, None if declared is None else rank - declared)
+    removed = bb.shape(axes)[0]
     target = bb.emit_te(ops.squeezed_shape, axes, *te_dims(bb, x), removed=removed)
     return reshaped(bb, x, bb.dims(target))
 
@@ -144,7 +145,9 @@ def unsqueeze_attribute(bb, x, axes_input=None, *, axes=None):
 def unsqueeze(bb, x, axes):
     if bb.static(axes) is not None:
         return _unsqueeze(bb, x, bb.ints(axes, "axes"))
-    added = length(bb, axes)
+    declared = bb.declared_rank
+    axes = bb.counted(axes, None if declared is None else declared - bb.rank(x))
+    added = bb.shape(axes)[0]
     target = bb.emit_te(ops.unsqueezed_shape, axes, *te_dims(bb, x), added=added)
     return reshaped(bb, x, bb.dims(target))
 
@@ -193,18 +196,6 @@ def around_axis(bb, axis, dims, rank):
     (at,) = bb.ints(axis, "axis")
     at = placed(at, rank)
     return [bb.simplify(prod(dims[:at])), dims[at], bb.simplify(prod(dims[at + 1 :]))]
-
-
-def length(bb, axes):
-    """The static number of elements of a 1-D tensor of axes.
-
-    Raises:
-        NotImplementedError: it is known only at run time.
-    """
-    count = bb.static_shape(axes)
-    if count is None:
-        raise NotImplementedError("axes given at run time need a static number")
-    return count[0]
 
 
 def scalar(bb, value):

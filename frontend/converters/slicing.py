@@ -2,7 +2,6 @@
 
 from itertools import accumulate, pairwise
 
-import numpy as np
 from tvm import relax, tirx
 
 from tvm_ext.ops import slicing as ops
@@ -86,17 +85,18 @@ def take_slice(bb, x, begins, steps, lengths):
 
 
 def _slice_at_run_time(bb, x, starts, ends, axes, steps):
-    counts = [bb.static_shape(v) for v in (starts, ends, axes, steps) if v is not None]
-    if not any(counts):
-        raise NotImplementedError("the number of axes to slice is known only at run time")
-    entries, dims = next(count for count in counts if count)[0], bb.shape(x)
-    starts, ends = (bb.match(v, [entries]) for v in (starts, ends))
+    dims = bb.shape(x)
+    given = [operand for operand in (starts, ends, axes, steps) if operand is not None]
+    numbers = [bb.shape(operand)[0] for operand in given]
+    entries = next((n for n in numbers if isinstance(n, int)), numbers[0])
+    starts, ends = (bb.of_shape(operand, [entries]) for operand in (starts, ends))
+    steps = None if steps is None else bb.of_shape(steps, [entries])
     if axes is None:
-        axes = list(range(entries))
+        axes = list(range(entries)) if isinstance(entries, int) else None
     elif bb.static(axes) is not None:
         axes = placed_all(bb.ints(axes, "axes"), len(dims))
-    if steps is None:
-        steps = bb.const(np.ones(entries, "int64"))
+    else:
+        axes = bb.of_shape(axes, [entries])
     bounds = bb.emit_te(
         ops.slice_bounds, starts, ends, axes, steps, *te_dims(bb, x), entries=entries
     )
@@ -125,12 +125,16 @@ def split_attribute(bb, x, sizes=None, *, axis=0, split=None):
 
 @converter("Split", 13)
 def split_input(bb, x, split=None, *, axis=0):
-    return split_along(bb, x, axis, None if split is None else bb.dims(split))
+    return split_along(bb, x, axis, _sizes(bb, split))
 
 
 @converter("Split", 18)
 def split_outputs(bb, x, split=None, *, axis=0, num_outputs=None):
-    return split_along(bb, x, axis, None if split is None else bb.dims(split), num_outputs)
+    return split_along(bb, x, axis, _sizes(bb, split), num_outputs)
+
+
+def _sizes(bb, split):
+    return None if split is None else bb.dims(split, len(bb.node.outputs))
 
 
 def split_along(bb, x, axis, sizes, parts=None):

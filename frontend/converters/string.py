@@ -39,8 +39,10 @@ def string_normalizer(
     """The case of a letter is that of Unicode, whatever the locale."""
     if case_change_action not in ("LOWER", "UPPER", "NONE"):
         raise ValueError(f"case_change_action {case_change_action}")
-    if bb.rank(x) not in (1, 2) or (bb.rank(x) == 2 and bb.shape(x)[0] != 1):
+    *rows, columns = bb.shape(x)
+    if len(rows) > 1 or any(isinstance(dim, int) and dim != 1 for dim in rows):
         raise NotImplementedError(f"the shape {bb.shape(x)}, must be [C] or [1, C]")
+    x = x if rows in ([], [1]) else bb.match(x, [1, columns])
     operands = x, case_change_action, is_case_sensitive, list(stopwords)
     kind = TensorType(STRING, (1,) * (bb.rank(x) - 1) + ("kept",))
     return host.call_for_tensor(bb, "string_normalizer", *operands, kind=kind)

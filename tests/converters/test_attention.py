@@ -71,3 +71,18 @@ def test_positions_out_of_range_read_no_foreign_memory():
 def test_rotary_embedding_of_flat_heads():
     x, cache = data(2, 5, 12), (data(2, 5, 2), data(2, 5, 2))
     check_node("RotaryEmbedding", [x, *cache], {"num_heads": 3})
+
+
+def test_sizes_known_only_at_run_time():
+    """The head size too; a mask broadcasts along any axis, whatever the sizes are."""
+    q, k, v = data(3, 4, 5, 8), data(3, 2, 7, 8), data(3, 2, 7, 6)
+    for mask, causal in (data(1, 1, 5, 7), 1), (data(4, 1, 7), 0):
+        check_node("Attention", [q, k, v, mask], {"is_causal": causal}, symbolic=True,
+                   opt_levels=(3,))  # fmt: skip
+
+
+def test_rotary_embedding_of_a_run_time_head_size():
+    x, cos, sin = data(2, 5, 12), data(9, 3), data(9, 3)
+    positions = np.int64([[4, 0, 8, 3, 2], [1, 1, 7, 5, 0]])
+    check_node("RotaryEmbedding", [x, cos, sin, positions], {"num_heads": 2}, symbolic=True,
+               opt_levels=(0,))  # fmt: skip

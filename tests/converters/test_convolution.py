@@ -125,3 +125,14 @@ def test_narrow_floats_are_summed_in_float32_at_every_level(dtype, rtol, group):
     attributes = {"pads": [1, 1, 1, 1], "group": group}
     check_node("Conv", [x, w, b], attributes, constants=(1, 2), expected=[expected],
                rtol=rtol, atol=1e-4, opt_levels=(0, 2, 3))  # fmt: skip
+
+
+def test_weights_of_run_time_sizes():
+    x, w, b = data(2, 6, 9, 7), data(4, 3, 5, 1), data(4)
+    attributes = {"group": 2, "pads": [3, 0, 1, 2], "strides": [2, 3], "dilations": [1, 2]}
+    check_node("Conv", [x, w, b], attributes, symbolic=True, opt_levels=(0, 3))
+    same = {"auto_pad": "SAME_LOWER", "strides": [3, 1], "group": 2}
+    check_node("Conv", [x, w], same, symbolic=True, opt_levels=(3,))
+    w = data(6, 2, 4, 3)  # the reference is wrong about more than one channel per group
+    attributes = {"pads": [1, 0, 2, 1], "strides": [2, 3], "dilations": [3, 2]}
+    check_node("ConvTranspose", [x, w], attributes, symbolic=True, opt_levels=(3,))

@@ -51,3 +51,58 @@ def test_a_rank_known_only_at_run_time_is_refused():
     model = model_of("y = ReduceSum <keepdims = 0> (x, k)")
     with pytest.raises(ConversionError, match="the rank of the result"):
         convert_and_build(model, "llvm")
+
+
+NUMBERED = onnx.parser.parse_model("""
+    <ir_version: 9, opset_import: ["": 18]>
+    graph (float[a, b, c] x, int64[n] shape, int64[m] axes, int64[s] starts, int64[e] ends,
+           int64[l] size, int64[u] parts, int64[i, j] places, int64[t] pads)
+       => (float[p, q] reshaped, float[w] sums, float[d, f, g] sliced, float[h, k, o] expanded,
+           float[v, y, z, a1, b1] unsqueezed, float[c1, d1, e1] left, float[f1, g1, h1] right,
+           float[i1, j1] rows, float[k1, l1, m1] padded)
+    {
+       reshaped = Reshape (x, shape)
+       sums = ReduceSum <keepdims = 0> (x, axes)
+       sliced = Slice (x, starts, ends, axes)
+       expanded = Expand (x, size)
+       unsqueezed = Unsqueeze (x, axes)
+       left, right = Split <axis = 2> (x, parts)
+       rows = GatherND (x, places)
+       padded = Pad (x, pads, , axes)
+    }
+""")
+COUNTS = {
+    "x": X,
+    "shape": [-1, 6],
+    "axes": [-1, 0],
+    "starts": [1, -1],
+    "ends": [99, 2],
+    "size": [3, 1],
+    "parts": [4, 1],
+    "places": [[0, -1], [1, 1]],
+    "pads": [1, 0, 2, 1],
+}
+
+
+def test_numbers_that_follow_from_declared_ranks():
+    feeds = {
+        name: np.asarray(value, "float32" if name == "x" else "int64")
+        for name, value in COUNTS.items()
+    }
+    compiled = convert_and_build(NUMBERED, "llvm", opt_level=0)
+    expected = [
+        X.reshape(5, 6),
+        X.sum((0, 2)),
+        X[-1:2, :, 1:],
+        np.broadcast_to(X, (2, 3, 5)),
+        X[None, ..., None],
+        X[..., :4],
+        X[..., 4:],
+        X[[0, 1], [-1, 1]],
+        np.pad(X, ((0, 1), (0, 0), (1, 2))),
+    ]
+    for got, want in zip(compiled.run(None, feeds), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    for name, wrong in ("axes", [1]), ("shape", [30]), ("size", [1, 1, 1, 1]), ("parts", [5]):
+        with pytest.raises(RuntimeError, match="mismatch"):
+            compiled.run(None, feeds | {name: np.int64(wrong)})

@@ -1,8 +1,9 @@
 """The parts of attention that are no matrix product: masks, softmax over masked rows, rotation."""
 
 from tvm import te, tirx
+from tvm.sym import Analyzer
 
-__all__ = ["masked_scores", "masked_softmax", "rotary_embedding"]
+__all__ = ["masked_scores", "masked_softmax", "over_root", "rotary_embedding"]
 
 
 def masked_scores(scores, mask, lengths, past, causal, left, right):
@@ -32,7 +33,10 @@ def masked_scores(scores, mask, lengths, past, causal, left, right):
         value = scores(b, h, q, k)
         if mask is not None:
             seen.append(k < _width(mask, scores))
-            index = [_clamped(i, dim) for i, dim in zip((b, h, q, k), mask.shape, strict=True)]
+            index = [
+                i if _same(dim, extent) else tirx.min(i, dim - 1)
+                for i, dim, extent in zip((b, h, q, k), mask.shape, scores.shape, strict=True)
+            ]
             if str(mask.dtype) == "bool":
                 seen.append(mask(*index))
             else:
@@ -40,6 +44,14 @@ def masked_scores(scores, mask, lengths, past, causal, left, right):
         return tirx.if_then_else(tirx.all(*seen), value, hidden)
 
     return te.compute(scores.shape, element, "masked_scores")
+
+
+def over_root(scores, size):
+    """``scores / sqrt(size)``; shape and type of ``scores``."""
+    factor = 1 / te.sqrt(size.astype("float64"))
+    return te.compute(
+        scores.shape, lambda *i: scores(*i) * factor.astype(scores.dtype), "over_root"
+    )
 
 
 def masked_softmax(x):
@@ -98,10 +110,10 @@ def rotary_embedding(x, cos, sin, positions, rotated, interleaved):
 
 
 def _width(mask, scores):
-    """The keys that a mask speaks about."""
-    width = mask.shape[3]
-    return scores.shape[3] if isinstance(width, tirx.IntImm) and int(width) == 1 else width
+    """The keys that a mask speaks about: all of them, where it has one for all."""
+    width, keys = mask.shape[3], scores.shape[3]
+    return width if _same(width, keys) else tirx.Select(width == 1, keys, width)
 
 
-def _clamped(i, dim):
-    return 0 if isinstance(dim, tirx.IntImm) and int(dim) == 1 else i
+def _same(a, b):
+    return bool(Analyzer().can_prove_equal(a, b))

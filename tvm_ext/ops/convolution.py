@@ -1,10 +1,39 @@
-"""Convolutions that TVM lacks or computes wastefully: transposed, deformable."""
+"""Convolutions that TVM lacks or computes wastefully: transposed, deformable, of run-time sizes."""
 
 from itertools import product
 
 from tvm import te, tirx
+from tvm.sym import Analyzer
 
-__all__ = ["conv_transpose", "deform_conv"]
+__all__ = ["conv_transpose", "convolution", "deform_conv"]
+
+
+def convolution(x, w, outputs, before, strides, dilations, group, dtype):
+    """``x[N, C, I...]`` with ``w[M, C/group, K...]`` -> ``[N, M, *outputs]``, summed in ``dtype``.
+
+    Every size may be known only at run time, ``group`` and the begin pads ``before`` too.
+    """
+    n, _, *inputs = x.shape
+    m, depth, *kernel = w.shape
+    per_group = 1 if m is group or Analyzer().can_prove_equal(m, group) else m // group
+    c = te.reduce_axis((0, depth), "c")
+    taps = [te.reduce_axis((0, extent), f"k{axis}") for axis, extent in enumerate(kernel)]
+
+    def term(batch, o, *position):
+        where = [
+            i * stride - begin + tap * dilation
+            for i, stride, begin, tap, dilation in zip(
+                position, strides, before, taps, dilations, strict=True
+            )
+        ]
+        inside = [tirx.all(i >= 0, i < extent) for i, extent in zip(where, inputs, strict=True)]
+        value = x(batch, tirx.floordiv(o, per_group) * depth + c, *where).astype(dtype)
+        product_ = value * w(o, c, *taps).astype(dtype)
+        return te.sum(
+            tirx.if_then_else(tirx.all(*inside), product_, tirx.const(0, dtype)), axis=[c, *taps]
+        )
+
+    return te.compute((n, m, *outputs), term, "convolution")
 
 
 def conv_transpose(x, w, outputs, before, strides, dilations, group):
@@ -18,10 +47,10 @@ def conv_transpose(x, w, outputs, before, strides, dilations, group):
     _, per_group, *kernel = w.shape
     depth = channels // group
     dtype = accumulator(x.dtype)
-    extents = [d * (int(k) - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     c = te.reduce_axis((0, depth), "c")
     taps = [
-        te.reduce_axis((0, -(-extent // stride)), f"k{axis}")
+        te.reduce_axis((0, tirx.floordiv(extent + stride - 1, stride)), f"k{axis}")
         for axis, (extent, stride) in enumerate(zip(extents, strides, strict=True))
     ]
 

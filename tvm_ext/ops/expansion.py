@@ -14,6 +14,21 @@ def expand(x, shape):
     return te.compute(shape, element, "expand")
 
 
+def aligned_shape(shape, rank):
+    """``shape[k]`` with ones in front up to ``rank``, then max(k, rank): ``int64[rank + 1]``."""
+    missing = rank - shape.shape[0]
+
+    def element(i):
+        size = tirx.if_then_else(
+            tirx.all(i >= missing, i < rank),
+            shape[i - missing].astype("int64"),
+            tirx.const(1, "int64"),
+        )
+        return tirx.Select(i == rank, tirx.max(shape.shape[0], rank), size)
+
+    return te.compute((rank + 1,), element, "aligned_shape")
+
+
 def tile(x, shape):
     """``x`` repeated to ``shape``, whose dims are multiples of those of ``x``."""
 

@@ -88,25 +88,43 @@ def padded_shape(pads, axes, *dims, entries):
     """``pads`` of ``entries`` axes, begins then ends, spread over a tensor ``[*dims]``.
 
     Returns the begins per axis and the resulting shape, ``int64[len(dims)]`` each. ``axes`` is
-    a list of ints or a tensor.
+    a list of ints or a tensor, whose number of elements may be known only at run time.
     """
     rank = len(dims)
 
-    def amount(axis, offset):
-        total = tirx.const(0, "int64")
-        for k in range(entries):
-            named = axes[k]
-            here = tirx.any(axis == named, axis == named + rank)
-            total = tirx.Select(here, pads[k + offset].astype("int64"), total)
-        return total
+    def amounts(offset, name):
+        zero = tirx.const(0, "int64")
+        if isinstance(axes, list):
+            given = {axis % rank: k for k, axis in enumerate(axes)}
+            return te.compute(
+                (rank,),
+                lambda axis: _pick(
+                    [
+                        pads[given[a] + offset].astype("int64") if a in given else zero
+                        for a in range(rank)
+                    ],
+                    axis,
+                ),
+                name,
+            )
+        k = te.reduce_axis((0, entries), "k")
+
+        def amount(axis):
+            named = tirx.any(axes[k] == axis, axes[k] == axis - rank)
+            return te.sum(tirx.if_then_else(named, pads[k + offset].astype("int64"), zero), axis=k)
+
+        return te.compute((rank,), amount, name)
+
+    begins, ends = amounts(0, "pad_begins"), amounts(entries, "pad_ends")
 
     def extent(axis):
-        dim = dims[-1]
-        for k in range(rank - 2, -1, -1):
-            dim = tirx.Select(axis == k, dims[k], dim)
-        return tirx.max(dim + amount(axis, 0) + amount(axis, entries), 0)
+        return tirx.max(_pick(dims, axis) + begins(axis) + ends(axis), 0)
 
-    return [
-        te.compute((rank,), lambda axis: amount(axis, 0), "pad_begins"),
-        te.compute((rank,), extent, "padded_shape"),
-    ]
+    return [begins, te.compute((rank,), extent, "padded_shape")]
+
+
+def _pick(values, position):
+    result = values[-1]
+    for k in range(len(values) - 2, -1, -1):
+        result = tirx.Select(position == k, values[k], result)
+    return result

@@ -132,7 +132,7 @@ def reduced_flags(axes: te.Tensor, rank: int, none_is_all: bool) -> te.Tensor:
 
 
 def remaining_dims(flags: te.Tensor, count: int, *dims: tirx.Expr) -> te.Tensor:
-    """The ``count`` of ``dims`` whose flag is 0, in order, as a tensor."""
+    """The ``count`` of ``dims`` whose flag is 0, in order, then how many those are: a tensor."""
     zero = tirx.const(0, "int64")
 
     def remaining(k):
@@ -142,9 +142,9 @@ def remaining_dims(flags: te.Tensor, count: int, *dims: tirx.Expr) -> te.Tensor:
             is_here = tirx.all(is_kept, position.equal(k))
             total = total + tirx.Select(is_here, dim + zero, zero)
             position = position + is_kept.astype("int64")
-        return total
+        return tirx.Select(k.equal(count), position, total)
 
-    return te.compute((count,), remaining, "remaining_dims")
+    return te.compute((count + 1,), remaining, "remaining_dims")
 
 
 def _summed(

@@ -43,7 +43,8 @@ def dft(x, axis, length, bins, inverse):
         return te.compute((length,), element, name)
 
     cosine, sine = turn(te.cos, "cosine"), turn(te.sin, "sine")
-    real = int(x.shape[-1]) == 1
+    parts = x.shape[-1]
+    real = isinstance(parts, tirx.IntImm) and int(parts) == 1
     r = te.reduce_axis((0, tirx.min(length, x.shape[axis])), "r")
 
     def term(*i):
@@ -55,6 +56,8 @@ def dft(x, axis, length, bins, inverse):
         if real:
             return te.sum(tirx.Select(part == 0, re * cosine(k), re * forward), axis=r)
         im = x(*index, 1).astype(dtype)
+        if not isinstance(parts, tirx.IntImm):
+            im = tirx.if_then_else(parts > 1, im, tirx.const(0, dtype))
         a, b = re * cosine(k) - im * forward, re * forward + im * cosine(k)
         return te.sum(tirx.Select(part == 0, a, b), axis=r)
 

@@ -1,7 +1,6 @@
 """Slices whose bounds are ints, symbolic dims or read from tensors."""
 
 from tvm import te, tirx
-from tvm.te import Tensor
 
 
 def strided_slice(x, begins, steps, shape):
@@ -20,23 +19,24 @@ def slice_bounds(starts, ends, axes, steps, *dims, entries):
     """The ``entries`` slices of ONNX, clamped to a tensor ``[*dims]`` and spread over its axes.
 
     Returns ``begins``, ``steps`` and ``lengths``, ``int64[len(dims)]`` each; an axis that no
-    entry names is taken whole. ``axes`` is a list of ints or a tensor.
+    entry names is taken whole. ``axes`` is a list of ints or a tensor, or None: the first ones.
+    ``steps`` may be None: 1. ``entries`` may be known only at run time, if ``axes`` is no list.
     """
     rank = len(dims)
+    zero, one = tirx.const(0, "int64"), tirx.const(1, "int64")
+    entry = _entries(axes, entries, rank)
 
     def spread(entry_value, default, name):
         def element(axis):
-            value = default(axis)
-            for k in range(entries):
-                named = axes[k].astype("int64") if isinstance(axes, Tensor) else axes[k]
-                here = tirx.any(axis == named, axis == named + rank)
-                value = tirx.Select(here, entry_value(k, _pick(dims, axis)), value)
-            return value
+            k = entry[axis]
+            value = entry_value(tirx.max(k, 0), _pick(dims, axis))
+            return tirx.if_then_else(k >= 0, value, default(axis))
 
         return te.compute((rank,), element, name)
 
     def bound(k):
-        return (tensor[k].astype("int64") for tensor in (starts, ends, steps))
+        step = one if steps is None else steps[k].astype("int64")
+        return starts[k].astype("int64"), ends[k].astype("int64"), step
 
     def begin(k, dim):
         start, _, step = bound(k)
@@ -46,12 +46,32 @@ def slice_bounds(starts, ends, axes, steps, *dims, entries):
         start, end, step = bound(k)
         return slice_length(start, end, step, dim)
 
-    zero, one = tirx.const(0, "int64"), tirx.const(1, "int64")
     return [
         spread(begin, lambda axis: zero, "slice_begins"),
-        spread(lambda k, dim: steps[k].astype("int64"), lambda axis: one, "slice_steps"),
+        spread(lambda k, dim: bound(k)[2], lambda axis: one, "slice_steps"),
         spread(length, lambda axis: _pick(dims, axis), "slice_lengths"),
     ]
+
+
+def _entries(axes, entries, rank):
+    """Which entry names an axis, the last one that does, or -1: ``int64[rank]``."""
+    none = tirx.const(-1, "int64")
+    if isinstance(axes, list):
+        given = {axis % rank: tirx.const(k, "int64") for k, axis in enumerate(axes)}
+        return te.compute(
+            (rank,), lambda axis: _pick([given.get(a, none) for a in range(rank)], axis), "entry"
+        )
+    if axes is None:
+        first = lambda axis: tirx.Select(axis < entries, axis.astype("int64"), none)  # noqa: E731
+        return te.compute((rank,), first, "entry")
+    k = te.reduce_axis((0, entries), "k")
+
+    def named(axis):
+        at = axes[k].astype("int64")
+        here = tirx.any(at == axis, at == axis - rank)
+        return te.max(tirx.Select(here, k.astype("int64"), none), axis=k)
+
+    return te.compute((rank,), named, "entry")
 
 
 def clamped_begin(start, forward, dim):
