@@ -84,9 +84,11 @@ def _stored(array: np.ndarray) -> np.ndarray:
 def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarray:
     """``value`` as a contiguous array that fits ``info``; ``sizes`` binds symbolic dims."""
     array = _read(info, value)
-    if array.dtype == _dtype(info.dtype) and array.shape == info.shape and array.flags.c_contiguous:
+    fits = array.dtype == _dtype(info.dtype)
+    plain = fits and array.flags.c_contiguous
+    if plain and array.shape == info.shape:
         return array  # most calls end here: the time of a small model is that of its checks
-    if array.dtype.name != _dtype(info.dtype).name:
+    if not fits and array.dtype.name != _dtype(info.dtype).name:
         raise InputError(
             f"input {info.name!r} needs dtype {info.dtype}, got {array.dtype}: convert it first"
         )
@@ -103,7 +105,7 @@ def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarr
                 f"input {info.name!r} axis {axis}: needs {info.shape[axis]}"
                 f"{f' = {want}' if isinstance(info.shape[axis], str) else ''}, got {got}"
             )
-    return np.ascontiguousarray(array, _dtype(info.dtype)).reshape(array.shape)
+    return array if plain else np.ascontiguousarray(array, _dtype(info.dtype)).reshape(array.shape)
 
 
 def _read(info: TensorInfo, value: object) -> np.ndarray:

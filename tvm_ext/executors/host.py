@@ -21,6 +21,9 @@ from ..errors import RunError
 
 __all__ = ["Opaque", "given", "host_function", "on_device", "taken"]
 
+_CPU = tvm.cpu().dlpack_device_type()
+_ALIGNMENT = 64  # bytes, which kernels take for granted
+
 _DEVICE: ContextVar[tvm.runtime.Device] = ContextVar("device")
 
 
@@ -34,10 +37,22 @@ class Opaque:
 def given(value: Any, device: tvm.runtime.Device) -> Any:
     """``value`` (an array, None, a list of values, a dict) as the VM takes it."""
     if isinstance(value, np.ndarray):
+        plain = value.dtype.isbuiltin == 1 and value.dtype.kind in "biuf" and value.size > 0
+        if plain and device.dlpack_device_type() == _CPU:
+            return tvm_ffi.from_dlpack(_aligned_copy(value))
         return tvm.runtime.tensor(value, device)
     if isinstance(value, list):
         return [given(item, device) for item in value]
     return Opaque(value) if isinstance(value, dict) else value
+
+
+def _aligned_copy(array: np.ndarray) -> np.ndarray:
+    """``array`` where kernels may read it; numpy aligns its own to 16 bytes."""
+    room = np.empty(array.nbytes + _ALIGNMENT, "uint8")
+    start = -room.__array_interface__["data"][0] % _ALIGNMENT
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def taken(value: Any) -> Any:

@@ -12,6 +12,7 @@ from .cuda import constant_bits, skip_empty_launches
 from .exact_indices import flatten_buffers
 from .named_values import rewrite_stores
 from .round_trips import keep_round_trips
+from .small_loops import serial_where_small
 
 __all__ = ["TIR_PIPELINE", "bytes_off_stack", "finalize_host", "lower"]
 
@@ -121,6 +122,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.LowerThreadAllreduce(),
         blocks.MergeSharedMemoryAllocations(),
         skip_empty_launches,
+        serial_where_small,
         loops.SplitHostDevice(),
         loops.MakePackedAPI(),
         loops.FP8StorageLegalize(),

@@ -7,17 +7,21 @@ from tvm import tirx
 __all__ = ["broadcast_index", "flatten_index", "unflatten_index"]
 
 
-def unflatten_index(index: tirx.Expr, extents: Sequence[int]) -> list:
+def unflatten_index(index: tirx.Expr, extents: Sequence[tirx.Expr | int]) -> list:
     """The multi-index of a flat position in ``extents``."""
     result = []
     for k in reversed(range(len(extents))):
-        first = all(extent == 1 for extent in extents[:k])
+        first = all(_is_one(extent) for extent in extents[:k])
         result.append(index if first else index % extents[k])
         index = tirx.const(0, "int32") if first else index // extents[k]
     return result[::-1]
 
 
-def flatten_index(index: Sequence, extents: Sequence[int]) -> tirx.Expr:
+def _is_one(extent: tirx.Expr | int) -> bool:
+    return isinstance(extent, int | tirx.IntImm) and int(extent) == 1
+
+
+def flatten_index(index: Sequence, extents: Sequence[tirx.Expr | int]) -> tirx.Expr:
     """The flat position of a multi-index in ``extents``."""
     flat = tirx.const(0, "int32")
     for i, extent in zip(index, extents, strict=True):

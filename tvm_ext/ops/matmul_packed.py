@@ -13,7 +13,7 @@ from tvm import te, tirx
 
 from .flat_index import broadcast_index, flatten_index, unflatten_index
 
-__all__ = ["matmul_packed", "matmul_tiled", "pack_columns"]
+__all__ = ["matmul_packed", "matmul_rows", "matmul_tiled", "pack_columns"]
 
 
 def pack_columns(weight: np.ndarray, tile: int) -> np.ndarray:
@@ -54,6 +54,29 @@ def matmul_packed(
         return tiled[row // rows, column // tile, row % rows, column % tile]
 
     return te.compute((*leading, columns), element, "product")
+
+
+def matmul_rows(x: te.Tensor, weight: te.Tensor, columns: int) -> te.Tensor:
+    """As :func:`matmul_packed`, where dims of ``x`` before K are symbolic.
+
+    How many rows share a register tile is left to the schedule: tails need other tiles, and none
+    needs a padded row.
+    """
+    *leading, k = x.shape
+    count = prod(leading)
+    tiles, _, tile = weight.shape
+    rk = te.reduce_axis((0, k), "rk")
+
+    def term(row, no, ni):
+        return te.sum(x[(*unflatten_index(row, leading), rk)] * weight[no, rk, ni], axis=rk)
+
+    product = te.compute((count, tiles, tile), term, "matmul")
+
+    def element(*index):
+        *outer, column = index
+        return product[flatten_index(outer, leading), column // tile, column % tile]
+
+    return te.compute((*leading, tirx.const(columns, "int64")), element, "product")
 
 
 def matmul_tiled(a: te.Tensor, b: te.Tensor, rows: int, tile: int) -> te.Tensor:

@@ -6,12 +6,12 @@ After:  ``R.call_tir(matmul, (x, packed_w))``
 
 from math import prod
 
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir.expr import GenericConst
 from tvm.relax.dpl import is_op, wildcard
 from tvm.target import Target
 
-from tvm_ext.ops.matmul_packed import matmul_packed, matmul_tiled, pack_columns
+from tvm_ext.ops.matmul_packed import matmul_packed, matmul_rows, matmul_tiled, pack_columns
 from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
 
 from .compound import Compound, Kernel, Match, Pattern
@@ -21,16 +21,24 @@ __all__ = ["TILED_MATMUL"]
 
 _LEFT, _RIGHT = wildcard(), wildcard()
 
+# Stands for a symbolic count of rows where a tile is chosen.
+_MANY_ROWS = 1 << 12
+
 
 def _kernel(match: Match, target: Target) -> Kernel | None:
-    """Vectors, symbolic shapes, empty operands and other types than these stay what they are."""
+    """Vectors, empty operands and other types than these stay what they are.
+
+    So do symbolic shapes, but for those of rows where the weights are constant.
+    """
     left, right = match.dims("left"), match.dims("right")
     dtypes = {match.dtype(), match.dtype("left"), match.dtype("right")}
-    if left is None or right is None or dtypes not in ({"float32"}, {"float64"}):
-        return None
-    if min(len(left), len(right)) < 2 or 0 in (*left, *right):
+    if right is None or dtypes not in ({"float32"}, {"float64"}) or len(right) < 2 or 0 in right:
         return None
     packed = len(right) == 2 and isinstance(match["right"], GenericConst)
+    if left is None:
+        return _rows(match, right, target) if packed and match["left"].ty.ndim >= 2 else None
+    if len(left) < 2 or 0 in left:
+        return None
     return (_packed if packed else _tiled)(match, left, right, target)
 
 
@@ -47,6 +55,17 @@ def _packed(match: Match, left: list[int], right: list[int], target: Target) -> 
     panels = pack_columns(match["right"].value.numpy(), tile.columns)
     operands = match["left"], relax.const(panels, dtype)
     return Kernel(operands, matmul_packed, (right[1], tile.rows), epilogue=True, name="matmul")
+
+
+def _rows(match: Match, right: list[int], target: Target) -> Kernel | None:
+    left = match["left"].ty.shape
+    if left is None or not isinstance(left.values[-1], tirx.IntImm):
+        return None
+    dtype = match.dtype()
+    tile = choose_matmul_tile(target, _MANY_ROWS, right[1], dtype)
+    panels = pack_columns(match["right"].value.numpy(), tile.columns)
+    operands = match["left"], relax.const(panels, dtype)
+    return Kernel(operands, matmul_rows, (right[1],), epilogue=True, name="matmul")
 
 
 def _tiled(match: Match, left: list[int], right: list[int], target: Target) -> Kernel:

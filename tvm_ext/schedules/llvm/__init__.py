@@ -7,6 +7,8 @@ from .fallback import BlockByBlock, OuterParallel
 from .integer_conv2d import Conv2dInteger
 from .integer_matmul import MatmulInteger
 from .matmul import MatmulTiled
+from .matmul_loops import MatmulLoops
+from .matmul_rows import MatmulRows
 from .recurrent import Recurrent
 from .row_norm import RowNorm
 from .winograd import Conv2dWinograd
@@ -22,6 +24,8 @@ LLVM_CONTRACTIONS = (
     DepthwiseBlocked(),
     MatmulInteger(),
     MatmulTiled(),
+    MatmulRows(),
+    MatmulLoops(),
 )
 
 #: Every other kernel.

@@ -72,8 +72,6 @@ def _tile(sch: Schedule, found: list[Axis], column: int, work: int, machine: Mac
     loops = [*(axis.loop for axis in outer), row_tiles, column_tiles]
     sch.reorder(*loops, row, col)
     vectorize(sch, col, TILE)
-    tiles = [-(-found[k].size // TILE) for k in (column, -1)]
-    sizes = [*(axis.size for axis in outer), tiles[0]]
-    if parallelise(sch, loops[:-1], sizes, work, machine) is None:
-        parallelise(sch, loops[-1:], tiles[1:], work, machine)
+    if parallelise(sch, loops[:-1], work, machine) is None:
+        parallelise(sch, loops[-1:], work, machine)
     partition(sch, column_tiles, found[-1].extent, TILE)

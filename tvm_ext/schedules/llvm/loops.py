@@ -28,6 +28,7 @@ __all__ = [
     "parallelise",
     "partition",
     "share",
+    "shareable",
     "shared",
     "shares_evenly",
     "uses",
@@ -38,8 +39,11 @@ __all__ = [
 # A parallel region costs 1-3 us; below about 5 us of vectorised work it does not pay.
 PARALLEL_WORK = 1 << 16
 
-# Elements per task where the extent is symbolic; the rest, less than one chunk, runs as scalars.
-SYMBOLIC_CHUNK = 1 << 10
+# So many symbolic extents together are taken to be large.
+_PLENTY = 2
+
+# Rows of so many elements stay rows where their number is symbolic.
+WIDE = 64
 
 # Inlining a producer of at most this cost is cheaper than a trip through memory.
 CHEAP = 6
@@ -196,8 +200,11 @@ def _continues(outer: Axis, inner: Axis) -> bool:
     # in the inner loop.
     if outer.kind != inner.kind or any(a.guarded or a.counted for a in (outer, inner)):
         return False
-    if not isinstance(_int(inner.extent), int):
+    width = _int(inner.extent)
+    if not isinstance(width, int):
         return False
+    if not isinstance(_int(outer.extent), int) and width >= WIDE:
+        return False  # whole vectors and loops to share are worth more than one long loop
     return all(
         o is not None and i is not None and equal(o, i * inner.extent)
         for o, i in zip(outer.strides, inner.strides, strict=True)
@@ -303,23 +310,36 @@ def uses(expr: ir.Expr, var: ir.Var) -> bool:
     return any(var.same_as(other) for other in found)
 
 
-def parallelise(
-    sch: Schedule, loops: list[LoopRV], sizes: list[int], work: int, machine: Machine
-) -> LoopRV | None:
+def parallelise(sch: Schedule, loops: list[LoopRV], work: int, machine: Machine) -> LoopRV | None:
     """Run the fewest leading ``loops`` in parallel that can be shared evenly among the cores.
 
     Returns the parallel loop; None where they cannot, or where the work does not pay for it.
     """
     if work < PARALLEL_WORK or machine.cores == 1:
         return None
-    count = 1
-    for used, size in enumerate(sizes, 1):
-        count *= size
-        if _even(count, machine.cores):
-            task = loops[0] if used == 1 else sch.fuse(*loops[:used])
-            sch.parallel(task)
-            return task
-    return None
+    used = shareable(sch, loops, machine)
+    if not used:
+        return None
+    task = loops[0] if used == 1 else sch.fuse(*loops[:used])
+    sch.parallel(task)
+    return task
+
+
+def shareable(sch: Schedule, loops: list[LoopRV], machine: Machine) -> int:
+    """How many leading ``loops`` to run as one, so that every core has about as much; 0: none do.
+
+    One symbolic extent may well be 1 (a batch), two of them hardly are.
+    """
+    static, symbolic = 1, 0
+    for used, loop in enumerate(loops, 1):
+        extent = _int(sch.get(loop).extent)
+        if isinstance(extent, int):
+            static *= extent
+        else:
+            symbolic += 1
+        if _even(static, machine.cores) or symbolic == _PLENTY:
+            return used
+    return len(loops) if symbolic else 0
 
 
 def shared(rows: int, work: int, machine: Machine) -> bool:
@@ -340,7 +360,7 @@ def share(
     stmt = sch.get(inner.loop)
     if _repeats_bfloat16(stmt) or (inner.guarded and not _is_cut(stmt)):
         lanes = 1
-    task = parallelise(sch, loops, [axis.size for axis in outer], work, machine)
+    task = parallelise(sch, loops, work, machine)
     if task is not None or not _worth_cutting(inner, lanes, work, machine):
         vectors = vectorize(sch, inner.loop, lanes)
         if inner.guarded and lanes > 1 and vectors is not None:
@@ -348,7 +368,8 @@ def share(
         return
     extent = _int(inner.extent)
     static = isinstance(extent, int)
-    factors = [machine.cores, None, lanes] if static else [None, SYMBOLIC_CHUNK // lanes, lanes]
+    # The compiler cuts the range of a parallel loop into one part per core.
+    factors = [machine.cores, None, lanes] if static else [None, 1, lanes]
     chunk, middle, lane = sch.split(inner.loop, factors)
     sch.reorder(chunk, *loops, middle, lane)
     sch.parallel(chunk)

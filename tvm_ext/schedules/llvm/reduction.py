@@ -22,6 +22,7 @@ from .loops import (
     collapse,
     fit,
     hint_partition,
+    shareable,
     shared,
     shares_evenly,
     uses,
@@ -103,7 +104,9 @@ def schedule_rows(
     if len(chain) > 1:
         sch.merge(*(sch.get_loops(block)[depth - 1] for block in chain))
     if shared(rows[0], work, machine):
-        _run_in_parallel(sch, sch.get_loops(chain[0])[0])
+        outer = sch.get_loops(chain[0])[:depth]
+        used = shareable(sch, outer, machine)
+        _run_in_parallel(sch, sch.fuse(*outer[:used]) if used > 1 else outer[0])
 
 
 def _run_in_parallel(sch: Schedule, loop: LoopRV) -> None:

@@ -58,11 +58,16 @@ def common_rows(blocks: list[Walk]) -> int:
 
 
 def without_lane(blocks: list[Walk], depth: int) -> int:
-    """``depth`` without a last axis along which reductions read memory: that one is for lanes."""
+    """``depth`` without a last axis along which reductions read memory: that one is for lanes.
+
+    What other reductions gave is one element of a row.
+    """
+    folded = [buffer for facts in blocks if "R" in facts.kinds for buffer in facts.written]
     for facts in blocks:
         if depth and "R" in facts.kinds:
             lane = facts.variables[depth - 1]
-            if any(len(a.indices) > 1 and uses(a.indices[-1], lane) for a in facts.inputs):
+            loads = [a for a in facts.inputs if not any(a.buffer.same_as(b) for b in folded)]
+            if any(len(a.indices) > 1 and uses(a.indices[-1], lane) for a in loads):
                 return depth - 1
     return depth
 

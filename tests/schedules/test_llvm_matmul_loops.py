@@ -1,0 +1,46 @@
+"""Batched products of symbolic shape, as attention multiplies."""
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from tests.onnxruntime_oracle import run_onnxruntime
+from tvm_ext import convert_and_build
+
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b,4,m,k] q, float[b,4,k,n] v, float[b,1,1,n] mask, float[n,8] w)
+  => (float[b,4,m,n] y, float[b,4,m,8] u) {
+  half = Constant<value = float {0.5}>()
+  scores = MatMul(q, v)
+  scaled = Mul(scores, half)
+  y = Add(scaled, mask)
+  powers = Exp(y)
+  u = MatMul(powers, w)
+}"""
+# Rows 6, 4, 2 and 1; columns 64, 16, 4 and 1, of the widest vectors.
+SIZES = [(1, 1, 1, 1), (2, 13, 64, 129), (3, 7, 5, 86), (1, 1, 64, 47), (2, 3, 0, 5)]
+SIZES += [(0, 3, 4, 2), (1, 0, 3, 3), (1, 2, 3, 0)]
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return convert_and_build(parser.parse_model(MODEL), "llvm")
+
+
+@pytest.mark.parametrize(("b", "m", "k", "n"), SIZES)
+def test_any_shape(compiled, b, m, k, n):
+    random = np.random.default_rng(0)
+    shapes = {"q": (b, 4, m, k), "v": (b, 4, k, n), "mask": (b, 1, 1, n), "w": (n, 8)}
+    feeds = {x: random.standard_normal(d).astype("float32") / 4 for x, d in shapes.items()}
+    expected = run_onnxruntime(parser.parse_model(MODEL), feeds)
+    for got, want in zip(compiled.run(None, feeds), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_they_are_register_tiles(compiled):
+    """Small products run in the kernels themselves, on whole vectors of sums."""
+    text = compiled.sources()["llvm"]
+    kernels = [part for part in text.split("\ndefine ")[1:] if "@__tvm_ffi_" in part[:120]]
+    products = [kernel for kernel in kernels if "matmul" in kernel.partition("(")[0]]
+    assert len(products) == 2
+    assert all("x float> @llvm.fmuladd" in kernel for kernel in products)

@@ -1,0 +1,65 @@
+"""Products of symbolically many rows and constant weights, with what is fused to them."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.onnxruntime_oracle import run_onnxruntime
+from tvm_ext import convert_and_build
+
+K, HIDDEN, N = 20, 112, 37  # no multiple of a vector; panels with a tail
+
+
+def model():
+    """Two linear layers with an epilogue of one operand each, ``x[b, t, K] -> y[b, t, N]``."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w": random.standard_normal((K, HIDDEN)),
+        "bias": random.standard_normal(HIDDEN),
+        "v": random.standard_normal((HIDDEN, N)) / 8,
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "bias"], ["q"]),
+        helper.make_node("Tanh", ["q"], ["h"]),
+        helper.make_node("MatMul", ["h", "v"], ["r"]),
+        helper.make_node("Add", ["z", "r"], ["y"]),
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [info(n, TensorProto.FLOAT, ["b", "t", d]) for n, d in (("x", K), ("z", N))],
+        [info("y", TensorProto.FLOAT, ["b", "t", N])],
+        [numpy_helper.from_array(w.astype("float32"), n) for n, w in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return convert_and_build(model(), "llvm")
+
+
+SIZES = [(1, 1), (2, 3), (1, 7), (3, 8), (5, 13), (1, 128), (0, 3), (2, 0)]
+
+
+@pytest.mark.parametrize(("batch", "length"), SIZES)
+def test_any_number_of_rows(compiled, batch, length):
+    random = np.random.default_rng(1)
+    feeds = {
+        name: random.standard_normal((batch, length, depth)).astype("float32")
+        for name, depth in (("x", K), ("z", N))
+    }
+    (got,), (want,) = compiled.run(None, feeds), run_onnxruntime(model(), feeds)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_few_rows_open_no_parallel_region(compiled):
+    """Behind the branch on the work of a kernel; each of the two has one parallel loop."""
+    text = compiled.sources()["llvm"]
+    kernels = text.split("@__tvm_ffi_fused_matmul")[1:]
+    kernels = [kernel.split("\n}\n", 1)[0] for kernel in kernels]
+    assert [kernel.count("@__TVMBackendParallelLaunch") for kernel in kernels] == [1, 1]
+    # The serial body stands in the kernel itself, on accumulators in vector registers.
+    assert all("x float> @llvm.fmuladd" in kernel for kernel in kernels)

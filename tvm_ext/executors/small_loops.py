@@ -1,0 +1,134 @@
+"""No parallel region for little work: a loop of symbolic size is parallel only where that pays.
+
+What a region costs does not depend on its size, 1-3 us and far more where threads sleep. Schedules
+decide by static sizes; where the work depends on run-time sizes, so does the decision.
+
+Before: ``for i in T.parallel(n): y[i] = f(x[i])``
+After:  ``if n * cost < WORK: for i in range(n): ...  else: for i in T.parallel(n): ...``
+"""
+
+import tvm
+import tvm_ffi
+from tvm import IRModule, ir, tirx
+from tvm.sym import Analyzer
+
+from ..schedules.statements import map_children
+
+__all__ = ["WORK", "serial_where_small"]
+
+#: Vector or scalar operations, of which a core does 1-4 in a nanosecond, that pay for a region.
+WORK = 1 << 13
+# What stands for the trips of a loop whose extent depends on memory or on the loops around it.
+_SOME_TRIPS = 16
+_CALL = 16
+
+_OPERATIONS = (
+    tirx.Add,
+    tirx.Sub,
+    tirx.Mul,
+    tirx.Div,
+    tirx.Min,
+    tirx.Max,
+    tirx.Select,
+    tirx.Cast,
+)
+
+
+@tvm.transform.module_pass(opt_level=0, name="SerialWhereSmall")
+def serial_where_small(module: IRModule, _context: object) -> IRModule:
+    """The module pass, on lowered kernels: vectors are made, loops unrolled and cut."""
+    functions = {
+        symbol: function.with_body(_rewritten(function.body))
+        if isinstance(function, tirx.PrimFunc)
+        else function
+        for symbol, function in module.functions_items()
+    }
+    return IRModule(functions, attrs=module.attrs)
+
+
+def _rewritten(stmt: tirx.Stmt) -> tirx.Stmt:
+    if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
+        return map_children(stmt, _rewritten)
+    work = _ANALYZER.simplify(_cost(stmt))
+    if isinstance(work, tirx.IntImm):  # the schedule has decided
+        return stmt
+    own = _with_own_names(stmt)
+    serial = tirx.For(
+        own.loop_var, own.min, own.extent, tirx.ForKind.SERIAL, own.body, None, {}, own.step
+    )
+    return tirx.IfThenElse(work < WORK, serial, stmt)
+
+
+def _with_own_names(loop: tirx.For) -> tirx.For:
+    """A copy of ``loop``: whatever it defines is defined once in a kernel."""
+    copies: dict[tirx.Var, tirx.Var] = {}
+
+    def define(var: tirx.Var) -> None:
+        copies[var] = tirx.Var(var.name, var.ty)
+
+    tvm_ffi.structural_walk(
+        loop,
+        [
+            (tirx.For, lambda node: define(node.loop_var)),
+            ((tirx.Bind, tirx.Let), lambda node: define(node.var)),
+            ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: define(node.buffer)),
+        ],
+    )
+    return tvm_ffi.structural_map(loop, (tirx.Var, lambda var: copies.get(var, var)))
+
+
+def _cost(stmt: tirx.Stmt) -> tirx.Expr:
+    """The operations of ``stmt``, in terms of variables from around it alone."""
+    if isinstance(stmt, tirx.For):
+        trips = tirx.const(_SOME_TRIPS, "int64")
+        if not _reads_memory(stmt.extent):
+            trips = stmt.extent.astype("int64")
+        return trips * _within(_cost(stmt.body), stmt.loop_var)
+    if isinstance(stmt, tirx.SeqStmt):
+        total = tirx.const(0, "int64")
+        for child in reversed(stmt.seq):
+            if isinstance(child, tirx.Bind):
+                total = _within(total, child.var)
+            total = total + _cost(child)
+        return total
+    if isinstance(stmt, tirx.IfThenElse):
+        branches = [stmt.then_case, *([stmt.else_case] if stmt.else_case is not None else [])]
+        return sum((_cost(branch) for branch in branches), tirx.const(1, "int64"))
+    if isinstance(stmt, tirx.While):
+        return _SOME_TRIPS * _cost(stmt.body)
+    if isinstance(stmt, tirx.AttrStmt):
+        return _cost(stmt.body)
+    return tirx.const(_operations(stmt), "int64")
+
+
+def _operations(stmt: tirx.Stmt) -> int:
+    """Those of one store, or of another statement without statements inside."""
+    count = 1
+
+    def operation(_node: object) -> None:
+        nonlocal count
+        count += 1
+
+    def call(node: ir.Call) -> None:
+        nonlocal count
+        count += 0 if str(node.ty).startswith("handle") else _CALL
+
+    value = stmt.value if isinstance(stmt, tirx.BufferStore) else stmt
+    tvm_ffi.structural_walk(value, [(_OPERATIONS, operation), (ir.Call, call)])
+    return count
+
+
+def _reads_memory(expr: tirx.Expr) -> bool:
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
+    return bool(found)
+
+
+def _within(cost: tirx.Expr, var: tirx.Var) -> tirx.Expr:
+    """``cost`` without ``var``, which is not known outside: it counts as a small number."""
+    return tvm_ffi.structural_map(
+        cost, (tirx.Var, lambda v: tirx.const(_SOME_TRIPS, v.ty) if v.same_as(var) else v)
+    )
+
+
+_ANALYZER = Analyzer()

@@ -1,0 +1,205 @@
+"""Products in register tiles as loops that are built, not scheduled.
+
+For rows or columns of symbolic number: primitives would leave predicates on symbolic extents in the
+innermost loop. Here what is left of whole tiles goes in smaller ones, down to a single element, so
+that nothing is computed twice and no loop has a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import IRModule, ir, s_tir, sym, tirx
+
+from .contraction import divisors
+
+__all__ = [
+    "RegisterTiles",
+    "halves",
+    "int64",
+    "loop",
+    "parts",
+    "same",
+    "scheduled",
+    "sequence",
+    "substituted",
+    "var",
+]
+
+_UNROLLED_STEPS = 4
+_ANALYZER = sym.Analyzer()
+
+
+@dataclass
+class RegisterTiles:
+    """Tiles of ``sum over k of term(row, column, k)``, and what becomes of them.
+
+    Attributes:
+        dtype: of the sums.
+        depth: how many terms an element has.
+        term: one of them.
+        store: the statement for one element, given its value, its row and its column.
+        costly: the statement is much code.
+        width: columns from here on are not stored; None: there are none.
+    """
+
+    dtype: str
+    depth: ir.Expr | int
+    term: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Expr]
+    store: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Stmt]
+    costly: bool
+    width: int | None = None
+
+    def tile(
+        self, row: ir.Expr | int, rows: int, column: ir.Expr | int, columns: int, lanes: int
+    ) -> tirx.Stmt:
+        """``rows`` by ``columns`` elements from ``row`` and ``column`` on."""
+        sums = tirx.decl_buffer((rows, columns), self.dtype, "sums", scope="local")
+        static = isinstance(self.depth, int | tirx.IntImm)
+        steps = divisors(int(self.depth), _UNROLLED_STEPS)[-1] if static else 1
+        outer, inner = var("k"), var("step")
+
+        def clear(number: int, place: tirx.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(sums, tirx.const(0, self.dtype), [int64(number), place])
+
+        def add(number: int, place: tirx.Expr) -> tirx.Stmt:
+            at = [int64(number), place]
+            term = self.term(row + number, column + place, outer * steps + inner)
+            return tirx.BufferStore(sums, tirx.BufferLoad(sums, at) + term, at)
+
+        update = loop(inner, steps, _each(rows, columns, lanes, add), tirx.ForKind.UNROLLED)
+        product = [_each(rows, columns, lanes, clear), loop(outer, self.depth // steps, update)]
+        return _block([*product, *self._results(sums, row, column, lanes)], sums)
+
+    def _results(
+        self, sums, row: ir.Expr | int, column: ir.Expr | int, lanes: int
+    ) -> list[tirx.Stmt]:
+        """Row by row; in a loop, on a copy, where that is much code.
+
+        Where a variable numbers the rows of the sums, these do not stay in registers.
+        """
+        rows, columns = map(int, sums.ty.shape)
+
+        def stores(buffer, number: tirx.Expr) -> tirx.Stmt:
+            return sequence(
+                [
+                    self._vector(buffer, number, row, column, start, lanes)
+                    for start in range(0, columns, lanes)
+                ]
+            )
+
+        if rows == 1 or not self.costly:
+            return [stores(sums, int64(number)) for number in range(rows)]
+        copy = tirx.decl_buffer((rows, columns), self.dtype, "copy", scope="local")
+
+        def move(number: int, place: tirx.Expr) -> tirx.Stmt:
+            at = [int64(number), place]
+            return tirx.BufferStore(copy, tirx.BufferLoad(sums, at), at)
+
+        number = var("row")
+        results = loop(number, rows, stores(copy, number))
+        return [_block([_each(rows, columns, lanes, move), results], copy)]
+
+    def _vector(self, buffer, number, row, column, start: int, lanes: int) -> tirx.Stmt:
+        """The stores of ``lanes`` elements; of those before ``width`` where that is among them."""
+
+        def store(place: tirx.Expr) -> tirx.Stmt:
+            value = tirx.BufferLoad(buffer, [number, place])
+            return self.store(value, row + number, column + place)
+
+        whole = _lanes(start, lanes, store)
+        if self.width is None:
+            return whole
+        lane = var("lane")
+        inside = column + (start + lane) < self.width
+        tail = loop(lane, lanes, tirx.IfThenElse(inside, store(start + lane), None))
+        return tirx.IfThenElse(column + (start + lanes) <= self.width, whole, tail)
+
+
+def parts(
+    extent: ir.Expr | int, sizes: Sequence[int]
+) -> Iterator[tuple[int, ir.Expr | int, ir.Expr | int]]:
+    """(size, first, how many) of pieces of falling size that make up ``extent``."""
+    start: ir.Expr | int = int64(0)
+    for size in sizes:
+        count = extent // size
+        yield size, start, count
+        start, extent = start + count * size, extent % size
+
+
+def halves(height: int) -> list[int]:
+    """``height``, and the powers of two below it."""
+    return [height, *(1 << k for k in reversed(range((height - 1).bit_length())))]
+
+
+def scheduled(func: tirx.PrimFunc, body: tirx.Stmt) -> s_tir.Schedule:
+    """``func`` with another body, as what rules return."""
+    root = s_tir.SBlock([], [], [], "root", body, None, [], [], {})
+    realize = s_tir.SBlockRealize([], tirx.const(True), root)
+    built = tirx.PrimFunc(func.params, realize, func.ret_type, func.attrs)
+    # What an epilogue names, it names in each row.
+    return s_tir.Schedule(s_tir.transform.ConvertSSA()(IRModule({"main": built})))
+
+
+def int64(value: int) -> tirx.Expr:
+    """An index."""
+    return tirx.const(value, "int64")
+
+
+def var(name: str) -> tirx.Var:
+    """A loop variable."""
+    return tirx.Var(name, "int64")
+
+
+def sequence(stmts: list[tirx.Stmt]) -> tirx.Stmt:
+    """Statements in order; TVM has no sequence of one."""
+    return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(stmts)
+
+
+def loop(
+    variable: tirx.Var, extent: ir.Expr | int, body: tirx.Stmt, kind: int = tirx.ForKind.SERIAL
+) -> tirx.Stmt:
+    """A loop from 0 on."""
+    count = int64(extent) if isinstance(extent, int) else extent
+    return tirx.For(variable, int64(0), count, kind, body)
+
+
+def same(a: ir.Expr, b: ir.Expr) -> bool:
+    """Whether two indices are known to be equal."""
+    difference = _ANALYZER.simplify(a - b)
+    return isinstance(difference, tirx.IntImm) and int(difference) == 0
+
+
+def substituted(value, variables: dict):
+    """``value`` with ``variables`` replaced."""
+
+    def replaced(variable: tirx.Var):
+        return next((new for old, new in variables.items() if old.same_as(variable)), variable)
+
+    return tvm_ffi.structural_map(value, (tirx.Var, replaced))
+
+
+def _each(rows: int, columns: int, lanes: int, statement) -> tirx.Stmt:
+    """``statement`` of each element, in vectors."""
+    return sequence(
+        [
+            _lanes(start, lanes, lambda place, row=row: statement(row, place))
+            for row in range(rows)
+            for start in range(0, columns, lanes)
+        ]
+    )
+
+
+def _lanes(start: int, lanes: int, statement) -> tirx.Stmt:
+    if lanes == 1:
+        return statement(int64(start))
+    lane = var("lane")
+    return loop(lane, lanes, statement(start + lane), tirx.ForKind.VECTORIZED)
+
+
+def _block(stmts: list[tirx.Stmt], buffer: tirx.Var) -> tirx.Stmt:
+    """``stmts``, in which ``buffer`` lives."""
+    block = s_tir.SBlock([], [], [], "tile", sequence(stmts), None, [buffer], [], {})
+    return s_tir.SBlockRealize([], tirx.const(True), block)
