@@ -88,9 +88,9 @@ class _Widening(PyExprMutator):
         if reader is None or self._pattern(call) != ELEMENTWISE or dtype_of(var) in _NARROW:
             return False
         dims, total = static_dims(var), self.graph.values[reader]
-        if self._pattern(total) != ELEMENTWISE or not any(
-            dtype_of(x) in _NARROW for x in call.args[1] if static_dims(x) == dims
-        ):
+        if dims is None or self._pattern(total) != ELEMENTWISE:
+            return False
+        if not any(dtype_of(x) in _NARROW for x in call.args[1] if static_dims(x) == dims):
             return False
         others = [x for x in total.args[1] if x is not var and static_dims(x) == dims]
         products = [end for end in map(self._product, others) if end is not None]
