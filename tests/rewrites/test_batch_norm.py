@@ -29,7 +29,7 @@ NORM = "y = BatchNormalization <epsilon = 0.01> (c, s, t, m, v)"
     (f"(float[1, 4, 7, 5] x) => (float[N, M, H, W] y) {{ c = Conv <group = 2> (x, w, b) {NORM} }}",
      6, {"w": weight(6, 2, 3, 1), "b": weight(6)}, ["Conv"]),
     (f"(float[1, 4, 5, 3] x) => (float[N, M, H, W] y) {{ c = ConvTranspose <group = 2> (x, w) "
-     f"{NORM} }}", 6, {"w": weight(4, 3, 2, 2)}, ["ConvTranspose"]),
+     f"{NORM} }}", 6, {"w": weight(4, 3, 2, 2)}, ["Conv"]),  # what a transposed one becomes
     (f"(float[N, 4] x) => (float[N, 6] y) {{ c = Gemm <alpha = 2.0, beta = 0.5> (x, w, b) "
      f"{NORM} }}", 6, {"w": weight(4, 6), "b": weight(6)}, ["Gemm"]),
     (f"(float[N, 4] x) => (float[N, 6] y) {{ c = Gemm <transB = 1> (x, w) {NORM} }}",

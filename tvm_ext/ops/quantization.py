@@ -119,4 +119,7 @@ def _broadcast(tensor, index, dtype="float32"):
 
 
 def _clamped(i, dim):
-    return 0 if isinstance(dim, tirx.IntImm) and int(dim) == 1 else i
+    """``i`` along an axis that broadcasts where its ``dim`` is 1, which may show at run time."""
+    if isinstance(dim, tirx.IntImm):
+        return 0 if int(dim) == 1 else i
+    return tirx.Select(dim == 1, tirx.const(0, dim.ty.dtype), i)

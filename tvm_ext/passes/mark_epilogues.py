@@ -85,10 +85,11 @@ class _Widening(PyExprMutator):
         """Whether ``call`` makes floats of 8 bits, to be summed with the end of a later product."""
         var = self.graph.owner.get(call)
         reader = None if var is None else self.graph.reader(var)
-        if reader is None or self._pattern(call) != ELEMENTWISE or dtype_of(var) in _NARROW:
+        dims = None if reader is None else static_dims(var)  # None of several results, too
+        if dims is None or self._pattern(call) != ELEMENTWISE or dtype_of(var) in _NARROW:
             return False
-        dims, total = static_dims(var), self.graph.values[reader]
-        if dims is None or self._pattern(total) != ELEMENTWISE:
+        total = self.graph.values[reader]
+        if self._pattern(total) != ELEMENTWISE:
             return False
         if not any(dtype_of(x) in _NARROW for x in call.args[1] if static_dims(x) == dims):
             return False
