@@ -86,15 +86,16 @@ def test_matmul_integer(zero_a):
     check_node("MatMulInteger", [a, b, zero_a, zero_b], expected=[expected], rtol=0)
 
 
-def test_qlinear_matmul():
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_qlinear_matmul(symbolic):
     a, b = integers(4, 6), integers(6, 3, dtype="int8")
-    scales = np.array(0.02, "float32"), np.array([0.01, 0.02, 0.03], "float32")
-    zeros = np.array(100, "uint8"), np.array([1, 0, -3], "int8")
+    scales = np.array([0.02], "float32"), np.array([0.01, 0.02, 0.03], "float32")
+    zeros = np.array([100], "uint8"), np.array([1, 0, -3], "int8")
     y_scale, y_zero = np.array(0.1, "float32"), np.array(120, "uint8")
     total = (a.astype("int64") - zeros[0]) @ (b.astype("int64") - zeros[1])
     expected = quantised(total * (scales[0] * scales[1].astype("float64")), y_scale, 120, "uint8")
     check_node("QLinearMatMul", [a, scales[0], zeros[0], b, scales[1], zeros[1], y_scale, y_zero],
-               expected=[expected], rtol=0, atol=1)  # fmt: skip
+               expected=[expected], symbolic=symbolic, rtol=0, atol=1)  # fmt: skip
 
 
 def convolved(x, w, stride):
