@@ -276,10 +276,10 @@ class _Rewriter(PyExprMutator):
         operands = [
             self._operand(x, kernel.lanes.get(k), name) for k, x in enumerate(kernel.operands)
         ]
-        symbol, _, *rest = template.args
-        call = relax.Call(
-            template.op, [symbol, relax.Tuple(operands), *rest], template.attrs, template.ty_args
-        )
+        symbol, given, *rest = template.args
+        # Behind the operands: dims that no type of theirs tells, as of rows [a * b, K].
+        values = relax.Tuple([*operands, *list(given)[len(operands) :]])
+        call = relax.Call(template.op, [symbol, values, *rest], template.attrs, template.ty_args)
         if kernel.result_lanes is None:
             return call
         channels = known_dims(site.match.root)[1]
