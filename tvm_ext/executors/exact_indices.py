@@ -3,6 +3,7 @@
 FlattenBuffer simplifies indices as affine maps of the loops (IterMapSimplify), and there divides
 sums with an offset wrongly: in ``y[i, j] = x[(j + 1) // 2]``, with both loops fused to ``b``, the
 index ``(b % 14 + 1) // 2`` becomes ``(b + 1) % 14 // 2``, 0 instead of 7 where ``b % 14`` is 13.
+It fails on ``b % (3 * n - 1) // 3``: it does not see that a symbolic sum divides its multiples.
 """
 
 import tvm
@@ -36,7 +37,10 @@ def _flattened(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _named(body: tirx.Stmt, names: Names) -> tirx.Stmt:
-    """``body`` with a new variable for each division of a sum with an offset in an index."""
+    """``body`` with a new variable for each division of an index that FlattenBuffer cannot do.
+
+    Those of a sum with an offset, and of a digit of a loop that is counted in a symbolic sum.
+    """
     loops: set[tirx.Var] = set()
     tvm_ffi.structural_walk(
         body,
@@ -49,7 +53,8 @@ def _named(body: tirx.Stmt, names: Names) -> tirx.Stmt:
 
     def name(division: tirx.Expr) -> tirx.Expr:
         offset = any(loops.isdisjoint(undefined_vars(term)) for term in _terms(division.a))
-        if not offset or _loads(division):  # what loads is no map of loops: it is left alone
+        inexact = offset or _has_digit_of_sum(division.a)
+        if not inexact or _loads(division):  # what loads is no map of loops: it is left alone
             return division
         var = tirx.Var("index", division.ty)
         names[var] = division
@@ -71,6 +76,23 @@ def _loads(value: tirx.Expr) -> bool:
     found: list[TensorLoad] = []
     tvm_ffi.structural_walk(value, (TensorLoad, found.append), order="pre")
     return bool(found)
+
+
+def _has_digit_of_sum(value: tirx.Expr) -> bool:
+    """Whether ``value`` contains a division by a symbolic sum, or by a multiple of one."""
+    found: list[bool] = []
+
+    def visit(division: tirx.Expr) -> None:
+        found.append(any(isinstance(f, tirx.Add | tirx.Sub) for f in _factors(division.b)))
+
+    tvm_ffi.structural_walk(value, (_DIVISIONS, visit), order="pre")
+    return any(found)
+
+
+def _factors(product: tirx.Expr) -> list[tirx.Expr]:
+    if isinstance(product, tirx.Mul):
+        return [*_factors(product.a), *_factors(product.b)]
+    return [product]
 
 
 def _note_thread(node: tirx.AttrStmt, loops: set[tirx.Var]) -> None:

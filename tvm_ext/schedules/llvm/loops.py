@@ -333,6 +333,8 @@ def shareable(sch: Schedule, loops: list[LoopRV], machine: Machine) -> int:
     static, symbolic = 1, 0
     for used, loop in enumerate(loops, 1):
         extent = _int(sch.get(loop).extent)
+        if used > 1 and _is_choice(extent):
+            return used - 1 if symbolic else 0
         if isinstance(extent, int):
             static *= extent
         else:
@@ -340,6 +342,14 @@ def shareable(sch: Schedule, loops: list[LoopRV], machine: Machine) -> int:
         if _even(static, machine.cores) or symbolic == _PLENTY:
             return used
     return len(loops) if symbolic else 0
+
+
+def _is_choice(extent: ir.Expr | int) -> bool:
+    """Whether a condition decides ``extent``: no divisor, for TVM folds both cases, also of a 0."""
+    found: list[ir.Expr] = []
+    if not isinstance(extent, int):
+        tvm_ffi.structural_walk(extent, (tirx.Select, found.append))
+    return bool(found)
 
 
 def shared(rows: int, work: int, machine: Machine) -> bool:
