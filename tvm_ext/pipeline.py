@@ -28,6 +28,7 @@ from .frontend import rewrites
 from .passes.bfloat16 import bfloat16_conv2d, bfloat16_matmul
 from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
+from .passes.branches import open_branches
 from .passes.compound import Compound
 from .passes.gather_dims import gather_dims
 from .passes.integer_products import INTEGER_CONV2D, INTEGER_MATMUL
@@ -299,6 +300,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     add("fuse", transform.AnnotateTIROpPattern(), at=1)
     add("fuse", mark_epilogues, at=1)
     add("fuse", transform.FoldConstant(), at=1)
+    add("fuse", open_branches, at=1)
     add("fuse", _fuse_ops, at=1, name="FuseOps")
     add("fuse", gather_dims, at=1)
     add("fuse", transform.FuseTIR(), at=1)

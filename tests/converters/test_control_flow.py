@@ -32,6 +32,20 @@ def test_branches_of_different_shapes(flag):
     )
 
 
+@pytest.mark.parametrize("flag", [True, False])
+def test_branches_whose_sizes_are_found_at_run_time(flag):
+    text = """
+        graph (float[6] x, bool c) => (int64[n, 1] y) {
+            y = If (c)
+                <then_branch = t () => (int64[a, 1] p)
+                    { z = NonZero (x)  p = Transpose <perm = [1, 0]> (z) },
+                 else_branch = e () => (int64[b, 1] q)
+                    { r = Relu (x)  s = NonZero (r)  q = Transpose <perm = [1, 0]> (s) }>
+        }"""
+    x = np.array([1, -1, 0, 2, 3, 0], "float32")
+    check(text, {"x": x, "c": np.array(flag)}, (0, 1, 3))
+
+
 @pytest.mark.parametrize("flag", [1, 0])
 def test_a_constant_condition_picks_the_branch(flag):
     check(

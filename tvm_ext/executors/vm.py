@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import IRModule, relax
 from tvm.target import Target
 
@@ -50,7 +51,7 @@ def _lowering() -> tvm.ir.transform.Pass:
             t.ToNonDataflow(),
             t.RemovePurityChecking(),
             t.CallTIRRewrite(),
-            t.StaticPlanBlockMemory(),
+            _plan_memory,
             t.LowerAllocTensor(),
             t.KillAfterLastUse(),
             t.LowerRuntimeBuiltin(),
@@ -60,6 +61,23 @@ def _lowering() -> tvm.ir.transform.Pass:
         ],
         name="LowerToVM",
     )
+
+
+@tvm.transform.module_pass(opt_level=0, name="PlanMemory")
+def _plan_memory(module, _context):
+    """StaticPlanBlockMemory where nothing branches: it lends what one branch of an If allocates to
+    the other branch, which then writes to memory that was never allocated."""
+    planned = relax.transform.StaticPlanBlockMemory()(module)
+    for symbol, func in module.functions_items():
+        if isinstance(func, relax.Function) and _branches(func):
+            planned.update_func(planned.get_global_var(symbol.name_hint), func)
+    return planned
+
+
+def _branches(func: relax.Function) -> bool:
+    found: list[relax.If] = []
+    tvm_ffi.structural_walk(func.body, (relax.If, found.append))
+    return bool(found)
 
 
 class VMExecutor:
