@@ -184,6 +184,15 @@ def test_symbolic_dims():
     check_answer(model)
 
 
+def test_dims_that_no_operand_tells():
+    """The kernel of rows ``[a * b, 5]`` is given ``a`` and ``b``."""
+    relu_of_add()
+    rows = "shape = Constant<value = int64[2] {-1, 5}>() r = Reshape(x, shape)"
+    model = graph(f"{rows} s = Add(r, z) y = Relu(s)", "float[a,b,5] x, float[5] z")
+    assert selected(model) == ["acme.relu_of_add"]
+    check_answer(model)
+
+
 @pytest.mark.parametrize("epilogue", [False, True])
 def test_consumers_are_fused_where_it_allows(epilogue):
     relu_of_add(epilogue=epilogue)

@@ -219,8 +219,9 @@ class _Rewriter(PyExprMutator):
             return relax.call_tir(self.builder_.add_func(func, name), operands, _single(want))
         attrs = self._attrs(kernel)
         if kernel.compute is None:
-            func = fused(match, kernel.operands, self.module).with_attrs(attrs)
-            return relax.call_tir(self.builder_.add_func(func, name), operands, _single(want))
+            func, dims = fused(match, kernel.operands, self.module)
+            symbol = self.builder_.add_func(func.with_attrs(attrs), name)
+            return relax.call_tir(symbol, [*operands, *dims], _single(want))
         call = self._te(name, attrs, kernel.compute, *operands, *kernel.options)
         got, padded = _fields(call.ty_args), kernel.result_lanes is not None
         if len(got) != len(want) or not all(map(_serves, got, want, [padded] * len(got))):

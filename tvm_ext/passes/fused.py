@@ -65,8 +65,13 @@ def c_kernel(
     return kernel.with_attrs(attrs).without_attr("global_symbol")
 
 
-def fused(match: Match, operands: Sequence[relax.Expr], module: IRModule) -> tirx.PrimFunc:
-    """The operators of ``match``, a part of ``module``, as one kernel of ``operands``."""
+def fused(
+    match: Match, operands: Sequence[relax.Expr], module: IRModule
+) -> tuple[tirx.PrimFunc, list[tirx.Var]]:
+    """The operators of ``match``, a part of ``module``, as one kernel of ``operands``.
+
+    Behind them it takes the dims that are given, too: those that no type of an operand tells.
+    """
     called = (arg for var in match.inner for arg in getattr(match.graph.values[var], "args", ()))
     builder = relax.BlockBuilder()
     # Symbols of its own: a builder writes types into those that it is given.
@@ -97,15 +102,24 @@ def fused(match: Match, operands: Sequence[relax.Expr], module: IRModule) -> tir
     return _merged(module, params)
 
 
-def _merged(module: IRModule, params: Sequence[relax.Var]) -> tirx.PrimFunc:
-    """The kernels that the function "fused" calls, as one: FuseTIR wants a caller of it."""
-    symbol = module.get_global_var("fused")
-    module.update_func(symbol, module[symbol].with_attr("Primitive", 1))
+def _merged(module: IRModule, params: Sequence[relax.Var]) -> tuple[tirx.PrimFunc, list[tirx.Var]]:
+    """The kernels that the function "fused" calls, as one: FuseTIR wants a caller of it.
+
+    And the dims that it takes behind ``params``, which FuseTIR wants in a shape.
+    """
+    group = module["fused"]
+    dims = relax.analysis.free_symbolic_vars(group)
+    shapes = [relax.ShapeExpr(dims)] if dims else []
+    told = [relax.Var("dims", shape.ty) for shape in shapes]
     builder = relax.BlockBuilder(module)
+    # Under a symbol of its own: the type of the other is that of the operands alone.
+    whole = relax.Function([*group.params, *told], group.body).with_attr("Primitive", 1)
+    symbol = builder.add_func(whole, "whole")
     operands = [relax.Var(param.name, param.ty) for param in params]
     with builder.function("main", operands):
         with builder.dataflow():
-            result = builder.emit_output(relax.Call(symbol, operands))
+            result = builder.emit_output(relax.Call(symbol, [*operands, *shapes]))
         builder.emit_func_output(result)
     merged = relax.transform.FuseTIR()(builder.get())
-    return merged[merged["main"].body.blocks[0].bindings[0].value.args[0]]
+    symbol, values, *_ = merged["main"].body.blocks[0].bindings[0].value.args
+    return merged[symbol], list(values)[len(params) :]
