@@ -263,3 +263,14 @@ def test_shapes_computed_at_run_time_have_no_block():
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     arrays = {"x": np.float32([[1], [2]]), "y": np.float32([[10, 20, 30]])}
     check_model(onnx.shape_inference.infer_shapes(model), arrays, opt_levels=(3,))
+
+
+def test_dims_that_are_equal_at_run_time_stay_equal():
+    """Columns of tables whose numbers of rows have two names, as of pipelines of scikit-learn."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 17]>
+        graph (float[a, 1] x, float[b, 1] y) => (float[c, 2] z)
+        <float[2] k = {3, 5}> { t = Concat <axis = 1> (x, y)  m = Mod <fmod = 1> (t, k)
+                                z = Add (m, k) }""")
+    arrays = {"x": np.float32([[7], [9], [-8]]), "y": np.float32([[1], [6], [11]])}
+    check_model(model, arrays, opt_levels=(3,))

@@ -57,9 +57,12 @@ class _BlockedLayout(PyExprMutator):
         self.target = target
         self.blocked: dict[relax.Var, relax.Var] = {}
         self.name = ""
+        self.changed = False
 
     def transform(self) -> tvm.IRModule:
         main = self.visit_expr(self.module["main"])
+        if not self.changed:  # what follows would forget that a match_cast found dims to be equal
+            return self.module
         self.builder_.update_func(self.module.get_global_var("main"), main)
         module = self.builder_.get()
         return tvm.ir.transform.Sequential(
@@ -80,6 +83,7 @@ class _BlockedLayout(PyExprMutator):
         result = self._as_told(call)
         if result is None and self._common_lanes(call) >= MIN_LANES:
             result = self._lift(call)
+        self.changed |= result is not None
         return call if result is None else result
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
