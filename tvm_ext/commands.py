@@ -128,8 +128,8 @@ def inspect(args: Namespace) -> None:
     """Describe MODEL and what of it is not supported; or the passes of a build, and their work."""
     if is_artifact(args.model):
         _refuse_choices(args)
-        if args.passes or args.dump_after or args.time_passes:
-            raise InputError(f"{args.model} is built already: there are no passes to show")
+        if args.passes or args.dump_after or args.time_passes or args.shape:
+            raise InputError(f"{args.model} is built already: no passes to show, no shape to give")
         built = inspect_built(args.model)
         print(built.to_json() if args.format == "json" else built)
         return
