@@ -87,6 +87,17 @@ def test_infinities_and_nan_pass_through(case):
     assert np.isfinite(got[finite]).all()
 
 
+@needs_bfloat16
+def test_depthwise_convolutions_are_no_sums_over_channels():
+    x, w = factors((1, 32, 9, 10), (32, 1, 3, 3))
+    attributes = {"group": 32, "pads": [1, 1, 1, 1]}
+    model, answer = product("Conv", x, w, attributes)
+    built = convert_and_build(model, "llvm", precision="bf16")
+    assert "bfloat16_dot" not in built.sources()["select"]
+    (got,) = built.run(None, {"x0": x})
+    np.testing.assert_allclose(got, answer(x, w), rtol=1e-5, atol=1e-5)
+
+
 def network(dtype=TensorProto.FLOAT):
     """Convolutions with a residual, pooling and a product behind: epilogues of every kind."""
     rng = np.random.default_rng(1)

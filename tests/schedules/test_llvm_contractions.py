@@ -9,6 +9,7 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.tirx import For, ForKind
 
 from tvm_ext import targets
+from tvm_ext.ops.bfloat16_pairs import matmul_pairs
 from tvm_ext.ops.conv2d_blocked import conv2d_blocked, pack_channels, pack_weight
 from tvm_ext.ops.matmul_packed import matmul_packed, matmul_tiled, pack_columns
 from tvm_ext.schedules.llvm.conv2d import (
@@ -211,6 +212,14 @@ def test_the_next_panel_is_fetched_ahead_where_one_is_used_long_enough(rows, ahe
     func = te.create_prim_func([x, panels, matmul_packed(x, panels, 192, tile.rows)])
     text = MatmulTiled().apply(func, X86["v4"], False).mod["main"].script()
     assert ("prefetch" in text) == ahead
+
+
+def test_the_next_panel_is_fetched_ahead_where_rows_are_rounded_first():
+    x = te.placeholder((128, 512), name="x")
+    tile = choose_matmul_tile(X86["v4"], 128, 192, "float32")
+    panels = te.placeholder((192 // tile.columns, 256, tile.columns), "int32", name="w")
+    func = te.create_prim_func([x, panels, matmul_pairs(x, panels, 192, tile.rows)])
+    assert "prefetch" in MatmulTiled().apply(func, X86["v4"], False).mod["main"].script()
 
 
 @pytest.mark.parametrize(("channels", "ahead"), [(256, True), (64, False)])

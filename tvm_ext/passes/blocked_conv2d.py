@@ -60,7 +60,7 @@ def _kernel(match: Match, target: Target) -> Kernel | None:
     conv = _Conv2d.of(match)
     if conv is None:
         return None
-    if conv.groups == conv.channels == conv.weight.shape[0] and conv.groups > 1:
+    if conv.depthwise:
         return _depthwise(conv, target)
     dense = Dense.of(conv, target, whole=True)
     if dense is None:
@@ -87,6 +87,11 @@ class _Conv2d:
     strides: list[int]
     pads: list[int]
     dilations: list[int]
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether each channel is convolved by itself, once."""
+        return self.groups == self.channels == self.weight.shape[0] and self.groups > 1
 
     @classmethod
     def of(cls, match: Match) -> _Conv2d | None:
@@ -135,9 +140,9 @@ class Dense:
 
     @classmethod
     def matched(cls, match: Match, target: Target) -> Dense | None:
-        """That of a match of :data:`CONV2D`."""
+        """That of a match of :data:`CONV2D`; None of a depthwise convolution."""
         conv = _Conv2d.of(match)
-        return None if conv is None else cls.of(conv, target)
+        return None if conv is None or conv.depthwise else cls.of(conv, target)
 
     @classmethod
     def of(cls, conv: _Conv2d, target: Target, whole: bool = False) -> Dense | None:

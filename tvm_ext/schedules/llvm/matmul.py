@@ -158,7 +158,8 @@ def _schedule(
         sch.unroll(loop)
     for pack in packs:
         _pack(sch, pack, batch, lanes)
-    if not packs and block >= _TILES_TO_PREFETCH:
+    weights = sch.get(product).reads[-1].source
+    if weights in set(sch.mod["main"].params) and block >= _TILES_TO_PREFETCH:
         return prefetch_next_panel(sch, panels, [io, steps])
     return sch
 
