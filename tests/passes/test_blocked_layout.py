@@ -7,7 +7,7 @@ import tvm
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
-from tests.oracle import check_model
+from tests.oracle import check_model, reference
 from tvm_ext import convert_and_build, targets
 from tvm_ext.passes.blocked_layout import blocked_layout
 from tvm_ext.passes.legalize import legalize
@@ -73,6 +73,29 @@ def test_layout_changes_only_at_the_ends():
 
 def test_a_chain_of_blocked_kernels_is_right():
     check_model(CHAIN, feeds((2, 16, 13, 11)), opt_levels=(2, 3), rtol=1e-4, atol=1e-5)
+
+
+def test_any_number_of_images_runs_blocked():
+    """Direct, depthwise and Winograd's convolutions, and what stands between them."""
+    nodes = [
+        *CHAIN.graph.node[:-1],
+        helper.make_node("Conv", ["sum", "w2"], ["c2"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["c2", "w3"], ["c3"], strides=[2, 2], group=2),
+        helper.make_node("GlobalAveragePool", ["c3"], ["y"]),
+    ]
+    weights = {"w0": (64, 16, 3, 3), "b0": (64,), "w1": (64, 1, 3, 3), "s": (64,)}
+    model = conv_network(
+        nodes, ("n", 16, 45, 29), weights | {"w2": (128, 64, 3, 3), "w3": (64, 64, 3, 3)}
+    )
+    built = convert_and_build(model, "llvm")
+    text = built.sources()["select"].split("def main(")[1]
+    calls = [line.split("cls.")[1].split(",")[0] for line in text.splitlines() if "cls." in line]
+    assert "conv2d_winograd" in calls
+    assert [call for call in calls if call.startswith("block")] == calls[:1]
+    assert not any(call.startswith("unblock") for call in calls)
+    for images in 1, 2, 7:
+        x = feeds((images, 16, 45, 29))
+        np.testing.assert_allclose(built.run(None, x), reference(model, x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,18 @@ def _rewritten(stmt: tirx.Stmt) -> tirx.Stmt:
     if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
         return map_children(stmt, _rewritten)
     work = _ANALYZER.simplify(_cost(stmt))
-    if isinstance(work, tirx.IntImm):  # the schedule has decided
-        return stmt
+    if int(_ANALYZER.simplify(_at_least(work))) >= WORK or isinstance(work, tirx.IntImm):
+        return stmt  # enough in any case, or the schedule has decided
     own = _with_own_names(stmt)
     serial = tirx.For(
         own.loop_var, own.min, own.extent, tirx.ForKind.SERIAL, own.body, None, {}, own.step
     )
     return tirx.IfThenElse(work < WORK, serial, stmt)
+
+
+def _at_least(work: tirx.Expr) -> tirx.Expr:
+    """``work`` where all sizes are 1."""
+    return tvm_ffi.structural_map(work, (tirx.Var, lambda size: tirx.const(1, size.ty)))
 
 
 def _with_own_names(loop: tirx.For) -> tirx.For:

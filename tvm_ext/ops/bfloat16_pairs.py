@@ -114,7 +114,8 @@ def pair_weight(packed: np.ndarray) -> np.ndarray:
 
 def channel_pairs(x: te.Tensor, of: str) -> te.Tensor:
     """``x[N, C/b, H, W, b]`` -> int32 with half the ``"blocks"`` or half the ``"lanes"``."""
-    n, blocks, h, w, lanes = (int(d) for d in x.shape)
+    n, *blocked = x.shape
+    blocks, h, w, lanes = map(int, blocked)
     half = -(-lanes // 2)
 
     def of_blocks(n, o, i, j, lane):

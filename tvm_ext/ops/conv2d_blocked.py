@@ -84,7 +84,8 @@ def padded(
 
     ``before``: rows above and columns to the left; ``extents``: height and width of the result.
     """
-    n, o, *image, lanes = (int(d) for d in x.shape)
+    n, *blocked = x.shape
+    o, *image, lanes = map(int, blocked)
     if not any(before) and image == [*extents]:
         return x
     around = tirx.const(0, x.dtype) if value is None else value
@@ -185,7 +186,8 @@ def convolution(
     """
     lanes = lanes or vector
     parts = vector // lanes
-    n, _, *image, _ = (int(d) for d in x.shape)
+    n, _, *blocked = x.shape
+    *image, _ = map(int, blocked)
     before, after = pads[: len(image)], pads[len(image) :]
     source = padded(x, before, [sum(d) for d in zip(before, image, after, strict=True)], around)
     geometry = zip(source.shape[2:-1], kernel, strides, dilations, strict=True)

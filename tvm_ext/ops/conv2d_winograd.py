@@ -64,7 +64,8 @@ def conv2d_winograd(
     transformed together; the images divide N. ``columns`` tiles share a register tile.
     Returns ``[N, OC/out_lanes, H', W', out_lanes]``.
     """
-    n, ic_blocks, h, w, in_lanes = (int(d) for d in x.shape)
+    n, *blocked = x.shape
+    ic_blocks, h, w, in_lanes = map(int, blocked)
     _, oc_tiles, _, _, oc_tile = (int(d) for d in weight.shape)
     height = h + pads[0] + pads[2] - KERNEL + 1
     width = w + pads[1] + pads[3] - KERNEL + 1

@@ -216,10 +216,10 @@ def _extended(x: te.Tensor, depth: int) -> te.Tensor:
 
 def _blocked(x: te.Tensor, lanes: int) -> te.Tensor:
     """``x[N, C, H, W]`` as ``[N, ceil(C/lanes), H, W, lanes]``; the weights of the rest are 0."""
-    n, channels, h, w = (int(d) for d in x.shape)
+    n, channels, h, w = x.shape
 
     def element(n, o, i, j, lane):
         channel = o * lanes + lane
         return x[n, tirx.min(channel, channels - 1), i, j]
 
-    return te.compute((n, -(-channels // lanes), h, w, lanes), element, "blocked")
+    return te.compute((n, -(-int(channels) // lanes), h, w, lanes), element, "blocked")

@@ -18,7 +18,7 @@ from functools import partial
 from math import gcd
 
 import numpy as np
-from tvm import relax, te
+from tvm import relax, te, tirx
 from tvm.ir.expr import GenericConst
 from tvm.relax.dpl import is_const, is_op, wildcard
 from tvm.target import Target
@@ -28,6 +28,7 @@ from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.conv2d import choose_columns, choose_tile
 from .compound import Compound, Kernel, Match, Pattern
+from .facts import image_dims, is_empty
 from .graph import Graph
 
 __all__ = ["BLOCKED_CONV2D", "CONV2D", "MIN_LANES", "Dense", "lanes_of"]
@@ -76,11 +77,14 @@ BLOCKED_CONV2D = Compound("BlockedConv2d", _find, _kernel)
 
 @dataclass(frozen=True)
 class _Conv2d:
-    """A convolution of static floats, channels first, that has weights of its own."""
+    """A convolution of floats, channels first, that has weights of its own.
+
+    All of its dims are static but for the number of images.
+    """
 
     x: relax.Expr
     weight: np.ndarray
-    result: list[int]
+    result: list[int | tirx.Expr]
     channels: int
     dtype: str
     groups: int
@@ -95,10 +99,10 @@ class _Conv2d:
 
     @classmethod
     def of(cls, match: Match) -> _Conv2d | None:
-        attrs, result, image = match["conv"].attrs, match.dims(), match.dims("x")
+        attrs, result, image = match["conv"].attrs, *map(image_dims, (match.root.ty, match["x"].ty))
         if (attrs.data_layout, attrs.kernel_layout) not in _LAYOUTS:
             return None
-        if result is None or image is None or 0 in result or "float" not in match.dtype():
+        if result is None or image is None or is_empty(result) or "float" not in match.dtype():
             return None
         geometry = ([int(v) for v in f] for f in (attrs.strides, attrs.padding, attrs.dilation))
         weight, groups = match["weight"].value.numpy(), int(attrs.groups)

@@ -29,7 +29,7 @@ from tvm_ext.schedules.machine import Machine
 
 from .blocked_conv2d import MIN_LANES, lanes_of
 from .compound import COMPOSITE, LAYOUT
-from .facts import OUT_ELEMWISE_FUSABLE, dims_of, known_dims, static_dims
+from .facts import OUT_ELEMWISE_FUSABLE, image_dims, is_empty
 from .graph import BLOCKED, OPERAND
 from .legalize import to_kernel
 from .lift_channels import lift_channels
@@ -97,8 +97,8 @@ class _BlockedLayout(PyExprMutator):
             return None
         asked = self._kernel_attrs(call).get(LAYOUT, None)
         if asked == "block":
-            return self._block(call.args[1][0], known_dims(call)[-1])
-        return self._unblock(call.args[1][0], known_dims(call)[1]) if asked == "unblock" else None
+            return self._block(call.args[1][0], _dims(call)[-1])
+        return self._unblock(call.args[1][0], _dims(call)[1]) if asked == "unblock" else None
 
     # --- everything else --------------------------------------------------------------------
 
@@ -121,14 +121,14 @@ class _BlockedLayout(PyExprMutator):
         ]
         symbol = self.builder_.add_func(_fusable(lifted), kernel.args[0].name_hint)
         types = [
-            relax.TensorType([int(d) for d in param.ty.shape], str(param.ty.dtype.dtype))
-            for param in lifted.params[len(operands) :]
+            relax.TensorType([ty.shape.values[0], *param.ty.shape[1:]], ty.dtype.dtype)
+            for ty, param in zip(_results(call), lifted.params[len(operands) :], strict=True)
         ]
         result = self.builder_.emit(
             relax.call_tir(symbol, arguments, types if len(types) > 1 else types[0]),
             self.name + BLOCKED,
         )
-        channels = [dims[1] for dims in map(dims_of, _results(call)) if dims is not None]
+        channels = [int(ty.shape.values[1]) for ty in _results(call)]
         if len(types) == 1:
             return self._unblock(result, channels[0])
         parts = [
@@ -153,7 +153,7 @@ class _BlockedLayout(PyExprMutator):
 
     def _operand(self, x: relax.Expr, param: tirx.Var, lanes: int) -> relax.Expr:
         """``x`` in the layout that the lifted kernel's parameter has."""
-        if len(param.ty.shape) == len(static_dims(x) or ()) + 1:
+        if len(param.ty.shape) == x.ty.ndim + 1:
             if isinstance(x, GenericConst):
                 return _const(ops.pack_channels(x.value.numpy(), lanes))
             return self._block(x, lanes)
@@ -172,9 +172,9 @@ class _BlockedLayout(PyExprMutator):
 
     def _block(self, x: relax.Expr, lanes: int) -> relax.Var:
         twin = self._twin(x) if isinstance(x, relax.Var) else None
-        if twin is not None and known_dims(twin)[-1] == lanes:
+        if twin is not None and _dims(twin)[-1] == lanes:
             return twin
-        n, c, *image = known_dims(x)
+        n, c, *image = _dims(x)
         if set(image) == {1}:
             twin = self._reshape(x, [n, c // lanes, *image, lanes], self.name + OPERAND)
         else:
@@ -184,7 +184,7 @@ class _BlockedLayout(PyExprMutator):
         return twin
 
     def _unblock(self, result: relax.Var, channels: int) -> relax.Var:
-        n, blocks, *image, lanes = known_dims(result)
+        n, blocks, *image, lanes = _dims(result)
         exact = blocks * lanes == channels
         if exact and set(image) == {1}:
             plain = self._reshape(result, [n, channels, *image], self.name)
@@ -194,7 +194,7 @@ class _BlockedLayout(PyExprMutator):
             self.blocked[plain] = result
         return plain
 
-    def _reshape(self, x: relax.Expr, dims: list[int], name: str) -> relax.Var:
+    def _reshape(self, x: relax.Expr, dims: list[int | tirx.Expr], name: str) -> relax.Var:
         """``x`` with other dims; one pixel of each channel lies the same in both layouts."""
         return self.builder_.emit(relax.op.reshape(x, dims), name)
 
@@ -203,14 +203,14 @@ class _BlockedLayout(PyExprMutator):
         return self.builder_.emit(call, name)
 
     def _common_lanes(self, call: relax.Call) -> int:
-        """The block that serves all results of ``call``; 0 unless they are static NC.. numbers.
+        """The block that serves all results of ``call``; 0 unless they are NC.. numbers.
 
-        Those of 8 bits are blocked as the int32 that they come from.
+        Only N may be symbolic. Those of 8 bits are blocked as the int32 that they come from.
         """
         lanes, results = 0, _results(call)
         for ty in results:
-            dims = dims_of(ty)  # None of shapes as well, which have no dtype
-            if dims is None or len(dims) not in _RANKS or 0 in dims:
+            dims = image_dims(ty)  # None of shapes as well, which have no dtype
+            if dims is None or len(dims) not in _RANKS or is_empty(dims):
                 return 0
             if len(dims) != results[0].ndim:
                 return 0
@@ -219,7 +219,7 @@ class _BlockedLayout(PyExprMutator):
                 return 0
             narrow = dtype in _QUANTISED
             vector = Machine.of(self.target).lanes("int32" if narrow else dtype)
-            lanes = gcd(lanes, lanes_of(dims[1], vector))
+            lanes = gcd(lanes, lanes_of(int(dims[1]), vector))
         return lanes
 
 
@@ -238,6 +238,13 @@ def _fusable(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if int(annotated.attrs["op_pattern"]) > OUT_ELEMWISE_FUSABLE:
         return annotated.with_attr("op_pattern", OUT_ELEMWISE_FUSABLE)
     return annotated
+
+
+def _dims(expr: relax.Expr) -> list[int | tirx.Expr]:
+    """The dims of a tensor of images."""
+    found = image_dims(expr.ty)
+    assert found is not None
+    return found
 
 
 def _results(call: relax.Call) -> list[relax.Type]:

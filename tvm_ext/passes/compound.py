@@ -27,7 +27,7 @@ from tvm.target import Target
 
 from tvm_ext.ops.conv2d_blocked import block, pack_channels, unblock
 
-from .facts import OPAQUE, OUT_ELEMWISE_FUSABLE, dims_of, dtype_of, known_dims
+from .facts import OPAQUE, OUT_ELEMWISE_FUSABLE, dims_of, dtype_of
 from .fused import COMPOSITE, CCode, c_kernel, fused
 from .graph import BLOCKED, OPERAND, Graph
 from .grouping import grouped
@@ -283,7 +283,7 @@ class _Rewriter(PyExprMutator):
         call = relax.Call(template.op, [symbol, values, *rest], template.attrs, template.ty_args)
         if kernel.result_lanes is None:
             return call
-        channels = known_dims(site.match.root)[1]
+        channels = int(site.match.root.ty.shape.values[1])
         blocked = self.builder_.emit(call, name + BLOCKED)
         return self._te("unblock", _UNBLOCK, unblock, blocked, channels)
 

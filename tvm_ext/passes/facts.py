@@ -1,5 +1,7 @@
 """What passes ask of Relax expressions."""
 
+from collections.abc import Sequence
+
 from tvm import relax, tirx
 
 __all__ = [
@@ -7,6 +9,8 @@ __all__ = [
     "OUT_ELEMWISE_FUSABLE",
     "dims_of",
     "dtype_of",
+    "image_dims",
+    "is_empty",
     "known_dims",
     "static_dims",
     "tensors_of",
@@ -36,6 +40,19 @@ def dims_of(ty: relax.Type) -> list[int] | None:
         return None
     dims = ty.shape.values
     return [int(d) for d in dims] if all(isinstance(d, tirx.IntImm) for d in dims) else None
+
+
+def image_dims(ty: relax.Type) -> list[int | tirx.Expr] | None:
+    """The dims of ``[N, C, ...]`` of which at most N is symbolic, else None."""
+    if not isinstance(ty, relax.TensorType) or ty.shape is None or not len(ty.shape.values):
+        return None
+    images, *rest = (int(d) if isinstance(d, tirx.IntImm) else d for d in ty.shape.values)
+    return [images, *rest] if all(isinstance(d, int) for d in rest) else None
+
+
+def is_empty(dims: Sequence[int | tirx.Expr]) -> bool:
+    """Whether one of ``dims`` is known to be 0."""
+    return any(isinstance(d, int) and d == 0 for d in dims)
 
 
 def tensors_of(ty: relax.Type) -> list[list[int] | None]:

@@ -33,7 +33,7 @@ from ..schedules.llvm.dot import Dot
 from ..schedules.llvm.matmul import choose_matmul_tile
 from .blocked_conv2d import MIN_LANES, lanes_of
 from .compound import Compound, Kernel, Match
-from .facts import dtype_of, known_dims, static_dims
+from .facts import dtype_of, image_dims, is_empty, static_dims
 from .graph import Graph
 
 __all__ = ["INTEGER_CONV2D", "INTEGER_MATMUL"]
@@ -66,16 +66,17 @@ class _Product:
 
 def _find(operator: str, graph: Graph, var: relax.Var) -> Match | None:
     call = graph.call(var, operator)
-    if call is None or dtype_of(var) != _SUM or static_dims(var) is None:
+    if call is None or dtype_of(var) != _SUM:
         return None
     left, right = call.args[:2]
-    if not isinstance(right, GenericConst) or 0 in known_dims(var):
+    dims = image_dims(var.ty)
+    if not isinstance(right, GenericConst) or dims is None or is_empty(dims):
         return None
     weight = right.value.numpy()
     if weight.size == 0 or weight.min() < -128 or weight.max() > 127:
         return None
     source = _shifted(graph, left)
-    if source is None or static_dims(source[0]) is None:
+    if source is None or image_dims(source[0].ty) is None:
         return None
     product = _Product(*source, weight.astype("int8"))
     return Match(graph, var, (var,), {"product": call, "x": product.x}, product)
@@ -146,7 +147,7 @@ def _conv2d(match: Match, target: Target) -> Kernel | str | None:
         return None
     geometry = tuple([int(v) for v in f] for f in (attrs.strides, attrs.padding, attrs.dilation))
     groups, vector = int(attrs.groups), Machine.of(target).lanes(_SUM)
-    channels, width = known_dims(product.x)[1], known_dims(match.root)[3]
+    channels, width = int(product.x.ty.shape.values[1]), int(match.root.ty.shape.values[3])
     if groups == channels == product.weight.shape[0] and groups > 1:
         return _depthwise(product, target, vector, channels, width, geometry)
     return _dense(product, target, vector, channels, width, groups, geometry)

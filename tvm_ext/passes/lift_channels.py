@@ -63,7 +63,10 @@ def _split_channel_loop(sch, block, lanes: int, rank: int) -> None:
     """Iterate the lane innermost among the spatial axes, as the buffer stores it."""
     iters = sch.get(block).iter_vars
     spatial = sum(v.iter_type == tirx.IterVar.DataPar for v in iters)
-    if spatial not in (2, rank) or int(iters[1].dom.extent) % lanes:
+    if spatial not in (2, rank):
+        return
+    channels = iters[1].dom.extent
+    if not isinstance(channels, tirx.IntImm) or int(channels) % lanes:
         return
 
     def layout(*index):

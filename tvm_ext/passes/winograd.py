@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from tvm_ext.ops.conv2d_blocked import unpack_weight
 from tvm_ext.ops.conv2d_winograd import KERNEL, conv2d_winograd, transform_weight
+from tvm_ext.schedules.llvm.contraction import size
 from tvm_ext.schedules.llvm.winograd import Convolution, WinogradModel
 
 from .blocked_conv2d import CONV2D, Dense
@@ -44,7 +45,7 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
     weight = unpack_weight(dense.weight)  # with the channels that fill the last block
     filters, channels = weight.shape[:2]
     plan = model.choose(
-        Convolution(images, channels, filters, height, width, dense.in_lanes, lanes), target
+        Convolution(size(images), channels, filters, height, width, dense.in_lanes, lanes), target
     )
     if plan is None:
         return None

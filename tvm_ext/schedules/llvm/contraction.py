@@ -1,10 +1,11 @@
 """What the rules for convolutions and matrix products ask of a kernel."""
 
 from tvm import s_tir, tirx
+from tvm.ir import Expr
 from tvm.s_tir import SBlock
 from tvm.s_tir.schedule import SBlockRV
 
-__all__ = ["axis_kinds", "divisors", "feeds", "is_static"]
+__all__ = ["axis_kinds", "divisors", "feeds", "is_batched", "is_static", "size"]
 
 
 def divisors(extent: int, limit: int) -> list[int]:
@@ -25,6 +26,21 @@ def is_static(func: tirx.PrimFunc) -> bool:
         and all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in param.ty.shape)
         for param in func.params
     )
+
+
+def is_batched(func: tirx.PrimFunc) -> bool:
+    """As :func:`is_static`, but for the first dim of parameters: it may be symbolic."""
+    return all(
+        tirx.is_buffer_var(param)
+        and all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in param.ty.shape[1:])
+        and not any(isinstance(d, tirx.IntImm) and int(d) == 0 for d in param.ty.shape[:1])
+        for param in func.params
+    )
+
+
+def size(extent: Expr | int) -> int:
+    """``extent``; 1 stands for a symbolic one, of images: each is then worth sharing by itself."""
+    return int(extent) if isinstance(extent, int | tirx.IntImm) else 1
 
 
 def feeds(sch: s_tir.Schedule, block: SBlockRV, contraction: SBlockRV) -> bool:

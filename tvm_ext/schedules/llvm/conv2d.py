@@ -16,7 +16,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from ..machine import Machine
-from .contraction import axis_kinds, divisors, feeds, is_static
+from .contraction import axis_kinds, divisors, feeds, is_batched, size
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
 __all__ = ["Conv2dBlocked", "DepthwiseBlocked", "Tile", "choose_columns", "choose_tile"]
@@ -82,7 +82,8 @@ class _Kernel:
     contraction: object
     output: object
     spatial: int  # how many axes of the image the window moves along
-    image: tuple[int, ...]  # the shapes of the blocked input and of the packed weights
+    image: tuple[int, ...]  # the shapes of the blocked input, N as 1 where it is symbolic,
+    # and of the packed weights
     weight: tuple[int, ...]
     item: int  # bytes of an element of the input
 
@@ -102,7 +103,7 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
 
     ``summed`` axes beside those of the window.
     """
-    if not isinstance(func, tirx.PrimFunc) or not is_static(func):
+    if not isinstance(func, tirx.PrimFunc) or not is_batched(func):
         return None
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
@@ -128,7 +129,7 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
 def _operands(block: SBlock, func: tirx.PrimFunc, spatial: int, weight_rank: int) -> list | None:
     """The shapes of the image and of the weights, a parameter of ``weight_rank``, and bytes."""
     reads = [region.source for region in block.reads]
-    shapes = [tuple(int(d) for d in buffer.ty.shape) for buffer in reads]
+    shapes = [tuple(map(size, buffer.ty.shape)) for buffer in reads]
     if len(reads) != 2 or len(shapes[0]) != spatial + 3 or len(shapes[1]) != weight_rank:
         return None
     item = DataType(str(reads[0].ty.dtype.dtype)).itemsize
@@ -158,7 +159,7 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         sch, machine = kernel.sch, Machine.of(target)
         columns, _ = kernel.tile
         n, o, h, wo, wi, lane = _loops(kernel, columns)
-        batch, oc_blocks, rows, lanes = (int(sch.get(loop).extent) for loop in (n, o, h, lane))
+        batch, oc_blocks, rows, lanes = (size(sch.get(loop).extent) for loop in (n, o, h, lane))
         # A vector of channels may be several blocks, of which the last has some too many.
         blocks = kernel.weight[kernel.spatial + 3] // lanes
         tiles = -(-oc_blocks // blocks)
@@ -211,7 +212,7 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
         sch, machine = kernel.sch, Machine.of(target)
         columns, _ = kernel.tile
         n, o, h, wo, wi, lane = _loops(kernel, columns)
-        batch, rows = (int(sch.get(loop).extent) for loop in (n, h))
+        batch, rows = (size(sch.get(loop).extent) for loop in (n, h))
         parts = 1 if batch % machine.cores == 0 or rows % machine.cores else machine.cores
         part, h = sch.split(h, [parts, None])
         block, hi = sch.split(h, [None, _padded_rows(kernel, machine, rows, rows // parts)])
@@ -258,7 +259,7 @@ def _padded_rows(kernel: _Kernel, machine: Machine, rows: int, part: int) -> int
     if not kernel.pads or kernel.spatial != 2:
         return part
     shape = kernel.sch.get(kernel.pads[0]).writes[0].source.ty.shape
-    _, _, height, width, lanes = map(int, shape)
+    _, _, height, width, lanes = map(size, shape)
     fitting = machine.l2_bytes // 4 // (4 * width * lanes) * rows // height
     block = divisors(part, max(1, fitting))[-1]
     return block if 4 * block >= min(fitting, part) else part

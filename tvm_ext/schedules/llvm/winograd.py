@@ -16,7 +16,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from ..machine import Machine
-from .contraction import axis_kinds, divisors, is_static
+from .contraction import axis_kinds, divisors, is_batched, size
 from .conv2d import Tile, accumulate, choose_tile, split_steps
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
@@ -177,8 +177,8 @@ class Conv2dWinograd(dl.base.ScheduleRule):
             return None
         sch, machine = kernel.sch, Machine.of(target)
         group, row, tile, pixel = _output_loops(kernel)
-        groups, size = int(sch.get(group).extent), kernel.group_bytes
-        own = size <= machine.l2_bytes and _even(groups, machine.cores)
+        batches, bands = kernel.extents(kernel.outputs)[:2]
+        own = kernel.group_bytes <= machine.l2_bytes and _even(batches * bands, machine.cores)
         shared = machine.cores > 1 and not own
         if machine.cores > 1:
             sch.parallel(group if own else row)
@@ -204,7 +204,7 @@ class _Kernel:
     outputs: object
 
     def extents(self, block) -> list[int]:
-        return [int(axis.dom.extent) for axis in self.sch.get(block).iter_vars]
+        return [size(axis.dom.extent) for axis in self.sch.get(block).iter_vars]
 
     @property
     def group_bytes(self) -> int:
@@ -227,7 +227,7 @@ _BODY = ["S" * 7, "S" * 6, "S" * 7 + "RR", "S" * 6, "S" * 7, "S" * 7]
 
 def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
     """The kernel if it has the blocks of ``_BODY`` between a pad and element-wise ones."""
-    if not isinstance(func, tirx.PrimFunc) or not is_static(func):
+    if not isinstance(func, tirx.PrimFunc) or not is_batched(func):
         return None
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
@@ -248,7 +248,7 @@ def _output_loops(kernel: _Kernel):
     sch = kernel.sch
     batches, _, _, tiles, m, _, _ = kernel.extents(kernel.outputs)
     n, o, h, w, lane = sch.get_loops(kernel.result)
-    images, width = int(sch.get(n).extent) // batches, int(sch.get(w).extent)
+    images, width = size(sch.get(n).extent) // batches, int(sch.get(w).extent)
     rows = tiles // (images * -(-width // m))
     batch, image = sch.split(n, [None, images])
     band, row, hi = sch.split(h, [None, rows, m])
