@@ -29,6 +29,7 @@ from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .forks import on_live_pool
 from .lowering import TIR_PIPELINE
+from .storages import Blocks, lend, share_storages
 from .toolchain import run_tool, shared_linker
 
 __all__ = ["VMExecutor"]
@@ -52,6 +53,7 @@ def _lowering() -> tvm.ir.transform.Pass:
             t.RemovePurityChecking(),
             t.CallTIRRewrite(),
             _plan_memory,
+            share_storages,
             t.LowerAllocTensor(),
             t.KillAfterLastUse(),
             t.LowerRuntimeBuiltin(),
@@ -248,6 +250,8 @@ class VMExecutor:
                 cuda.prepare(self.device)
             # The pooled allocator keeps a bucket per size and would grow with dynamic shapes.
             self._local.vm = relax.VirtualMachine(self.executable, self.device, memory_cfg="naive")
+            self._local.blocks = Blocks()
+        lend(self._local.blocks)
         return self._local.vm
 
 
