@@ -22,6 +22,10 @@ __all__ = ["Builder", "Dim"]
 
 Dim = int | tirx.Expr
 
+# Operators whose result has the shape of their first input.
+_MAPS = frozenset({"Abs", "Cast", "CastLike", "Exp", "Identity", "Log", "Neg", "Relu", "Sigmoid",
+                   "Sqrt", "Tanh"})  # fmt: skip
+
 _LARGEST_DIM = 1 << 40  # more than memory holds; products of two still fit int64
 
 
@@ -208,8 +212,14 @@ class Builder:
 
         From it follow numbers that are otherwise known only at run time, see :meth:`counted`.
         """
-        declared = self.node.outputs[0].shape
-        return None if declared is None else len(declared)
+        value = self.node.outputs[0]
+        while value.shape is None:  # it is that of what is made of it element by element
+            value = next(
+                (use.outputs[0] for use, k in value.uses() if k == 0 and use.op_type in _MAPS), None
+            )
+            if value is None:
+                return None
+        return len(value.shape)
 
     def counted(self, values: relax.Expr, count: int | None = None) -> relax.Expr:
         """1-D ``values`` whose number is static; where it is not, asserted to be ``count``.

@@ -6,7 +6,7 @@ tensors.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -94,7 +94,9 @@ class _NotShapeArithmetic(Exception):
     """This use of the operator is not evaluated here."""
 
 
-def _concrete(array: np.ndarray) -> np.ndarray:
+def _concrete(numbers: np.ndarray | Sequence[int]) -> np.ndarray:
+    """Of an input, or of an attribute, which they were in early opsets."""
+    array = np.asarray(numbers)
     if any(isinstance(e, tirx.Expr) for e in array.flat):
         raise _NotShapeArithmetic
     return array.astype(np.int64)
@@ -282,7 +284,7 @@ def _reduction(reduce: Callable) -> Evaluator:
             if noop_with_empty_axes:
                 return x
             axes = list(range(x.ndim))
-        if x.dtype == object and x.size == 0:
+        if x.size == 0:
             raise _NotShapeArithmetic
         return np.asarray(reduce(x, axis=tuple(axes), keepdims=bool(keepdims)), x.dtype)
 

@@ -49,6 +49,17 @@ def test_a_loaded_model_is_the_saved_one(saved):
         np.testing.assert_array_equal(got, expected)
 
 
+def test_constants_without_elements(tmp_path):
+    """TVM cannot read them back where their first dim is not 0."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        net (float[N] x) => (float[M] y, float[2, 0] e) { y = Relu (x)  e = Identity (none) }""")
+    none = np.zeros((2, 0), "float32")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(none, "none"))
+    tvm_ext.convert_and_build(model, "llvm").save(tmp_path / "m.tvmx")
+    _, result = tvm_ext.load(tmp_path / "m.tvmx")(np.ones(3, "float32"))
+    np.testing.assert_array_equal(result, none)
+
+
 def test_it_runs_in_another_process(saved, tmp_path):
     model, path = saved
     np.save(tmp_path / "x.npy", X)

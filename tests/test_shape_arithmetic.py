@@ -102,6 +102,7 @@ def evaluated(op_type, *inputs, **attributes):
         ("ReduceMax", [[1, 5, 3]], {"keepdims": 0}, ["5"]),
         ("ReduceMin", [[4, 5, 3]], {}, ["3"]),
         ("Slice", [[N, 2, 3], [-1], [-9], [0], [-1]], {}, ["3", "2", "n"]),
+        ("Slice", [[N, 2, 3]], {"starts": (1,), "ends": (3,)}, ["2", "3"]),
         ("Max", [[1, 5], [2, 2]], {}, ["2", "5"]),
     ],
 )
@@ -120,6 +121,7 @@ def test_what_cannot_be_decided_is_not_known():
     assert evaluated("Equal", known([N]), known([3])) is None
     assert evaluated("Div", known([4]), known([0])) is None
     assert evaluated("Cast", known([N]), to=1) is None
+    assert evaluated("ReduceMax", known([], "float32")) is None
     assert evaluated("Add", known(range(2000)), known(range(2000))) is None
 
 

@@ -16,6 +16,7 @@ from ..precision import cast
 from ..table import converter
 from .matmul import product
 from .normalization import aligned
+from .slicing import concat
 
 
 @converter("Attention", 23, 24, 25)
@@ -31,8 +32,8 @@ def attention(bb, q, k, v, attn_mask=None, past_key=None, past_value=None, nonpa
     past = None
     if past_key is not None:
         past = bb.shape(past_key)[2]
-        k = bb.emit(relax.op.concat([past_key, k], 2))
-        v = bb.emit(relax.op.concat([past_value, v], 2))
+        k = concat(bb, past_key, k, axis=2)
+        v = concat(bb, past_value, v, axis=2)
 
     scores = _grouped(bb, q, bb.emit(relax.op.permute_dims(k, [0, 1, 3, 2])))
     if scale is None and not isinstance(size, int):

@@ -16,6 +16,7 @@ from .. import window as windows
 from ..broadcasting import emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..table import converter
+from .slicing import concat, take_slice
 
 # Spatial rank -> operator, data layout, kernel layout.
 _CONV = {
@@ -87,6 +88,26 @@ def add_bias(bb, y, b):
     else:
         b = cast(bb, bb.emit(relax.op.reshape(b, shape)), bb.dtype(y))
     return emit_broadcast(bb, relax.op.add, arithmetic.add, y, b)
+
+
+@converter("CausalConvWithState", 27)
+def causal_conv_with_state(bb, x, w, b=None, past_state=None, *, activation="none"):
+    """Depthwise over ``x[N, C, L]`` behind the last positions of what was before, or zeros."""
+    if activation not in ("none", "silu", "swish"):
+        raise NotImplementedError(f"activation {activation!r}")
+    dtype, (batch, channels, length) = bb.dtype(x), bb.shape(x)
+    w = bb.of_shape(w, [bb.shape(w)[0] if bb.static_shape(w) else channels, 1, bb.shape(w)[2]])
+    channels, _, kernel = bb.shape(w)
+    state = [batch, channels, bb.simplify(kernel - 1)]
+    if past_state is None:
+        past_state = bb.emit(relax.op.zeros(relax.ShapeExpr(state), dtype))
+    past_state = bb.of_shape(past_state, state)
+    x = concat(bb, past_state, x, axis=2)
+    y = convolve(bb, x, w, "NOTSET", None, channels, None, None, None, accumulator(dtype))
+    y = add_bias(bb, y, b)
+    if activation != "none":
+        y = bb.emit(relax.op.nn.silu(y))
+    return cast(bb, y, dtype), take_slice(bb, x, [0, 0, length], [1] * 3, state)
 
 
 @converter("ConvTranspose", 1, 11, 22)

@@ -15,7 +15,7 @@ from .. import host
 from ..axes import placed
 from ..table import converter
 from .shape import reshaped
-from .slicing import split_along
+from .slicing import concat, split_along
 
 _OPTIONAL = (15, 18, 28)
 
@@ -112,9 +112,7 @@ def concat_from_sequence(bb, sequence, *, axis, new_axis=0):
     if new_axis:
         axis = placed(axis, bb.rank(items[0]) + 1)
         items = [bb.emit(relax.op.expand_dims(item, axis)) for item in items]
-    if len(items) == 1:
-        return items[0]
-    return bb.emit(relax.op.concat(items, placed(axis, bb.rank(items[0]))))
+    return concat(bb, *items, axis=axis)
 
 
 def _joined(bb, sequence, new_axis):

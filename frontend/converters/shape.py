@@ -124,7 +124,7 @@ def _squeeze(bb, x, axes):
     dims = bb.shape(x)
     if axes is None:
         if not all(isinstance(dim, int) for dim in dims):
-            raise NotImplementedError(f"which dims of {dims} are 1 is known only at run time")
+            return _squeeze_ones(bb, x)
         axes = [k for k, dim in enumerate(dims) if dim == 1]
     axes = placed_all(axes, len(dims))
     if any(isinstance(dims[axis], int) and dims[axis] != 1 for axis in axes):
@@ -132,6 +132,19 @@ def _squeeze(bb, x, axes):
     if any(not isinstance(dims[axis], int) for axis in axes):
         x = bb.match(x, [1 if k in axes else dim for k, dim in enumerate(dims)])
     kept = [dim for k, dim in enumerate(dims) if k not in axes]
+    return reshaped(bb, x, kept)
+
+
+def _squeeze_ones(bb, x):
+    """Where sizes are known only at run time: the result has the rank that the model declares.
+
+    Declares it none, no dim is taken away but those known to be 1. Asserted at run time.
+    """
+    kept = [dim for dim in bb.shape(x) if not isinstance(dim, int) or dim != 1]
+    rank = len(kept) if bb.declared_rank is None else bb.declared_rank
+    if rank != len(kept):
+        kept = [bb.fresh_dim() for _ in range(rank)]
+    bb.bind(bb.emit_te(ops.dims_but_ones, *te_dims(bb, x), rank=rank), [rank, *kept])
     return reshaped(bb, x, kept)
 
 

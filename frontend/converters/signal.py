@@ -8,7 +8,6 @@ from tvm_ext.ops import shape as shapes
 from tvm_ext.ops import signal as ops
 
 from ..axes import placed
-from ..precision import constant
 from ..table import converter
 from .shape import around_axis, reshaped, scalar, te_sizes
 
@@ -84,29 +83,9 @@ def stft(bb, signal, frame_step, window=None, frame_length=None, *, onesided=1):
 @converter("MelWeightMatrix", 17)
 def mel_weight_matrix(bb, num_mel_bins, dft_length, sample_rate, lower_edge_hertz,
                       upper_edge_hertz, *, output_datatype=1):  # fmt: skip
-    operands = (num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz)
-    values = [constant(bb, operand) for operand in operands]
-    if any(value is None for value in values):
-        raise NotImplementedError("the shape of the filter bank is known only at run time")
-    matrix = _mel_filters(*[value.item() for value in values])
-    return bb.const(matrix.astype(_name(output_datatype)))
-
-
-def _mel_filters(count, length, rate, low, high):
-    """Triangles over the bins of a transform, their corners evenly spaced on the mel scale."""
-    low, high = (2595 * np.log10(1 + edge / 700) for edge in (low, high))
-    mel = low + np.arange(count + 2) * ((high - low) / (count + 2))
-    corners = ((length + 1) * (700 * (10 ** (mel / 2595) - 1)) // rate).astype(int)
-    bins = np.arange(length // 2 + 1)
-    filters = np.zeros((len(bins), count))
-    for k in range(count):
-        left, centre, right = corners[k : k + 3]
-        rising, falling = (bins >= left) & (bins < centre), (bins >= centre) & (bins < right)
-        filters[rising, k] = (bins[rising] - left) / (centre - left)
-        filters[falling, k] = (right - bins[falling]) / (right - centre)
-        if left == centre:
-            filters[centre, k] = 1
-    return filters
+    bins, length = scalar(bb, num_mel_bins), scalar(bb, dft_length)
+    return bb.emit_te(ops.mel_filters, sample_rate, lower_edge_hertz, upper_edge_hertz, bins,
+                      length, _name(output_datatype))  # fmt: skip
 
 
 def _name(onnx_dtype):

@@ -42,14 +42,13 @@ def infer_by_onnx(model: ir.Model, data_prop: bool = True) -> None:
 
 @contextmanager
 def without_misjudged(model: ir.Model) -> Iterator[None]:
-    """Hide poolings whose shape onnx infers wrongly: windows that start in the end pad count."""
+    """Hide the nodes whose shape onnx infers wrongly."""
+    opset = model.opset_imports.get("", 0)
     misjudged = [
         node
         for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if node.op_type in _POOLINGS and not node.domain
-        and node.attributes.get_int("ceil_mode", 0)
-        and model.opset_imports.get("", 0) < 22
-    ]  # fmt: skip
+        if not node.domain and _is_misjudged(node, opset)
+    ]
     for node in misjudged:
         node.domain = _UNKNOWN
         model.opset_imports[_UNKNOWN] = 1  # onnx infers nothing where a domain is not imported
@@ -59,3 +58,11 @@ def without_misjudged(model: ir.Model) -> Iterator[None]:
         for node in misjudged:
             node.domain = ""
         model.opset_imports.pop(_UNKNOWN, None)
+
+
+def _is_misjudged(node: ir.Node, opset: int) -> bool:
+    if node.op_type == "STFT":  # taken for two-sided, which is not the default
+        return "onesided" not in node.attributes
+    # Windows that start in the end pad count.
+    ceil_mode = bool(node.attributes.get_int("ceil_mode", 0))
+    return node.op_type in _POOLINGS and ceil_mode and opset < 22

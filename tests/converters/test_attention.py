@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.oracle import check_node, node_model
+from tests.oracle import check_model, check_node, node_model
 from tvm_ext import convert_and_build
 
 RNG = np.random.default_rng(0)
@@ -29,6 +29,22 @@ def test_grouped_heads_with_cache_mask_and_softcap(mode):
     check_node("Attention", [q, k, v, mask, *past],
                {"is_causal": 1, "softcap": 2.0, "qk_matmul_output_mode": mode},
                outputs=4)  # fmt: skip
+
+
+def test_sizes_of_the_cache_known_only_at_run_time():
+    """Each input has dims of its own names."""
+    inputs = [*[data(2, 2, 3, 4)] * 3, None, *[data(2, 2, 5, 4)] * 2]
+    model = node_model("Attention", inputs, outputs=3)
+    feeds = {}
+    for info in model.graph.input:
+        dims = info.type.tensor_type.shape.dim
+        feeds[info.name] = data(*(dim.dim_value for dim in dims))
+        for axis, dim in enumerate(dims):
+            dim.dim_param = f"{info.name}_{axis}"
+    for info in model.graph.output:
+        for dim in info.type.tensor_type.shape.dim:
+            dim.Clear()
+    check_model(model, feeds)
 
 
 def test_rows_that_see_nothing_are_zero():

@@ -27,6 +27,15 @@ def test_conv(x, w, attributes):
     check_node("Conv", [data(*x), data(*w), data(w[0])], attributes, constants=(1, 2))
 
 
+@pytest.mark.parametrize("length, kernel, symbolic", [(6, 4, False), (1, 3, True), (5, 1, True)])
+def test_causal_conv_with_state(length, kernel, symbolic):
+    x, w, b = data(2, 3, length), data(3, 1, kernel), data(3)
+    past = data(2, 3, kernel - 1)
+    check_node("CausalConvWithState", [x, w, b, past], {"activation": "silu"}, outputs=2,
+               symbolic=symbolic)  # fmt: skip
+    check_node("CausalConvWithState", [x, w], outputs=2, symbolic=symbolic)
+
+
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 def test_conv_auto_pad(auto_pad):
     attributes = {"auto_pad": auto_pad, "strides": [2, 3], "dilations": [1, 2]}

@@ -84,6 +84,14 @@ COUNTS = {
 }
 
 
+def test_a_rank_that_follows_from_that_of_the_logarithm():
+    model = model_of("s = ReduceSum <keepdims = 0> (x, k)  y = Log (s)")
+    model.graph.output[0].type.tensor_type.shape.dim.add()
+    compiled = convert_and_build(model, "llvm", opt_level=0)
+    (y,) = compiled.run(None, {"x": np.exp(X), "k": np.int64([0, 2])})
+    np.testing.assert_allclose(y, np.log(np.exp(X).sum((0, 2))), rtol=1e-5)
+
+
 def test_numbers_that_follow_from_declared_ranks():
     feeds = {
         name: np.asarray(value, "float32" if name == "x" else "int64")

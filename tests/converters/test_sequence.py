@@ -53,6 +53,16 @@ def test_split_and_concat():
     )
 
 
+def test_concat_of_dims_known_at_run_time():
+    check(
+        """g (float[a,b] x, float[c,d] y) => (float[e,f] z) {
+      s = SequenceConstruct(x, y)
+      z = ConcatFromSequence<axis = 0>(s)
+    }""",
+        {"x": X, "y": X[:1]},
+    )
+
+
 def test_optional_with_an_element():
     check(
         """g (float[4,3] x) => (float[4,3] y, bool b) {

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.oracle import check_node
+from tests.oracle import check_node, node_model
+from tvm_ext import convert_and_build
 from tvm_ext.errors import ConversionError
 
 X = np.arange(24, dtype="float32").reshape(2, 3, 4)
@@ -41,6 +42,15 @@ def test_axes_as_attributes_and_symbolic_dims():
     check_node("Squeeze", [X.reshape(1, 6, 4)], {"axes": [0]}, opset=11, symbolic=True)
     check_node("Unsqueeze", [X], {"axes": [1, 4]}, opset=11, symbolic=True)
     check_node("Squeeze", [X.reshape(1, 24, 1)])
+
+
+def test_squeeze_of_what_turns_out_to_be_1():
+    check_node("Squeeze", [X.reshape(1, 6, 1, 4)], symbolic=True, opt_levels=(0, 3))
+    undeclared = convert_and_build(node_model("Squeeze", [X], symbolic=True), "llvm")
+    (y,) = undeclared.run(None, {"x0": X})
+    np.testing.assert_array_equal(y, X)
+    with pytest.raises(RuntimeError, match="match_cast"):
+        undeclared.run(None, {"x0": X[:1]})
 
 
 def test_empty_tensors():

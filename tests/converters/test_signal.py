@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.oracle import check_node
+from tests.oracle import check_model, check_node, node_model
 
 RNG = np.random.default_rng(0)
 
@@ -42,16 +42,29 @@ def test_stft(onesided):
                    expected=[want], atol=1e-5)  # fmt: skip
 
 
+def test_stft_is_one_sided_by_default():
+    """onnx's own shape inference takes it for two-sided."""
+    x = RNG.normal(size=(1, 12)).astype("float32")
+    model = node_model("STFT", [x[..., None], np.array(4), None, np.array(8)], constants=(1, 3))
+    model.graph.output[0].type.tensor_type.shape.dim[2].dim_value = 5
+    frames = np.stack([x[:, :8], x[:, 4:]], 1)
+    check_model(model, {"x0": x[..., None]}, expected=[pairs(np.fft.rfft(frames))], atol=1e-5,
+                opt_levels=(0, 3))  # fmt: skip
+
+
 @pytest.mark.parametrize("op_type", ["HannWindow", "HammingWindow", "BlackmanWindow"])
 @pytest.mark.parametrize("periodic", [0, 1])
 def test_windows(op_type, periodic):
     check_node(op_type, [np.array(9)], {"periodic": periodic})
 
 
-def test_mel_weight_matrix():
-    inputs = [np.array(8), np.array(64), np.array(8192), np.float32(0), np.float32(4096)]
+# 40 bands of 32 bins: corners that fall together.
+@pytest.mark.parametrize("constants", [range(5), ()])
+@pytest.mark.parametrize("bands", [8, 40])
+def test_mel_weight_matrix(bands, constants):
+    inputs = [np.array(bands), np.array(64), np.array(8192), np.float32(0), np.float32(4096)]
     inputs[3:] = [np.asarray(edge) for edge in inputs[3:]]
-    check_node("MelWeightMatrix", [*inputs], constants=range(5))
+    check_node("MelWeightMatrix", [*inputs], constants=constants)
 
 
 @pytest.mark.parametrize("constants", [(1, 2), ()])

@@ -52,6 +52,7 @@ def _lowering() -> tvm.ir.transform.Pass:
             t.ToNonDataflow(),
             t.RemovePurityChecking(),
             t.CallTIRRewrite(),
+            _allocate_empty,
             _plan_memory,
             share_storages,
             t.LowerAllocTensor(),
@@ -63,6 +64,25 @@ def _lowering() -> tvm.ir.transform.Pass:
         ],
         name="LowerToVM",
     )
+
+
+@relax.expr_functor.mutator
+class _EmptyAllocated(relax.PyExprMutator):
+    def visit_generic_const_(self, op):
+        tensor = op.value  # or a dtype
+        if not isinstance(tensor, tvm.runtime.Tensor) or 0 not in tensor.shape[1:]:
+            return op
+        dims = relax.ShapeExpr(list(tensor.shape))
+        return self.builder_.emit(relax.op.builtin.alloc_tensor(dims, str(tensor.dtype), 0))
+
+
+@tvm.transform.module_pass(opt_level=0, name="AllocateEmpty")
+def _allocate_empty(module, _context):
+    """Constants such as float32[2, 0] as tensors of their own: TVM cannot read them back."""
+    for symbol, func in module.functions_items():
+        if isinstance(func, relax.Function):
+            module.update_func(symbol, _EmptyAllocated(module).visit_expr(func))
+    return module
 
 
 @tvm.transform.module_pass(opt_level=0, name="PlanMemory")

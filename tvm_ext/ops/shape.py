@@ -45,6 +45,21 @@ def squeezed_shape(axes, *dims, removed):
     return te.compute((rank - removed,), element, "squeezed_shape")
 
 
+def dims_but_ones(*dims, rank):
+    """How many of ``dims`` are not 1, then the first ``rank`` of these: ``int64[1 + rank]``."""
+
+    def place(axis):
+        return sum((dim != 1).astype("int64") for dim in dims[:axis]) + tirx.const(1, "int64")
+
+    def element(j):
+        result = tirx.const(0, "int64")
+        for axis, dim in enumerate(dims):
+            result = tirx.Select(tirx.all(dim != 1, place(axis) == j), dim, result)
+        return tirx.Select(j == 0, place(len(dims)) - 1, result)
+
+    return te.compute((1 + rank,), element, "dims_but_ones")
+
+
 def unsqueezed_shape(axes, *dims, added):
     """``[*dims]`` with ones at ``axes[added]`` of the result: ``int64[len(dims) + added]``."""
     rank = len(dims) + added

@@ -4,7 +4,7 @@ from math import pi
 
 from tvm import te, tirx
 
-__all__ = ["cosine_window", "dft", "inverse_real_dft", "stft"]
+__all__ = ["cosine_window", "dft", "inverse_real_dft", "mel_filters", "stft"]
 
 
 def cosine_window(size, coefficients, periodic, dtype):
@@ -23,6 +23,38 @@ def cosine_window(size, coefficients, periodic, dtype):
         return value.astype(dtype)
 
     return te.compute((size,), element, "cosine_window")
+
+
+def mel_filters(rate, low, high, count, length, dtype):
+    """Triangles over the bins of a transform: ``[length // 2 + 1, count]`` of ``dtype``.
+
+    Their corners lie evenly between ``low`` and ``high`` (Hz) on the mel scale. These and ``rate``
+    (Hz) are tensors of one element. Computed in float64.
+    """
+    count, length = (tirx.const(n, "int64") if isinstance(n, int) else n for n in (count, length))
+
+    def number(x):
+        return x(*[0] * len(x.shape)).astype("float64")
+
+    def mel(x):
+        return 2595 * te.log10(1 + number(x) / 700)
+
+    def corner(k):
+        step = (mel(high) - mel(low)) / (count + 2).astype("float64")
+        hertz = 700 * (te.power(tirx.const(10.0, "float64"), (mel(low) + k * step) / 2595) - 1)
+        return te.floor((length + 1).astype("float64") * hertz / number(rate))
+
+    corners = te.compute((count + 2,), lambda k: corner(k.astype("float64")), "mel_corners")
+
+    def element(b, k):
+        b, (left, centre, right) = b.astype("float64"), (corners[k + j] for j in range(3))
+        rising, falling = (b - left) / (centre - left), (right - b) / (right - centre)
+        inside = tirx.Select(b < centre, rising, falling)
+        value = tirx.Select(tirx.all(left <= b, b < right), inside, tirx.const(0.0, "float64"))
+        return tirx.Select(b == centre, tirx.const(1.0, "float64"), value).astype(dtype)
+
+    bins = tirx.floordiv(length, 2) + 1
+    return te.compute((bins, count), element, "mel_filters")
 
 
 def dft(x, axis, length, bins, inverse):
