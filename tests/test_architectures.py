@@ -1,8 +1,11 @@
 """Every architecture that is exported is equal to onnxruntime: slow, and needs their packages."""
 
+import numpy as np
 import pytest
 
 from tests.architectures import FAMILIES, FORMS, Task, architectures
+from tests.architectures.results import document, keep, kept
+from tests.architectures.worker import Result
 
 ARCHITECTURES = architectures()
 TASKS = [
@@ -29,3 +32,35 @@ def test_there_are_architectures_of_every_family():
     assert {each.family for each in ARCHITECTURES.values()} == set(FAMILIES)
     assert len(ARCHITECTURES) >= 60
     assert all(a != b for each in ARCHITECTURES.values() for a, b in each.dims.values())
+
+
+def test_results_are_kept_and_tabulated(tmp_path):
+    file = tmp_path / "results"
+    assert kept(file) == {}
+    bert, clip = Task("bert", "dynamo", "static"), Task("clip", "torchscript", "dynamic")
+    equal = Result(bert, "", 9.0, error=2e-7, build=5.04)
+    for each in (
+        Result(bert, "wrong result: output 0", 9.0),
+        Result(clip, "not exported: ValueError: no", 1.0),
+        Result(bert._replace(form="dynamic"), "crash: SIGSEGV", 2.0),
+        equal,
+    ):
+        keep(file, each)
+    results = kept(file)
+    assert results[bert] == equal and len(results) == 3
+    page = document(results.values())
+    assert "| bert | dynamo | equal | **fails** | 2e-07 | 5.0 / - |" in page
+    assert "| clip | torchscript | - | not exported | - | - / - |" in page
+    assert "0 of 2 architectures are equal" in page
+    assert "- 1: `crash: SIGSEGV`: bert dynamo dynamic" in page
+
+
+def test_a_difference_is_measured_against_the_largest_value():
+    check = pytest.importorskip("tests.architectures.check", exc_type=ImportError)
+    wanted = np.array([1e3, 1.0, np.inf], "f4")
+    assert check.compare([wanted + np.array([0.5, 0, 0], "f4")], [wanted]) == pytest.approx(5e-4)
+    for got in (wanted + np.float32(2), np.array([1e3, 1, 1], "f4"), wanted[:2]):
+        with pytest.raises(AssertionError, match="output 0"):
+            check.compare([got], [wanted])
+    with pytest.raises(AssertionError, match="1 of 2 values differ"):
+        check.compare([np.array([1, 2])], [np.array([1, 3])])

@@ -1,5 +1,8 @@
 """One task: export, compile, compare with onnxruntime."""
 
+import os
+from typing import NamedTuple
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -8,10 +11,10 @@ from tvm_ext import convert_and_build
 from tvm_ext.errors import ConversionError
 
 from .export import arrays, quiet, to_onnx
-from .registry import Task, architectures
+from .registry import NOT_EXPORTED, Task, architectures
 from .torchvision_ops import load_torchvision
 
-__all__ = ["NotExported", "check"]
+__all__ = ["Equal", "Exported", "NotExported", "compare", "equal", "export"]
 
 TOLERANCE = 1e-3
 
@@ -20,8 +23,23 @@ class NotExported(Exception):
     """The exporter gives no model, or none that onnxruntime runs: nothing to compare with."""
 
 
-def check(task: Task, save: str | None = None) -> None:
-    """Raise whatever is wrong with ``task``; ``save`` is a file to write the ONNX model to."""
+class Exported(NamedTuple):
+    """A model, and per choice of sizes its inputs by name and what onnxruntime makes of them."""
+
+    model: onnx.ModelProto
+    feeds: list[dict[str, np.ndarray]]
+    expected: list[list]
+
+
+class Equal(NamedTuple):
+    """The largest difference, of the largest value of its output, and CPU seconds to build."""
+
+    error: float
+    build: float
+
+
+def export(task: Task) -> Exported:
+    """The model of ``task``; at a second choice of sizes, too, where it is dynamic."""
     dynamic = task.form == "dynamic"
     architecture = architectures()[task.name]
     try:
@@ -29,32 +47,40 @@ def check(task: Task, save: str | None = None) -> None:
             load_torchvision()
             network = architecture.make()
             model = to_onnx(architecture, network, task.exporter, dynamic)
-            if save:
-                onnx.save(model, save)
             feeds = [arrays(network, architecture.sizes(which)) for which in range(1 + dynamic)]
             feeds = [_of_inputs(model, each) for each in feeds]
             expected = [_onnxruntime(model, each) for each in feeds]
     except Exception as error:
         raise NotExported(f"{type(error).__name__}: {_first_line(error)}") from error
-    built = convert_and_build(model, "llvm")
-    for each, wanted in zip(feeds, expected, strict=True):
-        compare(built.run(None, each), wanted)
+    return Exported(model, feeds, expected)
 
 
-def compare(got: list, expected: list) -> None:
-    """Raise AssertionError unless all outputs agree.
+def equal(exported: Exported) -> Equal:
+    """Raise whatever is wrong with what we make of the model."""
+    start = _cpu_seconds()
+    built = convert_and_build(exported.model, "llvm")
+    seconds = _cpu_seconds() - start
+    error = 0.0
+    for feeds, expected in zip(exported.feeds, exported.expected, strict=True):
+        error = max(error, compare(built.run(None, feeds), expected))
+    return Equal(error, seconds)
 
-    The bound is ``TOLERANCE`` of the largest finite value of an output; integers, booleans and
-    strings are equal.
+
+def compare(got: list, expected: list) -> float:
+    """The largest difference of an output, relative to its largest finite value.
+
+    Raises AssertionError where that exceeds ``TOLERANCE`` (and the difference 1e-6), or where
+    integers, booleans or strings differ.
     """
     assert len(got) == len(expected), f"{len(got)} outputs for {len(expected)}"
+    worst = 0.0
     for k, (ours, theirs) in enumerate(zip(got, expected, strict=True)):
         if isinstance(theirs, list):  # a sequence, of arrays or of maps
             if theirs and isinstance(theirs[0], dict):
                 assert [list(map) for map in ours] == [list(map) for map in theirs], "keys"
                 ours, theirs = ([list(map.values()) for map in maps] for maps in (ours, theirs))
             else:
-                compare(ours, theirs)
+                worst = max(worst, compare(ours, theirs))
                 continue
         ours, theirs = np.asarray(ours), np.asarray(theirs)
         assert ours.shape == theirs.shape, f"output {k}: shape {ours.shape}, not {theirs.shape}"
@@ -66,11 +92,18 @@ def compare(got: list, expected: list) -> None:
         assert (np.isfinite(ours) == finite).all(), f"output {k}: other values are finite"
         if not finite.any():
             continue
-        error = np.abs(ours[finite] - theirs[finite]).max()
-        largest = np.abs(theirs[finite]).max()
+        error = float(np.abs(ours[finite] - theirs[finite]).max())
+        largest = float(np.abs(theirs[finite]).max())
         assert error <= TOLERANCE * largest + 1e-6, (
             f"output {k}: error {error:.2g} of {largest:.2g}"
         )
+        worst = max(worst, error / max(largest, 1e-3))
+    return worst
+
+
+def _cpu_seconds() -> float:
+    """Of this process and its children so far: wall time says as much about other processes."""
+    return sum(os.times()[:4])
 
 
 def _of_inputs(model: onnx.ModelProto, feeds: dict) -> dict:
@@ -90,7 +123,7 @@ def _onnxruntime(model: onnx.ModelProto, feeds: dict) -> list:
 def reason(error: BaseException) -> str:
     """One line that says why a task failed."""
     if isinstance(error, NotExported):
-        return f"not exported: {error}"[:200]
+        return f"{NOT_EXPORTED}: {error}"[:200]
     if isinstance(error, ConversionError):
         node = error.nodes[0]
         return f"{node.op_type}-{node.since_version}: {node.reason.splitlines()[0]}"[:200]

@@ -55,7 +55,7 @@ def with_cache(kind: str, heads: int = 2, head_size: int = 12, **settings) -> Ne
 
     config = getattr(transformers, f"{kind}Config")(**{**SIZES, **settings})
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    model = transformers.AutoModelForCausalLM.from_config(config)
     value_size = settings.get("v_head_dim", head_size)
 
     def inputs(batch, sequence, past):

@@ -12,6 +12,7 @@ __all__ = [
     "EXPORTERS",
     "FAMILIES",
     "FORMS",
+    "NOT_EXPORTED",
     "Architecture",
     "Converted",
     "Network",
@@ -37,6 +38,7 @@ FAMILIES = (
 )
 EXPORTERS = ("torchscript", "dynamo", "converter")
 FORMS = ("static", "dynamic")
+NOT_EXPORTED = "not exported"  # begins the reason where there is no model to compare with
 
 
 class Network(NamedTuple):

@@ -9,24 +9,36 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from .registry import Task
+from .registry import NOT_EXPORTED, Task
 
 __all__ = ["Result", "run"]
+
+EXPORTED = "exported"
 
 _context = multiprocessing.get_context("forkserver")
 
 
 class Result(NamedTuple):
-    """What came of a task: "" or the reason of its failure, and the seconds it took."""
+    """What came of a task.
+
+    Attributes:
+        task: which.
+        reason: why it failed, "" where all is equal.
+        seconds: what it took, exporting included.
+        error: the largest difference, relative to the largest value of an output.
+        build: CPU seconds that building took.
+    """
 
     task: Task
     reason: str
     seconds: float
+    error: float | None = None
+    build: float | None = None
 
 
 def run(tasks: Iterable[Task], jobs: int, limit: float) -> Iterator[Result]:
-    """Yield the results in order; a task that takes ``limit`` seconds is ended."""
-    _context.set_forkserver_preload([f"{__package__}.check"])  # torch and TVM are loaded once
+    """Yield the results in order; an export or a build that takes ``limit`` seconds is ended."""
+    _context.set_forkserver_preload([f"{__package__}.preload"])  # torch, TVM: loaded once
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda task: _run(task, limit), tasks)
 
@@ -37,26 +49,36 @@ def _run(task: Task, limit: float) -> Result:
     start = time.monotonic()
     process.start()
     theirs.close()
+    exported, answer = False, None
     try:
-        reason = ours.recv() if ours.poll(limit) else f"no answer in {limit:.0f} s"
+        while answer is None:
+            if not ours.poll(limit):
+                answer = (f"no answer in {limit:.0f} s",)
+            elif (message := ours.recv()) == EXPORTED:
+                exported = True
+            else:
+                answer = message
     except EOFError:
         process.join()
         code = process.exitcode
-        reason = f"crash: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+        answer = (f"crash: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}",)
     process.kill()
     process.join()
-    return Result(task, reason, time.monotonic() - start)
+    reason, *measured = answer
+    if reason and not exported and not reason.startswith(NOT_EXPORTED):
+        reason = f"{NOT_EXPORTED}: {reason}"
+    return Result(task, reason, time.monotonic() - start, *measured)
 
 
 def _serve(task: Task, pipe: Connection) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    from .check import check, reason
+    from .check import equal, export, reason
 
     try:
-        check(task)
+        exported = export(task)
+        pipe.send(EXPORTED)
+        pipe.send(("", *equal(exported)))
     except Exception as error:  # noqa: BLE001  any failure is what is asked for
-        pipe.send(reason(error))
-    else:
-        pipe.send("")
+        pipe.send((reason(error),))
