@@ -26,6 +26,7 @@ from .deadline import Overrun, within
 from .errors import BuildError, OptionError, TargetError, unknown
 from .frontend import rewrites
 from .passes.bfloat16 import bfloat16_conv2d, bfloat16_matmul
+from .passes.bfloat16_words import bfloat16_words
 from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
 from .passes.branches import open_branches
@@ -299,6 +300,8 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     add("select", legalize(), name="LegalizeOps")
     add("fuse", transform.AnnotateTIROpPattern(), at=1)
     add("fuse", mark_epilogues, at=1)
+    if precision == "bf16":
+        steps.append(Step("fuse", bfloat16_words.info.name, bfloat16_words, _BFLOAT16_BOUND))
     add("fuse", transform.FoldConstant(), at=1)
     add("fuse", open_branches, at=1)
     add("fuse", _fuse_ops, at=1, name="FuseOps")

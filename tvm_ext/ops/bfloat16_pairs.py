@@ -19,6 +19,7 @@ from .matmul_packed import matmul_packed
 __all__ = [
     "DOT",
     "PAIR",
+    "channel_floats",
     "channel_pairs",
     "conv2d_pairs",
     "dot",
@@ -131,6 +132,19 @@ def channel_pairs(x: te.Tensor, of: str) -> te.Tensor:
     if of == "blocks":
         return te.compute((n, blocks // 2, h, w, lanes), of_blocks, "channel_pairs")
     return te.compute((n, blocks, h, w, half), of_lanes, "channel_pairs")
+
+
+def channel_floats(words: te.Tensor) -> te.Tensor:
+    """What :func:`channel_pairs` made of blocks, ``words[N, C/b/2, H, W, b]``, as float32."""
+    n, *blocked = words.shape
+    blocks, h, w, lanes = map(int, blocked)
+
+    def half(n, o, i, j, lane):
+        word = words[n, o // 2, i, j, lane]
+        bits = tirx.Select(o % 2 == 0, word << 16, word & tirx.const(-(1 << 16), "int32"))
+        return tirx.reinterpret("float32", bits)
+
+    return te.compute((n, 2 * blocks, h, w, lanes), half, "channel_floats")
 
 
 def conv2d_pairs(

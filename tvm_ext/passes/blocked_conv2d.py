@@ -143,16 +143,18 @@ class Dense:
     vector: int
 
     @classmethod
-    def matched(cls, match: Match, target: Target) -> Dense | None:
+    def matched(cls, match: Match, target: Target, paired: bool = False) -> Dense | None:
         """That of a match of :data:`CONV2D`; None of a depthwise convolution."""
         conv = _Conv2d.of(match)
-        return None if conv is None or conv.depthwise else cls.of(conv, target)
+        return None if conv is None or conv.depthwise else cls.of(conv, target, paired=paired)
 
     @classmethod
-    def of(cls, conv: _Conv2d, target: Target, whole: bool = False) -> Dense | None:
+    def of(
+        cls, conv: _Conv2d, target: Target, whole: bool = False, paired: bool = False
+    ) -> Dense | None:
         """Groups that would hold a part of a block are merged; None where that is too many.
 
-        ``whole``: sum whole vectors.
+        ``whole``: sum whole vectors. ``paired``: as of :func:`choose_tile`.
         """
         (oc, ic), groups, vector = conv.weight.shape[:2], conv.groups, _vector(conv, target)
         lanes, in_lanes = lanes_of(oc, vector), lanes_of(conv.channels, vector)
@@ -162,9 +164,9 @@ class Dense:
             in_lanes = conv.channels if conv.channels <= vector else gcd(ic, vector)
         if groups > 1 and (ic % in_lanes or (oc // groups) % lanes):
             merged = _merged(conv, in_lanes, lanes)
-            return None if merged is None else cls.of(merged, target, whole)
+            return None if merged is None else cls.of(merged, target, whole, paired)
         wide = _summed(oc // groups, lanes, vector, padded=groups == 1) if whole else lanes
-        tile = choose_tile(target, -(-oc // groups // wide), conv.result[-1])
+        tile = choose_tile(target, -(-oc // groups // wide), conv.result[-1], paired)
         return cls(conv, in_lanes, lanes, tile.vectors, tile.columns, wide)
 
     @property

@@ -10,13 +10,14 @@ import tvm_ffi
 from tvm import relax
 from tvm.ir import DictAttrs, GlobalVar, Op
 
-__all__ = ["BLOCKED", "OPERAND", "WHOLE_NODE", "Graph", "stems", "unblocked", "variables"]
+__all__ = ["BLOCKED", "OPERAND", "WHOLE_NODE", "WORDS", "Graph", "stems", "unblocked", "variables"]
 
 #: Before the operator, in the name of a kernel that is a whole ONNX node.
 WHOLE_NODE = "onnx::"
 
-#: Behind a variable's name: its value in blocked layout, and an operand of what computes it.
-BLOCKED, OPERAND = "_blocked", "_operand"
+#: Behind a variable's name: its value in blocked layout, an operand of what computes it, and its
+#: value as pairs of bfloat16.
+BLOCKED, OPERAND, WORDS = "_blocked", "_operand", "_words"
 
 
 def stems(name: str) -> Iterator[str]:
@@ -24,8 +25,8 @@ def stems(name: str) -> Iterator[str]:
     unique; the longest first."""
     yield name
     bare = _unnumbered(name)
-    while bare.endswith((BLOCKED, OPERAND)):
-        bare = bare.removesuffix(BLOCKED).removesuffix(OPERAND)
+    while bare.endswith((BLOCKED, OPERAND, WORDS)):
+        bare = bare.removesuffix(BLOCKED).removesuffix(OPERAND).removesuffix(WORDS)
         yield bare
         bare = _unnumbered(bare)
     yield bare

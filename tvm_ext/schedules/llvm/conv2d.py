@@ -7,7 +7,7 @@ the same way along a chain so that activations stay in the core that made them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tvm import DataType, s_tir, tirx
@@ -46,17 +46,25 @@ class Tile:
         return latency * min(1.0, 0.6 / loads) * useful
 
 
-def choose_tile(target: Target, oc_blocks: int, width: int) -> Tile:
-    """The best register tile for ``oc_blocks`` vectors of channels on rows of ``width`` pixels."""
+def choose_tile(target: Target, oc_blocks: int, width: int, paired: bool = False) -> Tile:
+    """The best register tile for ``oc_blocks`` vectors of channels on rows of ``width`` pixels.
+
+    ``paired``: what is stored are pairs of vectors, if a tile that holds such is about as good.
+    """
     registers = Machine.of(target).registers
+
+    def worth(tile: Tile) -> tuple[float, int]:
+        halves = paired and tile.vectors % 2 == 1
+        # Among equals the larger tile: fewer passes over the weights.
+        return round(tile.rate(width) * (0.9 if halves else 1.0), 2), tile.accumulators
+
     tiles = [
         tile
         for vectors in divisors(oc_blocks, 6)
         for columns in range(1, min(width, 28) + 1)
         if (tile := Tile(vectors, columns)).accumulators + vectors + 2 <= registers
     ]
-    # Among equals the larger tile: fewer passes over the weights.
-    return max(tiles, key=lambda tile: (round(tile.rate(width), 2), tile.accumulators))
+    return max(tiles, key=worth)
 
 
 def choose_columns(target: Target, width: int, taps: int) -> int:
@@ -94,6 +102,13 @@ class _Kernel:
         return int(columns.dom.extent), int(vector.dom.extent)
 
     @property
+    def held(self) -> int:
+        """Sums of different channels that become one element of the result."""
+        (summed,) = (region.source for region in self.sch.get(self.contraction).writes)
+        reads = self.sch.get(self.output).reads
+        return max(int(read.region[1].extent) for read in reads if read.source.same_as(summed))
+
+    @property
     def weight_bytes(self) -> int:
         return self.item * prod(self.weight)
 
@@ -123,7 +138,15 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
     for block in blocks[:-1]:
         if block not in (*pads, blocks[at]):
             sch.compute_inline(block)
-    return _Kernel(sch, pads, blocks[at], blocks[-1], spatial, *operands)
+    kernel = _Kernel(sch, pads, blocks[at], blocks[-1], spatial, *operands)
+    return kernel if kernel.held == 1 else _with_own_names(kernel)
+
+
+def _with_own_names(kernel: _Kernel) -> _Kernel:
+    """``kernel``, where formulas that were inlined several times name values of their own."""
+    sch = s_tir.Schedule(s_tir.transform.ConvertSSA()(kernel.sch.mod))
+    *pads, contraction, output = sch.get_child_blocks(sch.get_sblock("root"))
+    return replace(kernel, sch=sch, pads=pads, contraction=contraction, output=output)
 
 
 def _operands(block: SBlock, func: tirx.PrimFunc, spatial: int, weight_rank: int) -> list | None:
@@ -160,8 +183,9 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         columns, _ = kernel.tile
         n, o, h, wo, wi, lane = _loops(kernel, columns)
         batch, oc_blocks, rows, lanes = (size(sch.get(loop).extent) for loop in (n, o, h, lane))
-        # A vector of channels may be several blocks, of which the last has some too many.
-        blocks = kernel.weight[kernel.spatial + 3] // lanes
+        # A vector of channels may be several blocks, of which the last has some too many; an
+        # element of the result may hold two channels.
+        blocks = kernel.weight[kernel.spatial + 3] // (lanes * kernel.held)
         tiles = -(-oc_blocks // blocks)
 
         oo, oi = sch.split(o, [None, blocks])
