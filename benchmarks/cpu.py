@@ -185,6 +185,17 @@ def _speeds(rows: Sequence[Measurement]) -> dict[tuple[str, str], float]:
     }
 
 
+def _record(rows: Sequence[Measurement], options: argparse.Namespace) -> dict[str, object]:
+    return {
+        "machine": this_machine().cpu,
+        "date": date.today().isoformat(),
+        "batch": options.batch,
+        "threads": options.threads,
+        "precision": options.precision,
+        "rows": [asdict(row) for row in rows],
+    }
+
+
 def plot(rows: Sequence[Measurement], path: Path) -> None:
     """Speed against onnxruntime, grouped by model."""
     import matplotlib
@@ -267,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not rows:
         return 1
     out.print(table(rows, options.threads))
-    (options.out / "cpu.json").write_text(json.dumps([asdict(row) for row in rows], indent=2))
+    (options.out / "cpu.json").write_text(json.dumps(_record(rows, options), indent=2))
     plot(rows, options.out / "cpu.png")
     if options.keep:
         ratios = {model: s for (model, engine), s in _speeds(rows).items() if engine == OURS}

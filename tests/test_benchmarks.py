@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from benchmarks import cpu, ship
+from benchmarks import cpu, document, ship
 from benchmarks.quantize import NotQuantizedError, quantized
 
 
@@ -16,10 +16,16 @@ def test_the_cpu_benchmark_keeps_ratios_and_checks_them(tmp_path, capsys):
     command = ["lstm", "--size", "small", "--engines", "onnxruntime", "--rounds", "1",
                "--threads", "1", "--out", str(tmp_path)]  # fmt: skip
     assert cpu.main([*command, "--keep", str(kept)]) == 0
-    rows = json.loads((tmp_path / "cpu.json").read_text())
+    rows = json.loads((tmp_path / "cpu.json").read_text())["rows"]
     assert [row["engine"] for row in rows] == ["tvm_ext", "onnxruntime"]
     assert json.loads(kept.read_text()) == {"lstm": rows[1]["median"] / rows[0]["median"]}
     assert (tmp_path / "cpu.png").stat().st_size
+
+    page = tmp_path / "docs" / "speed.md"
+    runs = [str(tmp_path / "cpu.json")] * 2
+    assert document.main([*runs, "--size", "small", "--output", str(page)]) == 0
+    assert f"| lstm | {1e3 * rows[0]['median']:.3g} | " in page.read_text()
+    assert "### lstm: " in page.read_text() and "| LSTM | " in page.read_text()
 
     kept.write_text(json.dumps({"lstm": 1e6}))
     assert cpu.main([*command, "--check", str(kept)]) == 1
@@ -38,7 +44,7 @@ def test_all_engines_run_the_same_8_bit_model(tmp_path):
     command = ["lstm", "--size", "small", "--engines", "onnxruntime", "--rounds", "1",
                "--threads", "1", "--out", str(tmp_path), "--precision", "int8"]  # fmt: skip
     assert cpu.main(command) == 0
-    rows = json.loads((tmp_path / "cpu.json").read_text())
+    rows = json.loads((tmp_path / "cpu.json").read_text())["rows"]
     assert [row["engine"] for row in rows] == ["tvm_ext", "onnxruntime"]
     nodes = onnx.load(tmp_path / "lstm_b1.onnx").graph.node
     assert any(node.op_type == "QuantizeLinear" for node in nodes)
