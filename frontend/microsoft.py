@@ -13,12 +13,14 @@ from tvm_ext.ops.math import tanh
 from .builder import Builder
 from .table import Converter, converter
 
-__all__ = ["activated", "microsoft"]
+__all__ = ["DOMAIN", "activated", "microsoft"]
+
+DOMAIN = "com.microsoft"
 
 
 def microsoft(op_type: str) -> Callable[[Converter], Converter]:
     """Register the converter of an operator of the domain."""
-    return converter(op_type, 1, domain="com.microsoft")
+    return converter(op_type, 1, domain=DOMAIN)
 
 
 def activated(

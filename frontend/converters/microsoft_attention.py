@@ -11,10 +11,15 @@ from tvm_ext.ops import attention as rotation
 from tvm_ext.ops import attention_cache as ops
 
 from ..broadcasting import emit_broadcast
-from ..microsoft import microsoft
+from ..microsoft import DOMAIN, microsoft
 from ..precision import cast
+from ..table import refuse
 from .attention import attention as attention_of_onnx
 from .matmul import matmul
+from .microsoft_matmul import matmul_integer_to_float
+
+for _search in "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch":
+    refuse(_search, DOMAIN, "it holds a whole decoder; build that, and search around its calls")
 
 
 @microsoft("Attention")
@@ -28,14 +33,85 @@ def attention(bb, x, weights, bias=None, mask_index=None, past=None, attention_b
         raise NotImplementedError("do_rotary and past_present_share_buffer")
     packed = matmul(bb, x, weights)
     packed = packed if bias is None else _plus(bb, packed, bias)
-    q, k, v = _split(bb, packed, qkv_hidden_sizes or 3)
+    return _self_attention(bb, packed, qkv_hidden_sizes or 3, num_heads, mask_index, attention_bias,
+                           past, mask_filter_value, scale, unidirectional)  # fmt: skip
+
+
+def _self_attention(bb, packed, sizes, heads, mask, bias, past, hidden, scale, causal):
+    """The attention of queries, keys and values side by side; with it keys and values, if asked."""
+    q, k, v = _split(bb, packed, sizes)
     old = (None, None) if past is None else _halves(bb, past)
-    y, keys, values, _ = _multi_head(bb, q, k, v, num_heads, mask_index, attention_bias, old,
-                                     mask_filter_value, scale, unidirectional)  # fmt: skip
+    y, keys, values, _ = _multi_head(bb, q, k, v, heads, mask, bias, old, hidden, scale,
+                                     causal)  # fmt: skip
     if len(bb.node.outputs) < 2:
         return y
     pair = [bb.emit(relax.op.expand_dims(value, 0)) for value in (keys, values)]
     return y, bb.emit(relax.op.concat(pair, 0))
+
+
+@microsoft("QAttention")
+def q_attention(bb, x, weight, bias, input_scale, weight_scale, mask_index=None,
+                input_zero_point=None, weight_zero_point=None, past=None, *, do_rotary=0,
+                mask_filter_value=-10000.0, num_heads, past_present_share_buffer=0, scale=None,
+                unidirectional=0):  # fmt: skip
+    """:func:`attention` of a projection by 8-bit weights, one scale per column or one of all."""
+    if do_rotary or past_present_share_buffer:
+        raise NotImplementedError("do_rotary and past_present_share_buffer")
+    packed = matmul_integer_to_float(bb, x, weight, input_scale, weight_scale, input_zero_point,
+                                     weight_zero_point, bias)  # fmt: skip
+    return _self_attention(bb, packed, 3, num_heads, mask_index, None, past, mask_filter_value,
+                           scale, unidirectional)  # fmt: skip
+
+
+@microsoft("DecoderMaskedMultiHeadAttention")
+def decoder_masked_multi_head_attention(
+    bb, query, key=None, value=None, mask_index=None, attention_bias=None, past_key=None,
+    past_value=None, past_sequence_length=None, beam_width=None, cache_indirection=None,
+    bias=None, *, mask_filter_value=-10000.0, num_heads, output_qk=0,
+    past_present_share_buffer=0, scale=None,
+):  # fmt: skip
+    """One new token; keys with four axes are those of an encoder, to which nothing is added."""
+    if cache_indirection is not None or output_qk:
+        raise NotImplementedError("cache_indirection and output_qk")
+    if key is None:
+        query, key, value = _split(bb, query, 3)
+    fresh = bb.rank(key) == 3
+    if bias is not None:
+        parts = _split(bb, bias, 3)
+        query = _plus(bb, query, parts[0])
+        if fresh:
+            key, value = _plus(bb, key, parts[1]), _plus(bb, value, parts[2])
+    if past_present_share_buffer and fresh:
+        return _in_shared_buffer(bb, query, key, value, past_key, past_value, past_sequence_length,
+                                 num_heads, mask_index, attention_bias, mask_filter_value,
+                                 scale)  # fmt: skip
+    query = query if fresh else _heads(bb, query, num_heads)
+    y, keys, values, _ = _multi_head(
+        bb, query, key, value, num_heads, mask_index, attention_bias, (past_key, past_value),
+        mask_filter_value, scale, 0,
+    )  # fmt: skip
+    return (_flat(bb, y) if bb.rank(y) == 4 else y), keys, values
+
+
+def _in_shared_buffer(bb, query, key, value, past_key, past_value, length, heads, padding, bias,
+                      hidden, scale):  # fmt: skip
+    """The new key and value go into the buffers of the past, behind its ``length``."""
+    query, key, value = (_heads(bb, x, heads) for x in (query, key, value))
+    batch, _, count, _ = bb.shape(query)
+    extent = bb.shape(past_key)[2]
+    lengths = bb.emit(relax.op.reshape(cast(bb, length, "int32"), [1]))
+    lengths = bb.emit(relax.op.broadcast_to(lengths, [batch]))
+    keys, values = (
+        bb.emit_te(ops.updated_cache, past, new, lengths, extent)
+        for past, new in ((past_key, key), (past_value, value))
+    )
+    mask = bb.emit_te(ops.cache_mask, lengths, None, heads, count, extent, True, -1,
+                      bb.dtype(query))  # fmt: skip
+    for added in (padding, bias):
+        if added is not None:
+            raise NotImplementedError("a mask or a bias with past_present_share_buffer")
+    y, *_ = attention_of_onnx(bb, query, keys, values, mask, scale=scale or None)
+    return _flat(bb, y), keys, values
 
 
 @microsoft("MultiHeadAttention")
@@ -133,6 +209,36 @@ def rotary_embedding(bb, x, position_ids, cos_cache, sin_cache, *, interleaved=0
         row = bb.emit(relax.op.expand_dims(_plus(bb, steps, position_ids), 0))
         position_ids = bb.emit(relax.op.broadcast_to(row, [batch, length]))
     y = _rotated(bb, heads, cos_cache, sin_cache, position_ids, interleaved)
+    return _flat(bb, y) if bb.rank(x) == 3 else y
+
+
+@microsoft("MRotaryEmbedding")
+def m_rotary_embedding(bb, x, position_ids, cos_cache, sin_cache, *, interleaved=0,
+                       is_packed_batching=0, mrope_layout=0, mrope_section, num_heads=0,
+                       rotary_embedding_dim=0, scale=1.0):  # fmt: skip
+    """Each pair of elements follows the position in time, height or width: ``[3, B, S]``."""
+    half = bb.shape(cos_cache)[1]
+    if len(mrope_section) != 3 or mrope_layout not in (0, 1) or is_packed_batching:
+        raise NotImplementedError(
+            f"mrope_section {mrope_section}, mrope_layout {mrope_layout}, "
+            f"is_packed_batching {is_packed_batching}"
+        )
+    if not bb.equal(half, sum(mrope_section)):
+        raise ValueError(f"sections {mrope_section} of {half} angles")
+    streams = np.repeat(np.arange(3), mrope_section)
+    if mrope_layout:
+        streams = np.zeros(half, "int64")
+        for stream in (1, 2):
+            streams[stream : 3 * mrope_section[stream] : 3] = stream
+    cos, sin = (
+        bb.emit_te(rotation.section_angles, cache, position_ids, bb.const(streams.astype("int64")))
+        for cache in (cos_cache, sin_cache)
+    )
+    heads = x
+    if bb.rank(x) == 3:
+        width = rotary_embedding_dim or 2 * half
+        heads = _heads(bb, x, num_heads or bb.simplify(bb.shape(x)[2] // width))
+    y = bb.emit_te(rotation.rotary_embedding, heads, cos, sin, None, 2 * half, bool(interleaved))
     return _flat(bb, y) if bb.rank(x) == 3 else y
 
 

@@ -10,8 +10,18 @@ from ..broadcasting import emit_broadcast
 from ..microsoft import activated, microsoft
 from ..precision import cast
 from .convolution import conv
-from .matmul import gemm, matmul
+from .matmul import gemm, matmul, product
 from .quantization import dynamic_quantize_linear, matmul_integer
+
+# What the 16 codes stand for, in bitsandbytes' FP4 and NF4 (https://arxiv.org/abs/2305.14314).
+_FP4_HALF = (0.0, 0.00520833333, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_FP4 = (*_FP4_HALF, *(-level for level in _FP4_HALF))
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0,
+)  # fmt: skip
 
 
 @microsoft("FusedMatMul")
@@ -68,6 +78,23 @@ def matmul_nbits(bb, a, b, scales, zero_points=None, g_idx=None, bias=None, *, K
     weights = bb.emit_te(ops.unpacked_weights, b, scales, zero_points, g_idx, K, bits, block_size)
     y = matmul(bb, a, cast(bb, weights, bb.dtype(a)))
     return y if bias is None else _plus(bb, y, bias)
+
+
+@microsoft("MatMulBnb4")
+def matmul_bnb4(bb, a, b, absmax, *, K, N, block_size, quant_type, training_mode=0, transB=1):
+    """Codes of ``[N, K]`` in one row, two to a byte, high bits first, that stand for FP4 or NF4."""
+    if quant_type not in (0, 1) or training_mode:
+        raise NotImplementedError(f"quant_type {quant_type}, training_mode {training_mode}")
+    levels = bb.const(np.array((_FP4, _NF4)[quant_type], "float32"))
+    rows = (N, K) if transB else (K, N)
+    weights = bb.emit_te(ops.looked_up_weights, b, levels, absmax, rows, block_size, bool(transB))
+    return matmul(bb, a, cast(bb, weights, bb.dtype(a)))
+
+
+@microsoft("MatMulInteger16")
+def matmul_integer_16(bb, a, b):
+    dtype = "uint32" if bb.dtype(a) == bb.dtype(b) == "uint16" else "int32"
+    return product(bb, cast(bb, a, dtype), cast(bb, b, dtype))
 
 
 @microsoft("DynamicQuantizeMatMul")

@@ -1,18 +1,22 @@
-"""Converters for operators of com.microsoft that ONNX later took over, and for two it did not."""
+"""Converters for operators of com.microsoft that move elements; ONNX later took over most."""
 
 from math import prod
 
 from tvm import relax
 
 from tvm_ext.ops.crop_and_resize import crop_and_resize
+from tvm_ext.ops.distance import distances
 from tvm_ext.ops.inverse import inverse
+from tvm_ext.ops.slicing import windows
 
+from ..axes import placed
 from ..microsoft import microsoft
-from .constant import trilu
+from .constant import range_, trilu
+from .gather_scatter import gather_nd
 from .padding import pad_inputs
 from .sampling import grid_sample_16
 from .selection import unique
-from .shape import reshaped
+from .shape import reshaped, unsqueeze
 
 
 @microsoft("Trilu")
@@ -55,3 +59,47 @@ def inverse_1(bb, x):
     *batch, rows, columns = bb.shape(x)
     flat = reshaped(bb, x, [bb.simplify(prod(batch)), rows, columns])
     return reshaped(bb, bb.emit_te(inverse, flat), bb.shape(x))
+
+
+@microsoft("CDist")
+def cdist(bb, a, b, *, metric="sqeuclidean"):
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise NotImplementedError(f"metric {metric!r}")
+    return bb.emit_te(distances, a, b, metric == "euclidean")
+
+
+@microsoft("ExpandDims")
+def expand_dims(bb, x, axis):
+    return unsqueeze(bb, x, _vector(bb, axis))
+
+
+@microsoft("GatherND")
+def gather_nd_1(bb, data, indices):
+    return gather_nd(bb, data, indices)
+
+
+@microsoft("Range")
+def range_1(bb, start, limit, delta=None):
+    """Numbers may be vectors of one element."""
+    delta = bb.const(1, bb.dtype(start)) if delta is None else delta
+    return range_(bb, *(_number(bb, value) for value in (start, limit, delta)))
+
+
+@microsoft("UnfoldTensor")
+def unfold_tensor(bb, x, *, dim=-1, size, step=1):
+    axis = placed(dim, bb.rank(x))
+    if size < 1 or step < 1:
+        raise ValueError(f"size {size}, step {step}")
+    return bb.emit_te(windows, x, axis, size, step)
+
+
+def _vector(bb, x):
+    """``x`` of one element as a vector."""
+    known = bb.static(x)
+    return reshaped(bb, x, [1]) if known is None else bb.const(known.reshape(1))
+
+
+def _number(bb, x):
+    """``x`` of one element as a scalar."""
+    known = bb.static(x)
+    return reshaped(bb, x, []) if known is None else bb.const(known.reshape(()))

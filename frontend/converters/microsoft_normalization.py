@@ -5,7 +5,7 @@ from tvm import relax
 
 from tvm_ext.ops import arithmetic
 from tvm_ext.ops import normalization as ops
-from tvm_ext.ops.activation import silu
+from tvm_ext.ops.activation import sigmoid, silu
 from tvm_ext.ops.gather_scatter import gather
 
 from ..broadcasting import emit_broadcast
@@ -13,6 +13,8 @@ from ..microsoft import microsoft
 from ..precision import cast
 from ..table import converter
 from .normalization import aligned, group_normalization
+from .quantization import dequantize_linear
+from .shape import reshaped
 
 
 @microsoft("SkipLayerNormalization")
@@ -35,21 +37,89 @@ def embed_layer_normalization(bb, input_ids, segment_ids, word_embedding, positi
                               segment_embedding=None, gamma=None, beta=None, mask=None,
                               position_ids=None, *, epsilon=1e-12, mask_index_type=0):  # fmt: skip
     """The sum of the embeddings of word, position and segment, normalised; the mask's row sums."""
-    batch, length = bb.shape(input_ids)
     words = bb.emit_te(gather, word_embedding, input_ids, 0)
-    if position_ids is None:
-        places = bb.emit(relax.op.arange(0, length, 1, "int64"))
-        position_ids = bb.emit(relax.op.expand_dims(places, 0))
+    position_ids = _positions(bb, input_ids) if position_ids is None else position_ids
     parts = [words, bb.emit_te(gather, position_embedding, position_ids, 0)]
     if segment_ids is not None:
         parts.append(bb.emit_te(gather, segment_embedding, segment_ids, 0))
     total = _sum(bb, parts)
     y = _normalized(bb, total, gamma, beta, epsilon, -1, centred=True)
+    return y, _mask_counts(bb, mask, input_ids), total
+
+
+def _positions(bb, ids):
+    """The places of ``ids[B, S]`` in their rows: ``[1, S]``."""
+    places = bb.emit(relax.op.arange(0, bb.shape(ids)[1], 1, "int64"))
+    return bb.emit(relax.op.expand_dims(places, 0))
+
+
+def _mask_counts(bb, mask, ids):
     if mask is None:
-        counts = bb.emit(relax.op.zeros([batch], "int32"))
-    else:
-        counts = bb.emit(relax.op.sum(cast(bb, mask, "int32"), 1))
-    return y, counts, total
+        return bb.emit(relax.op.zeros([bb.shape(ids)[0]], "int32"))
+    return bb.emit(relax.op.sum(cast(bb, mask, "int32"), 1))
+
+
+@microsoft("QEmbedLayerNormalization")
+def q_embed_layer_normalization(
+    bb, input_ids, segment_ids, words, places, segments, gamma, beta, mask, words_scale,
+    places_scale, segments_scale, gamma_scale, beta_scale, words_zero, places_zero,
+    segments_zero, gamma_zero, beta_zero, *, epsilon=1e-12,
+):  # fmt: skip
+    """As :func:`embed_layer_normalization`, of 8-bit tables whose rows are dequantised as read."""
+    gamma, beta = (
+        dequantize_linear(bb, *quantised)
+        for quantised in ((gamma, gamma_scale, gamma_zero), (beta, beta_scale, beta_zero))
+    )
+    rows = [(words, input_ids, words_scale, words_zero),
+            (places, _positions(bb, input_ids), places_scale, places_zero)]  # fmt: skip
+    if segment_ids is not None:
+        rows.append((segments, segment_ids, segments_scale, segments_zero))
+    total = _sum(
+        bb,
+        [
+            dequantize_linear(bb, bb.emit_te(gather, table, ids, 0), scale, zero)
+            for table, ids, scale, zero in rows
+        ],
+    )
+    y = _normalized(bb, total, gamma, beta, epsilon, -1, centred=True)
+    return y, _mask_counts(bb, mask, input_ids)
+
+
+@microsoft("GatedRMSNorm")
+def gated_rms_norm(bb, x, scale, gate, *, activation="silu", epsilon=1e-5):
+    """``scale[C]``: each C elements of the last axis are normalised by themselves."""
+    functions = {"silu": silu, "swish": silu, "sigmoid": sigmoid}
+    if activation not in functions:
+        raise NotImplementedError(f"activation {activation!r}")
+    dtype = bb.dtype(x)
+    x, scale, gate = (cast(bb, value, "float32") for value in (x, scale, gate))
+    y = _of_groups(bb, x, scale, bb.shape(scale)[0], epsilon)
+    gate = bb.emit_te(functions[activation], gate)
+    return cast(bb, emit_broadcast(bb, relax.op.multiply, arithmetic.mul, y, gate), dtype)
+
+
+@microsoft("BranchwiseRMSNorm")
+def branchwise_rms_norm(bb, x, scale=None, *, epsilon=1e-5, num_branches=0):
+    """Each row of the last axis, or each of its ``num_branches`` parts, by itself."""
+    dtype, width = bb.dtype(x), bb.shape(x)[-1]
+    group = bb.simplify(width // num_branches) if num_branches else width
+    branches = num_branches or bb.shape(x)[-2]
+    if scale is None:
+        scale = relax.op.ones([group], "float32")
+        scale = bb.emit(scale)
+    elif bb.rank(scale) == 2 or not bb.equal(bb.shape(scale)[0], group):
+        scale = reshaped(bb, scale, [branches, group])
+    x, scale = cast(bb, x, "float32"), cast(bb, scale, "float32")
+    return cast(bb, _of_groups(bb, x, scale, group, epsilon), dtype)
+
+
+def _of_groups(bb, x, scale, group, epsilon):
+    """The root mean square norm of each ``group`` elements of the last axis of ``x``."""
+    *outer, width = bb.shape(x)
+    if bb.equal(width, group):
+        return _normalized(bb, x, scale, None, epsilon, -1, centred=False)
+    parts = reshaped(bb, x, [*outer, bb.simplify(width // group), group])
+    return reshaped(bb, _normalized(bb, parts, scale, None, epsilon, -1, False), bb.shape(x))
 
 
 @microsoft("GroupNorm")

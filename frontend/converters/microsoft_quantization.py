@@ -8,13 +8,16 @@ import numpy as np
 from tvm import relax
 
 from tvm_ext.ops import activation, arithmetic
+from tvm_ext.ops.quantized_weights import gathered_weights
 
+from ..axes import placed
 from ..broadcasting import emit_broadcast
 from ..microsoft import microsoft
-from ..precision import cast, constant
+from ..precision import accumulator, cast, constant
+from .logical import where
 from .matmul import transposed
-from .pooling import average_pool, global_average_pool
-from .quantization import dequantize_linear, matmul_integer, quantize_linear
+from .pooling import average_pool, global_average_pool, max_pool
+from .quantization import dequantize_linear, matmul_integer, qlinear_conv, quantize_linear
 
 
 @microsoft("QuantizeLinear")
@@ -67,6 +70,55 @@ def qlinear_average_pool(bb, x, x_scale, x_zero_point, y_scale, y_zero_point=Non
     y = average_pool(bb, y, auto_pad=auto_pad, ceil_mode=ceil_mode, kernel_shape=kernel_shape,
                      count_include_pad=count_include_pad, pads=pads, strides=strides)  # fmt: skip
     return _quantized(bb, _channels_last(bb, y, channels_last), y_scale, y_zero_point, x)
+
+
+@microsoft("GatherBlockQuantized")
+def gather_block_quantized(bb, data, indices, scales, zero_points=None, *, bits=4, block_size=128,
+                           gather_axis=0, quantize_axis=1):  # fmt: skip
+    """Bytes hold several codes; int4 and uint4 are whole elements, as everywhere."""
+    element, rank = bb.element(data), bb.rank(data)
+    if "float" in element:
+        raise NotImplementedError(f"data of type {element}")
+    packed = element == "uint8"
+    if packed and bits not in (2, 4, 8):
+        raise NotImplementedError(f"bits {bits}")
+    take, along = placed(gather_axis, rank), placed(quantize_axis, rank)
+    if packed and take == rank - 1:
+        raise NotImplementedError(f"gather_axis {gather_axis}, along which codes are packed")
+    if block_size < 1:
+        raise NotImplementedError(f"block_size {block_size}")
+    return bb.emit_te(gathered_weights, data, indices, scales, zero_points, take, along, block_size,
+                      bits if packed else None, accumulator(bb.dtype(scales)),
+                      1 << (bits - 1) if packed else 0)  # fmt: skip
+
+
+@microsoft("NhwcMaxPool")
+def nhwc_max_pool(bb, x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape,
+                  pads=None, strides=None):  # fmt: skip
+    y = max_pool(bb, _channels_second(bb, x, True), auto_pad=auto_pad, ceil_mode=ceil_mode,
+                 dilations=dilations, kernel_shape=kernel_shape, pads=pads,
+                 strides=strides)  # fmt: skip
+    return _channels_last(bb, y[0] if isinstance(y, tuple) else y, True)
+
+
+@microsoft("QLinearConv")
+def qlinear_conv_1(bb, x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point,
+                   b=None, *, auto_pad="NOTSET", channels_last=0, dilations=None, group=1,
+                   kernel_shape=None, pads=None, strides=None):  # fmt: skip
+    """The weights have their channels second in any case."""
+    x = _channels_second(bb, x, channels_last)
+    y = qlinear_conv(bb, x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point,
+                     b, auto_pad=auto_pad, dilations=dilations, group=group,
+                     kernel_shape=kernel_shape, pads=pads, strides=strides)  # fmt: skip
+    return _channels_last(bb, y, channels_last)
+
+
+@microsoft("QLinearWhere")
+def qlinear_where(bb, condition, x, x_scale, x_zero_point, y, y_scale, y_zero_point, z_scale,
+                  z_zero_point):  # fmt: skip
+    parts = ((x, x_scale, x_zero_point), (y, y_scale, y_zero_point))
+    chosen = where(bb, condition, *(dequantize_linear(bb, *part) for part in parts))
+    return _quantized(bb, chosen, z_scale, z_zero_point, x)
 
 
 @microsoft("QLinearGlobalAveragePool")

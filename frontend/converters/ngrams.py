@@ -1,12 +1,13 @@
-"""Converter for TfIdfVectorizer: n-grams of numbers, or strings, counted and weighted."""
+"""Converters for n-grams of numbers, or strings: counted and weighted, or forbidden to repeat."""
 
 from collections import defaultdict
 
 import numpy as np
 from tvm import relax
 
-from tvm_ext.ops.ngrams import weigh_ngrams
+from tvm_ext.ops.ngrams import completes_ngram, weigh_ngrams
 
+from ..microsoft import microsoft
 from ..precision import cast
 from ..table import converter
 
@@ -38,6 +39,13 @@ def tf_idf_vectorizer(
     tables = (bb.const(table) for table in _tables(chosen, max(ngram_indexes) + 1))
     y = bb.emit_te(weigh_ngrams, rows, *tables, max_skip_count, mode == "IDF")
     return y if bb.rank(x) == 2 else bb.emit(relax.op.squeeze(y, [0]))
+
+
+@microsoft("NGramRepeatBlock")
+def ngram_repeat_block(bb, input_ids, scores, *, ngram_size):
+    if ngram_size < 1:
+        raise ValueError(f"ngram_size {ngram_size}")
+    return bb.emit_te(completes_ngram, input_ids, scores, ngram_size)
 
 
 def _ngrams(pool, starts):

@@ -3,7 +3,7 @@
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
-__all__ = ["masked_scores", "masked_softmax", "over_root", "rotary_embedding"]
+__all__ = ["masked_scores", "masked_softmax", "over_root", "rotary_embedding", "section_angles"]
 
 
 def masked_scores(scores, mask, lengths, past, causal, left, right):
@@ -107,6 +107,17 @@ def rotary_embedding(x, cos, sin, positions, rotated, interleaved):
         return tirx.if_then_else(d < rotated, rotate(), x(b, h, s, d))
 
     return te.compute(x.shape, element, "rotary_embedding")
+
+
+def section_angles(cache, positions, streams):
+    """``cache[position, k]`` for each k, of that of the ``positions[3, B, S]`` that ``streams[K]``
+    names: ``[B, S, K]``. A position out of range takes the nearest row."""
+
+    def element(b, s, k):
+        row = positions(streams[k], b, s)
+        return cache[tirx.max(tirx.min(row, cache.shape[0] - 1), 0), k]
+
+    return te.compute((*positions.shape[1:], streams.shape[0]), element, "section_angles")
 
 
 def _width(mask, scores):

@@ -2,7 +2,7 @@
 
 from tvm import te, tirx
 
-__all__ = ["weigh_ngrams"]
+__all__ = ["completes_ngram", "weigh_ngrams"]
 
 
 def weigh_ngrams(
@@ -53,3 +53,24 @@ def weigh_ngrams(
         return tirx.Select(sums(row, s) > 0.0, weight, tirx.const(0.0, "float32"))
 
     return te.compute(sums.shape, first_weight, "once")
+
+
+def completes_ngram(ids: te.Tensor, scores: te.Tensor, size: int) -> te.Tensor:
+    """``scores[B, V]``; -inf for a number that, behind ``ids[B, S]``, repeats ``size`` of them."""
+    batch, length = ids.shape
+    start = te.reduce_axis((0, tirx.max(length - size + 1, 0)), "start")
+
+    def repeats(b, number):
+        same = [ids[b, start + k] == ids[b, length - size + 1 + k] for k in range(size - 1)]
+        found = tirx.all(ids[b, start + size - 1] == number, *same)
+        return te.max(
+            tirx.Select(found, tirx.const(1, "int32"), tirx.const(0, "int32")), axis=start
+        )
+
+    seen = te.compute((batch, scores.shape[1]), repeats, "repeats")
+    lowest = tirx.const(float("-inf"), scores.dtype)
+
+    def element(b, number):
+        return tirx.Select(seen[b, number] > 0, lowest, scores[b, number])
+
+    return te.compute(scores.shape, element, "completes_ngram")

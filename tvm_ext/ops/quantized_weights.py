@@ -1,10 +1,21 @@
-"""Weights of a few bits each."""
+"""Weights of a few bits each: several to a byte, in blocks that share a scale."""
 
 from tvm import te, tirx
 
 from .elementwise import dtype_of
 
-__all__ = ["unpacked_weights"]
+__all__ = ["gathered_weights", "looked_up_weights", "packed_code", "unpacked_weights"]
+
+
+def packed_code(packed, *place, bits):
+    """The code at ``place`` as int32; the last axis of the bytes ``packed`` has low bits first."""
+    *outer, last = place
+    per_byte = 8 // bits
+    if per_byte == 1:
+        return packed(*place).astype("int32")
+    byte = packed(*outer, tirx.floordiv(last, per_byte)).astype("int32")
+    shift = (tirx.floormod(last, per_byte) * bits).astype("int32")
+    return tirx.bitwise_and(tirx.shift_right(byte, shift), (1 << bits) - 1)
 
 
 def unpacked_weights(codes, scales, zeros, groups, depth, bits, block):
@@ -15,12 +26,9 @@ def unpacked_weights(codes, scales, zeros, groups, depth, bits, block):
     of the scales, or None: the middle of the range.
     """
     dtype = dtype_of(scales)
-    per_byte, mask = 8 // bits, (1 << bits) - 1
 
     def code(packed, row, place):
-        shift = (place % per_byte) * bits
-        byte = packed[row, place // per_byte].astype("int32")
-        return tirx.bitwise_and(tirx.shift_right(byte, shift.astype("int32")), mask).astype(dtype)
+        return packed_code(packed, row, place, bits=bits).astype(dtype)
 
     def zero(row, k):
         if zeros is None:
@@ -33,3 +41,53 @@ def unpacked_weights(codes, scales, zeros, groups, depth, bits, block):
         return (code(codes, row, i) - zero(row, k)) * scales[row, k]
 
     return te.compute((depth, codes.shape[0]), element, "unpacked_weights")
+
+
+def looked_up_weights(codes, levels, scales, rows, block, turned):
+    """``levels[16][code] * scale`` of ``rows`` [R, C], or ``turned`` to [C, R].
+
+    ``codes`` hold the rows one behind the other, two to a byte, high bits first; ``scales`` are of
+    each ``block`` codes of that one row.
+    """
+    width = rows[1]
+
+    def element(i, k):
+        place = k * width + i if turned else i * width + k
+        byte = codes[tirx.floordiv(place, 2)].astype("int32")
+        shift = (1 - tirx.floormod(place, 2)) * 4
+        code = tirx.bitwise_and(tirx.shift_right(byte, shift.astype("int32")), 15)
+        return levels[code].astype(scales.dtype) * scales[tirx.floordiv(place, block)]
+
+    return te.compute(rows[::-1] if turned else rows, element, "looked_up_weights")
+
+
+def gathered_weights(data, indices, scales, zeros, take, along, block, bits, dtype, zero):
+    """``(code - zero) * scale`` of the slices of ``data`` at ``indices`` of the axis ``take``.
+
+    ``bits`` is None where ``data`` has a code per element, else its last axis packs so many bits
+    each. A scale belongs to ``block`` elements of the axis ``along``; ``zeros`` (None: ``zero``)
+    are packed as the data are. An index out of range gives zeros.
+    """
+    sizes = list(data.shape)
+    if bits is not None:
+        sizes[-1] = sizes[-1] * (8 // bits)
+    rank, rows = len(indices.shape), sizes[take]
+    shape = [*sizes[:take], *indices.shape, *sizes[take + 1 :]]
+
+    def code(packed, *place):
+        if bits is None:
+            return packed(*place).astype(dtype)
+        return packed_code(packed, *place, bits=bits).astype(dtype)
+
+    def element(*index):
+        row = indices(*index[take : take + rank]).astype("int64")
+        row = tirx.Select(row < 0, row + rows, row)
+        inside = tirx.all(row >= 0, row < rows)
+        row = tirx.max(tirx.min(row, rows - 1), 0)
+        place = [*index[:take], row, *index[take + rank :]]
+        group = [tirx.floordiv(i, block) if k == along else i for k, i in enumerate(place)]
+        offset = tirx.const(zero, dtype) if zeros is None else code(zeros, *group)
+        value = (code(data, *place) - offset) * scales(*group).astype(dtype)
+        return tirx.Select(inside, value, tirx.const(0, dtype)).astype(scales.dtype)
+
+    return te.compute(shape, element, "gathered_weights")

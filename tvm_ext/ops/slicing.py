@@ -15,6 +15,19 @@ def strided_slice(x, begins, steps, shape):
     return te.compute(shape, element, "strided_slice")
 
 
+def windows(x, axis, size, step):
+    """``y[..., i, ..., j] = x[..., i * step + j, ...]`` along ``axis``; ``size`` elements j."""
+    count = tirx.floordiv(x.shape[axis] - size, step) + 1
+    shape = [*x.shape[:axis], count, *x.shape[axis + 1 :], size]
+
+    def element(*index):
+        *place, j = index
+        place[axis] = place[axis] * step + j
+        return x(*place)
+
+    return te.compute(shape, element, "windows")
+
+
 def slice_bounds(starts, ends, axes, steps, *dims, entries):
     """The ``entries`` slices of ONNX, clamped to a tensor ``[*dims]`` and spread over its axes.
 

@@ -231,7 +231,9 @@ class Walk:
         if not all(parts):
             # Divisions of one index may meet their remainders in another.
             offset = _ANALYZER.simplify(sum(map(mul, bound, steps)))
-            steps, parts = [1], [sym.detect_linear_equation(offset, self.variables)]
+            parts = [sym.detect_linear_equation(offset, self.variables)]
+            if all(parts):
+                steps = [1]
         strides: list[ir.Expr | int | None]
         if all(parts):
             strides = [
@@ -239,9 +241,17 @@ class Walk:
                 for k in range(len(self.variables))
             ]
         else:
-            irregular = {k for index in bound for k in self.used(index)}
-            strides = [None if k in irregular else 0 for k in range(len(self.variables))]
+            strides = [self._alone(var, bound, steps) for var in self.variables]
         return Access(buffer, tuple(bound), tuple(strides), is_store)
+
+    def _alone(
+        self, var: ir.Var, bound: list[ir.Expr], steps: list[ir.Expr | int]
+    ) -> ir.Expr | int | None:
+        """The step of ``var`` while the others stand still, as along a row that was looked up."""
+        parts = [sym.detect_linear_equation(index, [var]) for index in bound]
+        if not all(parts) or any(self.used(part[0]) for part in parts):
+            return None
+        return _simplify(sum(map(mul, (part[0] for part in parts), steps)))
 
 
 _KINDS = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
