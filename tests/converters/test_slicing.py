@@ -1,10 +1,12 @@
 """Slice, Split and Concat, with bounds known at compile time, symbolic or at run time."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
 from tests.oracle import check_model, check_node, node_model
+from tvm_ext import convert_and_build
 
 X = np.arange(2 * 7 * 5, dtype="float32").reshape(2, 7, 5)
 END = np.iinfo("int64").max
@@ -12,6 +14,20 @@ END = np.iinfo("int64").max
 
 def ints(*values):
     return np.array(values, "int64")
+
+
+def test_slices_that_turn_out_empty():
+    """Their length as a formula of dims is below 0."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        graph (float[a, b, c] x, float[k] w, float[l] v) => (float[a, b, d] y) {
+            begin = Shape (w)  end = Shape (v)
+            axis = Constant <value = int64[1] {2}> ()
+            y = Slice (x, begin, end, axis)
+        }""")
+    compiled = convert_and_build(model, "llvm")
+    for begin, end in ((5, 2), (1, 4), (3, 1)):
+        feeds = {"x": X, "w": np.zeros(begin, "float32"), "v": np.zeros(end, "float32")}
+        np.testing.assert_array_equal(compiled.run(None, feeds)[0], X[..., begin:end])
 
 
 @pytest.mark.parametrize(

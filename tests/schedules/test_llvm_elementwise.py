@@ -131,6 +131,15 @@ def test_a_loop_is_not_cut_where_a_compared_integer_is_read_from_memory(by_memor
     assert ("pragma_loop_partition_hint" in text) != by_memory
 
 
+@pytest.mark.parametrize("length", [X, tirx.max(X - 5, 0), tirx.Select(X < 5, 2 * X, X - 5)])
+def test_a_loop_is_not_cut_where_its_length_is_clipped(length):
+    """LoopPartition would begin the last part where the length without the clip ends, below 0."""
+    x = te.placeholder((4, X), "float32", "x")
+    y = te.compute((4, length), lambda i, j: x[i, j] * 2, "y")
+    sch = schedule(RULES, prim_func(x, y), WIDE)
+    assert ("pragma_loop_partition_hint" in sch.mod.script()) == (length is X)
+
+
 def test_a_row_is_cut_where_a_guard_changes_and_each_part_runs_in_vectors():
     x, y = (te.placeholder((64, width), "float32") for width in (512, 500))
     sch = schedule(RULES, prim_func(x, y, topi.concatenate([x, y], axis=1)), WIDE)

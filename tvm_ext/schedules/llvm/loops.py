@@ -230,7 +230,8 @@ def vectorize(sch: Schedule, loop: LoopRV, lanes: int) -> LoopRV | None:
     Returns the loop around the vectors, None where the whole loop is one vector.
     """
     extent = _int(sch.get(loop).extent)
-    lanes = 1 if _repeats_bfloat16(sch.get(loop)) else fit(extent, lanes)
+    scalar = _is_clipped(extent) or _repeats_bfloat16(sch.get(loop))  # LLVM makes vectors of it
+    lanes = 1 if scalar else fit(extent, lanes)
     if lanes == 1:
         return loop
     if extent == lanes:
@@ -259,10 +260,10 @@ def partition(sch: Schedule, outer: LoopRV, extent: ir.Expr | int, step: int) ->
 def hint_partition(sch: Schedule, loop: LoopRV) -> None:
     """Let the compiler cut ``loop`` where the predicate of its block changes.
 
-    Not where a condition below reads memory: LoopPartition takes that for a bound as well, and
-    the parts it makes reach beyond the buffers.
+    Not where a condition below reads memory, or the extent is clipped: LoopPartition takes what it
+    reads, or is clipped, for a bound as well, and the parts it makes reach beyond the buffers.
     """
-    if _has_data_dependent_condition(sch.get(loop)):
+    if _is_clipped(sch.get(loop).extent) or _has_data_dependent_condition(sch.get(loop)):
         return
     sch.annotate(loop, "pragma_loop_partition_hint", tirx.const(1, "int32"))
 
@@ -346,9 +347,18 @@ def shareable(sch: Schedule, loops: list[LoopRV], machine: Machine) -> int:
 
 def _is_choice(extent: ir.Expr | int) -> bool:
     """Whether a condition decides ``extent``: no divisor, for TVM folds both cases, also of a 0."""
+    return _has_any(extent, tirx.Select)
+
+
+def _is_clipped(extent: ir.Expr | int) -> bool:
+    """Whether ``extent`` is that of a slice, say, which may come out below 0 and is 0 then."""
+    return _has_any(extent, tirx.Select, tirx.Max)
+
+
+def _has_any(extent: ir.Expr | int, *kinds: type) -> bool:
     found: list[ir.Expr] = []
     if not isinstance(extent, int):
-        tvm_ffi.structural_walk(extent, (tirx.Select, found.append))
+        tvm_ffi.structural_walk(extent, (kinds, found.append))
     return bool(found)
 
 
