@@ -101,11 +101,24 @@ def test_they_are_pairs_of_bfloat16(batch, channels, inner, image):
     assert np.quantile(abs(z - exact), 0.9) > 2.0**-14  # the test sees what is stored
 
 
-def test_what_convolutions_alone_read_gives_the_same_bits():
-    weights = weights_of((64, 16, 1, 1), (32, 64, 1, 1))
-    x = np.random.default_rng(4).standard_normal((1, 16, 5, 9), dtype="float32")
+@pytest.mark.parametrize(
+    ("weight", "attributes"),
+    [
+        ((64, 16, 1, 1), {}),
+        ((32, 1, 3, 3), {"group": 32, "pads": [0, 1, 2, 1], "strides": [2, 1]}),
+        ((96, 1, 5, 1), {"group": 96, "pads": [2, 0, 2, 0]}),
+    ],
+)
+def test_what_convolutions_alone_read_gives_the_same_bits(weight, attributes):
+    weights = weights_of(weight, (32, weight[0], 1, 1))
+    channels = weight[1] * attributes.get("group", 1)
+    x = np.random.default_rng(4).standard_normal((1, channels, 5, 9), dtype="float32")
     x.flat[0], x.flat[77] = np.nan, np.inf
-    nodes = [*NODES[:2], helper.make_node("Conv", ["a", "w1"], ["y"])]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a0"], **attributes),
+        NODES[1],
+        helper.make_node("Conv", ["a", "w1"], ["y"]),
+    ]
     model = model_of(nodes, x, weights, "y")
     stored, plain = (
         convert_and_build(model, "llvm", precision="bf16", without=without)

@@ -27,6 +27,7 @@ from tvm_ffi import structural_equal
 from tvm_ext.ops import bfloat16_pairs as ops
 from tvm_ext.schedules.statements import with_block
 
+from .blocked_conv2d import BLOCKED_CONV2D
 from .compound import COMPOSITE
 from .facts import OUT_ELEMWISE_FUSABLE, dtype_of, image_dims, known_dims
 from .graph import WORDS, Graph, variables
@@ -126,12 +127,14 @@ class _Words(PyExprMutator):
                     yield from self._ends(x)
 
     def _writes_words(self, product: relax.Expr | None) -> bool:
-        """Whether a register tile of ``product`` holds pairs of blocks."""
+        """Whether a register tile of ``product`` holds pairs of blocks, or may."""
         func = self._kernel(product)
-        if product is None or func is None or not _is_convolution(func):
+        if product is None or func is None:
             return False
+        if _is_depthwise(func):
+            return True
         lanes = int(product.ty.shape.values[-1])
-        return known_dims(product.args[1][1])[-1] % (2 * lanes) == 0
+        return _is_convolution(func) and known_dims(product.args[1][1])[-1] % (2 * lanes) == 0
 
     def _of_words(self, call: relax.Expr) -> tirx.PrimFunc | None:
         """The kernel of ``call`` without its first step, if that pairs blocks of ``x``."""
@@ -153,6 +156,14 @@ class _Words(PyExprMutator):
 
 def _is_convolution(func: tirx.PrimFunc) -> bool:
     return func.attrs.get(COMPOSITE, None) == "BFloat16Conv2d"
+
+
+def _is_depthwise(func: tirx.PrimFunc) -> bool:
+    """Whether ``func`` convolves each channel by itself: its weights have one axis of channels."""
+    if func.attrs.get(COMPOSITE, None) != BLOCKED_CONV2D.name:
+        return False
+    x, weight = (param.ty.shape for param in func.params[:2])
+    return len(weight) == len(x) - 1
 
 
 def _without_rounding(func: tirx.PrimFunc) -> tirx.PrimFunc | None:

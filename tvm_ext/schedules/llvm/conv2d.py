@@ -297,9 +297,10 @@ def _register_row(kernel: _Kernel, at) -> None:
     sch, contraction = kernel.sch, kernel.contraction
     sch.set_scope(contraction, 0, "local")
     sch.compute_at(contraction, at, preserve_unit_loops=True)
+    block, *_ = sch.get_loops(contraction)[-2 * kernel.spatial - 3 :]
     column, lane, *tap_rows, tap = sch.get_loops(contraction)[-kernel.spatial - 2 :]
     sch.reorder(*tap_rows, column, tap, lane)
-    for loop in (column, tap):
+    for loop in (block, column, tap):
         sch.unroll(loop)
     sch.vectorize(lane)
     first = (*tap_rows, column)[0]
