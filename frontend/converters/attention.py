@@ -51,15 +51,15 @@ def attention(bb, q, k, v, attn_mask=None, past_key=None, past_value=None, nonpa
         mask = None if attn_mask is None else _mask(bb, attn_mask, bb.shape(scores))
         if nonpad_kv_seqlen is not None:
             nonpad_kv_seqlen = bb.of_shape(nonpad_kv_seqlen, [batch])
-        scores = bb.emit_te(ops.masked_scores, scores, mask, nonpad_kv_seqlen, past,
-                            bool(is_causal), left_window_size, right_window_size)  # fmt: skip
+        scores = _masked(bb, scores, mask, nonpad_kv_seqlen, past, bool(is_causal),
+                         left_window_size, right_window_size)  # fmt: skip
     wide = scores
     if softmax_precision == ir.DataType.DOUBLE:
         wide = cast(bb, scores, "float64")
-    if masked:
-        weights = bb.emit_te(ops.masked_softmax, wide)
-    else:
-        weights = bb.emit(relax.op.nn.softmax(wide, -1))
+    weights = bb.emit(relax.op.nn.softmax(wide, -1))
+    if masked:  # a row that sees nothing is zero, not NaN
+        hidden = bb.emit(relax.op.equal(wide, relax.const(-inf, bb.dtype(wide))))
+        weights = bb.emit(relax.op.where(hidden, relax.const(0, bb.dtype(wide)), weights))
     weights = cast(bb, weights, dtype)
     y = cast(bb, _grouped(bb, weights, v), dtype)
     if flat:
@@ -123,6 +123,23 @@ def _mask(bb, mask, shape):
     *outer, keys = bb.shape(mask)
     wanted = demanded_dims(bb, outer, shape[:3])
     return mask if wanted is None else bb.match(mask, [*wanted, keys])
+
+
+def _masked(bb, scores, mask, lengths, past, causal, left, right):
+    """:func:`ops.masked_scores`; where shapes are static, of operators that fusion recognises."""
+    dtype, shape = bb.dtype(scores), bb.shape(scores)
+    dims = [*shape, *([] if mask is None else bb.shape(mask))]
+    narrow, adds = dims[-1] not in (1, shape[3]), mask is not None and bb.dtype(mask) != "bool"
+    if not all(isinstance(dim, int) for dim in dims) or (narrow and adds):
+        return bb.emit_te(ops.masked_scores, scores, mask, lengths, past, causal, left, right)
+    if adds:
+        scores, mask = bb.emit(relax.op.add(scores, cast(bb, mask, dtype))), None
+    seen = mask
+    if narrow or causal or left >= 0 or right >= 0 or lengths is not None:
+        seen = bb.emit_te(ops.seen_keys, mask, lengths, *shape[2:], past, causal, left, right)
+    if seen is None:
+        return scores
+    return bb.emit(relax.op.where(seen, scores, relax.const(-inf, dtype)))
 
 
 def _grouped(bb, a, b):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.oracle import check_model, check_node, node_model
+from tests.oracle import check_model, check_node, node_model, reference
 from tvm_ext import convert_and_build
 
 RNG = np.random.default_rng(0)
@@ -51,6 +51,37 @@ def test_rows_that_see_nothing_are_zero():
     q, k, v = data(1, 1, 2, 4), data(1, 1, 3, 4), data(1, 1, 3, 4)
     mask = np.array([[False] * 3, [True, False, True]])
     check_node("Attention", [q, k, v, mask])
+
+
+MASKS = {
+    "bool": (lambda: RNG.random((2, 1, 5, 9)) < 0.5, {}),
+    "float of all queries": (lambda: data(4, 1, 9), {}),
+    "narrow": (lambda: RNG.random((5, 7)) < 0.5, {"is_causal": 1}),
+    "cached": (lambda: None, {"is_causal": 1, "softcap": 3.0}),
+}
+
+
+BESIDE = "seen_keys", "concatenate"
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masked_attention_is_one_kernel(name):
+    """Query heads in groups, queries that see nothing."""
+    mask, attributes = MASKS[name][0](), MASKS[name][1]
+    q, k, v = data(2, 4, 5, 6), data(2, 2, 9, 6), data(2, 2, 9, 3)
+    operands = [q, k, v, mask]
+    if name == "cached":
+        operands = [q, *(x[:, :, 4:] for x in (k, v)), mask, *(x[:, :, :4] for x in (k, v))]
+    elif mask.dtype == bool:
+        mask[..., 2, :] = False
+    outputs = 3 if name == "cached" else 1
+    model = node_model("Attention", operands, attributes, outputs=outputs)
+    built = convert_and_build(model, "llvm")
+    feeds = {f"x{n}": x for n, x in enumerate(operands) if x is not None}
+    for got, want in zip(built.run(None, feeds), reference(model, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    kernels = [kernel.kernel for kernel in built.profile().kernels]
+    assert [name for name in kernels if name.rstrip("1") not in BESIDE] == ["attention"]
 
 
 def test_flat_heads():

@@ -21,24 +21,24 @@ def data(seed, *shape, dtype="float32", size=1.0):
     return (size * np.random.default_rng(seed).normal(size=shape)).astype(dtype)
 
 
-def kernel(q, k, v, mask, steps, guarded, dtype, target=HERE):
+def kernel(q, k, v, mask, steps, guard, dtype, target=HERE):
     """The function for operands ``[B, S, H, D]``."""
     arrays = [q, k, v, *([] if mask is None else [mask])]
     tensors = [te.placeholder(a.shape, str(a.dtype), name=f"x{n}") for n, a in enumerate(arrays)]
     tile = choose_attention_tile(target, q.shape[1], k.shape[1], v.shape[3])
     y = attention_tiled(
         *tensors, axes=[SWAPPED] * 4, steps=steps, rows=tile.rows, columns=tile.columns,
-        value_columns=tile.value_columns, guarded=guarded, dtype=dtype,
+        value_columns=tile.value_columns, guard=guard, dtype=dtype,
     )  # fmt: skip
     return te.create_prim_func([*tensors, y]), arrays
 
 
-def attention(q, k, v, mask=None, scale=1.0, kind="add", guarded=False, fill=-np.inf):
+def attention(q, k, v, mask=None, scale=1.0, kind="add", guard=None, fill=-np.inf):
     """The kernel's result and its bound, then the one in float64; all ``[B, H, S, V]``."""
     leading = (q.shape[0], q.shape[2], q.shape[1])
     steps = [Step("multiply", None, scale, leading)]
     steps += [] if mask is None else [Step(kind, 0, fill, leading)]
-    func, arrays = kernel(q, k, v, mask, steps, guarded, str(q.dtype))
+    func, arrays = kernel(q, k, v, mask, steps, guard, str(q.dtype))
     sch = AttentionTiled().apply(func, HERE, False)
     library = tvm.tirx.build(sch.mod["main"].with_attr("global_symbol", "main"), HERE,
                              pipeline=TIR_PIPELINE)  # fmt: skip
@@ -101,11 +101,13 @@ def test_conditions_choose_scores():
 def test_rows_without_weight():
     q, k, v = data(0, 1, 5, 1, 4), data(1, 1, 6, 1, 4), data(2, 1, 6, 1, 4)
     mask = np.zeros((5, 6), "float32")
-    mask[2] = -np.inf
-    for guarded, value in {False: np.nan, True: 0.0}.items():
-        got, want, _ = attention(q, k, v, mask, guarded=guarded)
+    mask[2], q[0, 4, 0, 1] = -np.inf, np.nan
+    for guard, value in {None: np.nan, "nan": 0.0, "empty": 0.0}.items():
+        got, want, _ = attention(q, k, v, mask, guard=guard)
         np.testing.assert_array_equal(got[:, :, 2], np.full((1, 1, 4), value))
-        np.testing.assert_allclose(got[:, :, [0, 1, 3, 4]], want[:, :, [0, 1, 3, 4]], atol=1e-5)
+        unknown = 0.0 if guard == "nan" else np.nan
+        np.testing.assert_array_equal(got[:, :, 4], np.full((1, 1, 4), unknown))
+        np.testing.assert_allclose(got[:, :, [0, 1, 3]], want[:, :, [0, 1, 3]], atol=1e-5)
 
 
 def test_nan_and_infinity_stay_in_their_rows():
@@ -179,6 +181,45 @@ def test_the_pass_leaves_one_call():
 
     after = TILED_ATTENTION.on(HERE)(module((2, 7, 3, 4), build))
     assert calls(after) == ["relax.call_tir"]
+    assert relax.analysis.check_well_formed(after)
+
+
+def quotient(bb, scores):
+    return bb.emit(relax.op.divide(scores, relax.const(3.0, "float32")))
+
+
+def inverse(bb, scores):
+    return bb.emit(relax.op.divide(relax.const(3.0, "float32"), scores))
+
+
+def grouped(test, bb, q, k, v):
+    """Two heads share a key head, and weights that ``test`` finds are 0."""
+    b, h, s, d = (int(n) for n in q.ty.shape.values)
+    keys = bb.emit(relax.op.permute_dims(k, [0, 1, 3, 2]))
+    scores = bb.emit(relax.op.matmul(bb.emit(relax.op.reshape(q, [b, h, s, d])), keys))
+    scores = bb.emit(relax.op.reshape(scores, [b, 2 * h, s // 2, s]))
+    weights = bb.emit(relax.op.nn.softmax(scores, -1))
+    found = bb.emit(test(scores, weights))
+    weights = bb.emit(relax.op.where(found, relax.const(0.0, "float32"), weights))
+    return relax.op.matmul(bb.emit(relax.op.reshape(weights, [b, h, s, s])), v)
+
+
+def number(value):
+    return relax.const(value, "float32")
+
+
+@pytest.mark.parametrize("build, fused", [
+    (lambda *a: attend(*a, quotient), True),
+    (lambda *a: attend(*a, inverse), False),
+    (lambda *a: grouped(lambda s, w: relax.op.equal(s, number(-np.inf)), *a), True),
+    (lambda *a: grouped(lambda s, w: relax.op.isnan(w), *a), True),
+    (lambda *a: grouped(lambda s, w: relax.op.equal(s, number(0.0)), *a), False),
+    (lambda *a: grouped(lambda s, w: relax.op.equal(w, number(-np.inf)), *a), False),
+    (lambda *a: grouped(lambda s, w: relax.op.isnan(s), *a), False),
+])  # fmt: skip
+def test_quotients_groups_and_guards(build, fused):
+    after = TILED_ATTENTION.on(HERE)(module((2, 3, 6, 4), build))
+    assert ("relax.nn.softmax" not in calls(after)) == fused
     assert relax.analysis.check_well_formed(after)
 
 

@@ -1,49 +1,58 @@
-"""The parts of attention that are no matrix product: masks, softmax over masked rows, rotation."""
+"""The parts of attention that are no matrix product: masks and rotation."""
 
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
-__all__ = ["masked_scores", "masked_softmax", "over_root", "rotary_embedding", "section_angles"]
+__all__ = ["masked_scores", "over_root", "rotary_embedding", "section_angles", "seen_keys"]
 
 
 def masked_scores(scores, mask, lengths, past, causal, left, right):
     """``scores[B, H, S, T]`` with -inf where a query must not see a key; same shape and type.
 
     ``mask`` (or None) has rank 4, dims equal to those of ``scores`` or 1: bool keeps what is true,
-    a float is added; keys beyond its last dim are masked. ``lengths[B]`` (or None) counts the keys
-    of each batch. A query stands at ``past`` plus its index, or, with lengths and no ``past``
-    (None), at the end of the keys; ``causal`` hides later keys, ``left`` and ``right`` (-1:
-    unbounded) those farther away.
+    a float is added. The others are those of :func:`seen_keys`.
     """
     hidden = tirx.const(float("-inf"), scores.dtype)
+    *_, queries, keys = scores.shape
 
     def element(b, h, q, k):
-        position = q + (0 if past is None else past)
-        if past is None and lengths is not None:
-            position = q + lengths[b].astype("int64") - scores.shape[2]
-        seen = []
-        if causal:
-            seen.append(k <= position)
-        if left >= 0:
-            seen.append(position - k <= left)
-        if right >= 0:
-            seen.append(k - position <= right)
-        if lengths is not None:
-            seen.append(k < lengths[b].astype("int64"))
         value = scores(b, h, q, k)
+        seen = _rules(b, q, k, queries, lengths, past, causal, left, right)
         if mask is not None:
-            seen.append(k < _width(mask, scores))
-            index = [
-                i if _same(dim, extent) else tirx.min(i, dim - 1)
-                for i, dim, extent in zip((b, h, q, k), mask.shape, scores.shape, strict=True)
-            ]
+            seen.append(k < _width(mask, keys))
+            place = _element(mask, scores.shape, (b, h, q, k))
             if str(mask.dtype) == "bool":
-                seen.append(mask(*index))
+                seen.append(place)
             else:
-                value = value + mask(*index).astype(scores.dtype)
+                value = value + place.astype(scores.dtype)
         return tirx.if_then_else(tirx.all(*seen), value, hidden)
 
     return te.compute(scores.shape, element, "masked_scores")
+
+
+def seen_keys(mask, lengths, queries, keys, past, causal, left, right):
+    """Whether a query sees a key: bool, ``[B or 1, H or 1, queries or 1, keys]``.
+
+    ``mask`` (or None) is bool of rank 4; keys beyond its last dim, unless that is 1, are hidden.
+    ``lengths[B]`` (or None) counts the keys of each batch. A query stands at ``past`` plus its
+    index, or, with lengths and no ``past`` (None), at the end of the keys; ``causal`` hides later
+    keys, ``left`` and ``right`` (-1: unbounded) those farther away.
+    """
+    queries, keys = tirx.const(queries, "int64"), tirx.const(keys, "int64")
+    outer = [1, 1, 1] if mask is None else list(mask.shape[:3])
+    if lengths is not None:
+        outer[0] = lengths.shape[0]
+    if causal or left >= 0 or right >= 0:
+        outer[2] = queries
+    shape = [*outer, keys]
+
+    def element(b, h, q, k):
+        seen = _rules(b, q, k, queries, lengths, past, causal, left, right)
+        if mask is not None:
+            seen += [k < _width(mask, keys), _element(mask, shape, (b, h, q, k))]
+        return tirx.all(*seen)
+
+    return te.compute(shape, element, "seen_keys")
 
 
 def over_root(scores, size):
@@ -52,30 +61,6 @@ def over_root(scores, size):
     return te.compute(
         scores.shape, lambda *i: scores(*i) * factor.astype(scores.dtype), "over_root"
     )
-
-
-def masked_softmax(x):
-    """Softmax over the last axis; a row of -inf alone gives zeros. Shape and type of ``x``."""
-    *rows, extent = x.shape
-    lowest = tirx.const(float("-inf"), x.dtype)
-    zero, one = tirx.const(0, x.dtype), tirx.const(1, x.dtype)
-    k = te.reduce_axis((0, extent), "k")
-    peak = te.compute(rows, lambda *row: te.max(x(*row, k), axis=k), "row_max")
-
-    def power(*i):
-        # te.max starts at the least finite number: a row of -inf gives that.
-        shift = tirx.Select(peak(*i[:-1]) <= te.min_value(x.dtype), zero, peak(*i[:-1]))
-        return tirx.Select(x(*i) == lowest, zero, te.exp(x(*i) - shift))
-
-    exponential = te.compute(x.shape, power, "row_exp")
-    r = te.reduce_axis((0, extent), "r")
-    total = te.compute(rows, lambda *row: te.sum(exponential(*row, r), axis=r), "row_sum")
-
-    def write(*i):
-        divisor = tirx.Select(total(*i[:-1]) == zero, one, total(*i[:-1]))
-        return exponential(*i) / divisor
-
-    return te.compute(x.shape, write, "masked_softmax")
 
 
 def rotary_embedding(x, cos, sin, positions, rotated, interleaved):
@@ -120,9 +105,36 @@ def section_angles(cache, positions, streams):
     return te.compute((*positions.shape[1:], streams.shape[0]), element, "section_angles")
 
 
-def _width(mask, scores):
+def _rules(b, q, k, queries, lengths, past, causal, left, right):
+    """The conditions of :func:`seen_keys` without a mask."""
+    position = q + (0 if past is None else past)
+    if past is None and lengths is not None:
+        position = q + lengths[b].astype("int64") - queries
+    seen = []
+    if causal:
+        seen.append(k <= position)
+    if left >= 0:
+        seen.append(position - k <= left)
+    if right >= 0:
+        seen.append(k - position <= right)
+    if lengths is not None:
+        seen.append(k < lengths[b].astype("int64"))
+    return seen
+
+
+def _element(mask, shape, index):
+    """The element of ``mask`` that broadcasts to ``index``; beyond its end the last one."""
+    return mask(
+        *(
+            i if _same(dim, extent) else tirx.min(i, dim - 1)
+            for i, dim, extent in zip(index, mask.shape, shape, strict=True)
+        )
+    )
+
+
+def _width(mask, keys):
     """The keys that a mask speaks about: all of them, where it has one for all."""
-    width, keys = mask.shape[3], scores.shape[3]
+    width = mask.shape[3]
     return width if _same(width, keys) else tirx.Select(width == 1, keys, width)
 
 

@@ -72,7 +72,7 @@ def attention_tiled(
     rows: int,
     columns: int,
     value_columns: int,
-    guarded: bool,
+    guard: str | None,
     dtype: str,
 ) -> te.Tensor:
     """``q[..., S, D]``, ``k[..., T, D]``, ``v[..., T, V]`` -> ``[..., S, V]``.
@@ -80,7 +80,8 @@ def attention_tiled(
     ``axes`` are the transposes through which q, k and v are read and the one of the result; after
     these the leading dims of q and k broadcast to those of the result. ``rows`` queries by
     ``columns`` keys, or by ``value_columns`` of ``v``, share a register tile. A row without any
-    weight is NaN; if ``guarded``, a row whose weights are NaN is 0. The result has type ``dtype``.
+    weight is NaN; it is 0 with ``guard`` "empty", and so is any row of NaN with "nan". The result
+    has type ``dtype``.
     """
     query, key, value = (_Operand(x, a) for x, a in zip((q, k, v), axes[:3], strict=True))
     batch = list(np.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value))))
@@ -97,8 +98,13 @@ def attention_tiled(
         result = mixed(n, tile, d // value_columns, place, d % value_columns)
         weight = total(n, tile, place)
         result = result / weight
-        if guarded:
-            result = tirx.Select(weight > 0.0, result, tirx.const(0.0, "float32"))
+        if guard is not None:
+            # The largest score of a row has weight 1, so that only a row of -inf adds up to 0.
+            zero = tirx.const(0.0, "float32")
+            if guard == "nan":
+                result = tirx.Select(weight > 0.0, result, zero)
+            else:
+                result = tirx.Select(weight == 0.0, zero, result)
         return result.astype(dtype)
 
     return _written(element, [*batch, query.shape[-2], value.shape[-1]], axes[3])

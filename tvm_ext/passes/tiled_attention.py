@@ -9,13 +9,15 @@ Before::
 
 After: ``y = R.call_tir(attention, (q, k, v, mask))``. Transposes around it are read through.
 Between the products there may be scales, masks (added, or by a condition), tanh and reshapes of
-the rows.
+the rows. ``R.where(R.isnan(w), 0, w)`` and ``R.where(R.equal(s, -inf), 0, w)``, with ``s`` the
+scores in front of the softmax, make rows without any weight 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 from tvm import relax
 from tvm.ir import Op
@@ -44,7 +46,7 @@ class _Attention:
     axes: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...]
     operands: tuple[relax.Expr, ...]
-    guarded: bool
+    guard: str | None
     dims: list[int]
 
     @property
@@ -85,7 +87,7 @@ def _kernel(match: Match, target: Target) -> Kernel:
         rows=tile.rows,
         columns=tile.columns,
         value_columns=tile.value_columns,
-        guarded=attention.guarded,
+        guard=attention.guard,
         dtype=match.dtype(),
     )
     return Kernel(attention.reads, compute, name="attention")
@@ -101,13 +103,13 @@ def _at_product(graph: Graph, var: relax.Var) -> _Attention | None:
     if product is None:
         return None
     weights, v = product.args
-    weights = _own(graph, weights, "relax.astype")
-    softmax, guarded = _softmax(graph, weights)
+    weights = _own(graph, _regrouped(graph, weights), "relax.astype")
+    softmax, guard = _softmax(graph, weights)
     dims, value = static_dims(var), static_dims(v)
     if softmax is None or dims is None or value is None or min(len(dims), len(value)) < 2:
         return None
     chain = _Chain(graph)
-    scores = chain.walk(softmax.args[0])
+    scores = chain.walk(softmax.args[0], uses=2 if guard == "empty" else 1)
     if scores is None:
         return None
     q, k = scores.args
@@ -120,25 +122,44 @@ def _at_product(graph: Graph, var: relax.Var) -> _Attention | None:
     # The right operand holds keys as columns.
     k_axes = (*k_axes[:-2], k_axes[-1], k_axes[-2])
     steps = tuple(chain.steps[::-1])
-    return _Attention(
-        q, k, v, (q_axes, k_axes, v_axes), steps, tuple(chain.operands), guarded, dims
-    )
+    return _Attention(q, k, v, (q_axes, k_axes, v_axes), steps, tuple(chain.operands), guard, dims)
 
 
-def _softmax(graph: Graph, weights: relax.Expr) -> tuple[relax.Call | None, bool]:
-    """The softmax over the last axis behind ``weights``, and whether NaN weights become 0."""
-    choice, uses = graph.call(weights, "relax.where"), 1
+def _softmax(graph: Graph, weights: relax.Expr) -> tuple[relax.Call | None, str | None]:
+    """The softmax over the last axis behind ``weights``, and the guard of rows without any."""
+    choice, guard = graph.call(weights, "relax.where"), None
     if choice is not None and graph.uses[weights] == 1:
-        test, zero, plain = choice.args
-        is_nan = graph.call(test, "relax.isnan")
-        if is_nan is None or not is_nan.args[0].same_as(plain) or _number(zero) != 0:
-            return None, False
-        weights, uses = plain, 2
+        test, zero, weights = choice.args
+        guard = _guard(graph, test, weights)
+        if guard is None or _number(zero) != 0:
+            return None, None
     softmax = graph.call(weights, "relax.nn.softmax")
-    if softmax is None or graph.uses[weights] != uses:
-        return None, False
+    if softmax is None or graph.uses[weights] != (2 if guard == "nan" else 1):
+        return None, None
     last = int(softmax.attrs.axis) % weights.ty.ndim == weights.ty.ndim - 1
-    return softmax if last else None, uses == 2
+    return softmax if last else None, guard
+
+
+def _guard(graph: Graph, test: relax.Expr, weights: relax.Expr) -> str | None:
+    """What kind of weights ``test`` is true for."""
+    softmax = graph.call(weights, "relax.nn.softmax")
+    is_nan, equal = graph.call(test, "relax.isnan"), graph.call(test, "relax.equal")
+    if softmax is None or graph.uses[test] != 1:
+        return None
+    if is_nan is not None and is_nan.args[0].same_as(weights):
+        return "nan"
+    if equal is None or not equal.args[0].same_as(softmax.args[0]):
+        return None
+    return "empty" if _number(equal.args[1]) == -inf else None
+
+
+def _regrouped(graph: Graph, weights: relax.Expr) -> relax.Expr:
+    """``weights`` before their rows are reshaped."""
+    call, after = graph.call(weights, "relax.reshape"), static_dims(weights)
+    before = None if call is None else static_dims(call.args[0])
+    if before is None or after is None or before[-1:] != after[-1:]:
+        return weights
+    return _own(graph, weights, "relax.reshape")
 
 
 def _own(graph: Graph, expr: relax.Expr, *names: str) -> relax.Expr:
@@ -155,14 +176,17 @@ class _Chain:
         self.steps: list[Step] = []
         self.operands: list[relax.Expr] = []
 
-    def walk(self, expr: relax.Expr) -> relax.Call | None:
-        """The product at the beginning; None where another operator stands in the way."""
-        while isinstance(expr, relax.Var) and self.graph.uses[expr] == 1:
+    def walk(self, expr: relax.Expr, uses: int = 1) -> relax.Call | None:
+        """The product at the beginning; None where another operator stands in the way.
+
+        ``uses``: how often ``expr`` is read.
+        """
+        while isinstance(expr, relax.Var) and self.graph.uses[expr] == uses:
             product = self.graph.call(expr, "relax.matmul")
             dims = static_dims(expr)
             if product is not None or dims is None or dtype_of(expr) not in _FLOATS:
                 return product if dims is not None else None
-            expr = self._step(expr, dims)
+            expr, uses = self._step(expr, dims), 1
         return None
 
     def _step(self, expr: relax.Var, dims: list[int]) -> relax.Expr | None:
@@ -181,6 +205,12 @@ class _Chain:
             return arguments[0]
         if name in ("relax.add", "relax.multiply"):
             return self._combined(name.removeprefix("relax."), arguments, dims)
+        if name == "relax.divide":
+            number = _number(arguments[1])
+            if number is None or not number or static_dims(arguments[0]) != dims:
+                return None
+            self.steps.append(Step("multiply", None, 1 / number, tuple(dims[:-1])))
+            return arguments[0]
         if name == "relax.where":
             condition, yes, no = arguments
             return self._chosen(condition, yes, no, dims)
