@@ -3,6 +3,7 @@
 from tvm_ext.ops import gather_scatter as ops
 
 from ..axes import placed
+from ..precision import constant
 from ..table import converter
 
 
@@ -10,6 +11,9 @@ from ..table import converter
 def gather(bb, x, indices, *, axis=0):
     axis = placed(axis, bb.rank(x))
     _readable(bb, x, [axis], bb.shape(indices))
+    known = constant(bb, indices)
+    if known is not None and known.size == 1:  # a slice, which other kernels may read through
+        return bb.emit_te(ops.gather_one, x, int(known.item()), axis, known.ndim)
     return bb.emit_te(ops.gather, x, indices, axis)
 
 

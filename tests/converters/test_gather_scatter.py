@@ -30,6 +30,12 @@ def test_gathers(symbolic):
     )
 
 
+def test_gather_of_one_known_index():
+    for axis, index in [(0, np.array(-3)), (1, np.array([4])), (2, np.array([[-1]], "int32"))]:
+        check_node("Gather", [X, index], {"axis": axis}, constants=[1], symbolic=axis != 2)
+    check_node("Gather", [X, np.array(9)], constants=[1], expected=[X[2]], symbolic=True)
+
+
 def test_gather_of_a_scalar_index_and_of_nothing():
     check_node("Gather", [X > 0, np.array(-1)], {"axis": -1}, expected=[(X > 0)[..., -1]])
     check_node("Gather", [X[:0], np.zeros(0, "int64")])

@@ -8,7 +8,7 @@ is held by :class:`Opaque`. The name of the node and attributes come as JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -19,10 +19,13 @@ import tvm_ffi
 
 from ..errors import RunError
 
-__all__ = ["Opaque", "given", "host_function", "on_device", "taken"]
+__all__ = ["Inputs", "Opaque", "given", "host_function", "on_device", "taken"]
 
 _CPU = tvm.cpu().dlpack_device_type()
 _ALIGNMENT = 64  # bytes, which kernels take for granted
+
+# The memory of larger inputs is not kept: its fresh pages cost little beside what runs on them.
+_KEPT_BYTES = 16 << 20
 
 _DEVICE: ContextVar[tvm.runtime.Device] = ContextVar("device")
 
@@ -37,13 +40,44 @@ class Opaque:
 def given(value: Any, device: tvm.runtime.Device) -> Any:
     """``value`` (an array, None, a list of values, a dict) as the VM takes it."""
     if isinstance(value, np.ndarray):
-        plain = value.dtype.isbuiltin == 1 and value.dtype.kind in "biuf" and value.size > 0
-        if plain and device.dlpack_device_type() == _CPU:
+        if _is_plain(value) and device.dlpack_device_type() == _CPU:
             return tvm_ffi.from_dlpack(_aligned_copy(value))
         return tvm.runtime.tensor(value, device)
     if isinstance(value, list):
         return [given(item, device) for item in value]
     return Opaque(value) if isinstance(value, dict) else value
+
+
+class Inputs:
+    """What :func:`given` gives for the inputs of a model, in memory kept from run to run."""
+
+    def __init__(self, device: tvm.runtime.Device):
+        self.device = device
+        self._on_cpu = device.dlpack_device_type() == _CPU
+        self._kept: dict[int, tuple[np.ndarray, Any]] = {}  # by number: an array, and as a tensor
+
+    def given(self, values: Sequence[Any]) -> list[Any]:
+        """``values`` as the VM takes them, until the next call."""
+        return [self._placed(number, value) for number, value in enumerate(values)]
+
+    def _placed(self, number: int, value: Any) -> Any:
+        if not (self._on_cpu and isinstance(value, np.ndarray) and _is_plain(value)):
+            return given(value, self.device)
+        array, tensor = self._kept.get(number, (None, None))
+        if array is None or array.shape != value.shape or array.dtype != value.dtype:
+            self._kept.pop(number, None)
+            array = _aligned_copy(value)
+            tensor = tvm_ffi.from_dlpack(array)
+            if value.nbytes <= _KEPT_BYTES:
+                self._kept[number] = array, tensor
+        else:
+            array[...] = value
+        return tensor
+
+
+def _is_plain(array: np.ndarray) -> bool:
+    """Whether numpy shares such an array with others."""
+    return array.dtype.isbuiltin == 1 and array.dtype.kind in "biuf" and array.size > 0
 
 
 def _aligned_copy(array: np.ndarray) -> np.ndarray:
@@ -61,7 +95,15 @@ def taken(value: Any) -> Any:
         return [taken(item) for item in value]
     if isinstance(value, Opaque):
         return value.value
-    return None if value is None else value.numpy()
+    return None if value is None else _copied(value)
+
+
+def _copied(tensor: Any) -> np.ndarray:
+    """``tensor`` as an array of its own; an eighth of what ``tensor.numpy()`` takes if small."""
+    try:
+        return np.array(np.from_dlpack(tensor))
+    except (RuntimeError, BufferError, TypeError):  # of another device, or a type numpy lacks
+        return tensor.numpy()
 
 
 @contextmanager

@@ -16,22 +16,23 @@ from ..schedules.statements import map_children
 
 __all__ = ["WORK", "serial_where_small"]
 
-#: Vector or scalar operations, of which a core does 1-4 in a nanosecond, that pay for a region.
-WORK = 1 << 13
+#: Vector or scalar operations, of which a core does 4-10 in a nanosecond, that pay for a region.
+WORK = 1 << 15
 # What stands for the trips of a loop whose extent depends on memory or on the loops around it.
 _SOME_TRIPS = 16
 _CALL = 16
+_DIVISION = 16
 
 _OPERATIONS = (
     tirx.Add,
     tirx.Sub,
     tirx.Mul,
-    tirx.Div,
     tirx.Min,
     tirx.Max,
     tirx.Select,
     tirx.Cast,
 )
+_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 @tvm.transform.module_pass(opt_level=0, name="SerialWhereSmall")
@@ -93,7 +94,7 @@ def _cost(stmt: tirx.Stmt) -> tirx.Expr:
         total = tirx.const(0, "int64")
         for child in reversed(stmt.seq):
             if isinstance(child, tirx.Bind):
-                total = _within(total, child.var)
+                total = _bound(total, child)
             total = total + _cost(child)
         return total
     if isinstance(stmt, tirx.IfThenElse):
@@ -107,10 +108,24 @@ def _cost(stmt: tirx.Stmt) -> tirx.Expr:
 
 
 def _operations(stmt: tirx.Stmt) -> int:
-    """Those of one store, or of another statement without statements inside."""
-    count = 1
+    """Those of one store, or of another statement without statements inside.
 
-    def operation(_node: object) -> None:
+    Indices are free but for divisions: what they have in common with their neighbours is computed
+    once.
+    """
+    count = 1
+    value = stmt.value if isinstance(stmt, tirx.BufferStore) else stmt
+    of_floats = isinstance(stmt, tirx.BufferStore) and _is_float(value)
+
+    def operation(node: ir.Expr) -> None:
+        nonlocal count
+        count += 1 if not of_floats or _is_float(node) else 0
+
+    def division(node: ir.Expr) -> None:
+        nonlocal count
+        count += 1 if _is_float(node) or isinstance(node.b, tirx.IntImm) else _DIVISION
+
+    def load(_node: ir.TensorLoad) -> None:
         nonlocal count
         count += 1
 
@@ -118,15 +133,33 @@ def _operations(stmt: tirx.Stmt) -> int:
         nonlocal count
         count += 0 if str(node.ty).startswith("handle") else _CALL
 
-    value = stmt.value if isinstance(stmt, tirx.BufferStore) else stmt
-    tvm_ffi.structural_walk(value, [(_OPERATIONS, operation), (ir.Call, call)])
+    tvm_ffi.structural_walk(
+        value,
+        [(_OPERATIONS, operation), (_DIVISIONS, division), (ir.TensorLoad, load), (ir.Call, call)],
+    )
+    if isinstance(stmt, tirx.BufferStore):
+        for index in stmt.indices:
+            tvm_ffi.structural_walk(index, (_DIVISIONS, division))
     return count
+
+
+def _is_float(expr: ir.Expr) -> bool:
+    return "float" in str(expr.ty.dtype)
 
 
 def _reads_memory(expr: tirx.Expr) -> bool:
     found: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
     return bool(found)
+
+
+def _bound(cost: tirx.Expr, bind: tirx.Bind) -> tirx.Expr:
+    """``cost`` behind ``bind`` in terms of what is known before it."""
+    if _reads_memory(bind.value):
+        return _within(cost, bind.var)
+    return tvm_ffi.structural_map(
+        cost, (tirx.Var, lambda var: bind.value if var.same_as(bind.var) else var)
+    )
 
 
 def _within(cost: tirx.Expr, var: tirx.Var) -> tirx.Expr:

@@ -225,7 +225,7 @@ class VMExecutor:
             return [host.taken(result) for result in vm["main"](*self._given(inputs))]
 
     def _given(self, inputs: Sequence[Any]) -> list[Any]:
-        return [host.given(value, self.device) for value in inputs]
+        return self._local.inputs.given(inputs)
 
     def sources(self) -> dict[str, str]:
         """The VM's instructions and the kernels, as CUDA C, or as LLVM IR and as C."""
@@ -270,7 +270,7 @@ class VMExecutor:
                 cuda.prepare(self.device)
             # The pooled allocator keeps a bucket per size and would grow with dynamic shapes.
             self._local.vm = relax.VirtualMachine(self.executable, self.device, memory_cfg="naive")
-            self._local.blocks = Blocks()
+            self._local.blocks, self._local.inputs = Blocks(), host.Inputs(self.device)
         lend(self._local.blocks)
         return self._local.vm
 

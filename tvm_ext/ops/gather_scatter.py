@@ -23,6 +23,13 @@ def gather(x, indices, axis):
     return te.compute(shape, element, "gather")
 
 
+def gather_one(x, place, axis, rank):
+    """:func:`gather` of one known ``place``, the only element of indices of ``rank``."""
+    at = _inside(tirx.const(place, "int64"), x.shape[axis])
+    shape = (*x.shape[:axis], *[tirx.const(1, "int64")] * rank, *x.shape[axis + 1 :])
+    return te.compute(shape, lambda *i: x(*i[:axis], at, *i[axis + rank :]), "gather_one")
+
+
 def gather_elements(x, indices, axis):
     """``y[i...] = x[i...]`` with ``i[axis]`` replaced by ``indices[i...]``."""
 
