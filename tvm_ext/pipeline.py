@@ -26,6 +26,7 @@ from .deadline import Overrun, within
 from .errors import BuildError, OptionError, TargetError, unknown
 from .frontend import rewrites
 from .passes.bfloat16 import bfloat16_conv2d, bfloat16_matmul
+from .passes.bfloat16_recurrent import bfloat16_recurrent
 from .passes.bfloat16_words import bfloat16_words
 from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
@@ -292,6 +293,9 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
             bound = _BFLOAT16_BOUND if rounds else 1e-4
             compound(bfloat16_conv2d(rounds), bound=bound)
             compound(bfloat16_matmul(rounds), bound=bound)
+            if rounds:
+                run = bfloat16_recurrent
+                steps.append(Step("select", run.info.name, run, _BFLOAT16_BOUND))
         compound(BLOCKED_CONV2D)
         compound(INTEGER_CONV2D)
         add("select", blocked_layout(target))

@@ -109,7 +109,8 @@ def _size(sch: Schedule, panel: SBlockRV) -> tuple[int, int]:
     (product,) = _products(sch, panel)
     rows, *extents = (int(axis.dom.extent) for axis in product.iter_vars)
     weights = prod(extents) * int(sch.get(panel).iter_vars[1].dom.extent)
-    return weights * DataType(_dtype(product)).itemsize, rows * weights
+    item = DataType(str(product.reads[-1].source.ty.dtype.dtype)).itemsize
+    return weights * item, rows * weights
 
 
 def _dtype(block: s_tir.SBlock) -> str:
