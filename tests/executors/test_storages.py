@@ -67,3 +67,28 @@ def test_runs_of_varying_sizes_are_right_and_keep_the_memory_of_one():
     assert 1000 * 24 * 4 <= large <= 3 * 4 * 1000 * (24 + 2 * 24 + 300)
     run(2, 3)
     assert kept() < large / 100
+
+
+GROWING = """<ir_version: 8, opset_import: ["": 17]>
+graph (int64 n, float[a] x) => (seq(float[a]) y) {
+    none = SequenceEmpty ()
+    go = Constant <value = bool {1}> ()
+    y = Loop (n, go, none) <
+      body = trip (int64 i, bool c, seq(float[a]) s) => (bool d, seq(float[a]) v) {
+        d = Identity (c)
+        f = Cast <to = 1> (i)
+        p = Add (x, f)
+        t = SequenceInsert (s, p)
+        q = Mul (x, f)
+        v = SequenceInsert (t, q)
+    }>
+}"""
+
+
+def test_a_sequence_keeps_the_tensors_of_all_trips_and_runs():
+    built = convert_and_build(onnx.parser.parse_model(GROWING), "llvm")
+    x = np.arange(5, dtype="float32")
+    results = [built.run(None, {"n": np.int64(3), "x": first * x})[0] for first in (1, 10)]
+    for first, result in zip((1, 10), results, strict=True):
+        want = [each for i in range(3) for each in (first * x + i, first * x * i)]
+        np.testing.assert_array_equal(result, want)

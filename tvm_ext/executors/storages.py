@@ -140,9 +140,9 @@ class _Function:
 
     def rewritten(self, numbers: Iterator[int]) -> relax.Function:
         """The function with its tensors in blocks; ``numbers`` are for the calls that give them."""
-        blocks = _assigned(self._tensors())
-        if not blocks:
+        if not any(_calls(binding, _TENSOR) for binding in self.bindings):
             return self.func
+        blocks = _assigned(self._tensors())
         sizes_of = relax.analysis.definable_tir_vars_in_type
         known = {size for param in self.func.params for size in sizes_of(param.ty)}
         at_entry: list[_Block] = []
@@ -160,6 +160,8 @@ class _Function:
                 continue
             if binding.var in given:
                 binding = relax.VarBinding(binding.var, _moved(binding.value, given[binding.var]))
+            elif _calls(binding, _TENSOR):
+                binding = relax.VarBinding(binding.var, _of_its_own(binding.value))
             bindings.append(binding)
         body = relax.SeqExpr([relax.BindingBlock(bindings)], self.func.body.body)
         func = relax.Function(
@@ -168,7 +170,10 @@ class _Function:
         return relax.BlockBuilder(self.module).normalize(func)
 
     def _tensors(self) -> list[_Tensor]:
-        """Those in storages, with the bindings between which they are alive."""
+        """Those for blocks, with the bindings between which they are alive.
+
+        Not what a result is or holds on to, as a sequence its elements: that outlives the run.
+        """
         found: list[_Tensor] = []
         held: dict[relax.Var, set[_Tensor]] = {}  # by a variable that is one, or may be a view
         for place, binding in enumerate(self.bindings):
@@ -182,9 +187,8 @@ class _Function:
                 tensor.last = place
             if not self._is_kernel(binding.value):
                 held[binding.var] = used
-        for tensor in self._used(self.func.body.body, held):
-            tensor.last = len(self.bindings)
-        return found
+        kept = self._used(self.func.body.body, held)
+        return [tensor for tensor in found if tensor not in kept]
 
     def _used(self, expr: relax.Expr, held: dict[relax.Var, set[_Tensor]]) -> set[_Tensor]:
         return {tensor for var in relax.analysis.all_vars(expr) for tensor in held.get(var, ())}
@@ -231,6 +235,12 @@ def _moved(call: relax.Call, block: relax.Var) -> relax.Call:
     """``call`` of alloc_tensor in another storage, at its begin."""
     _, _, *rest = call.args
     return relax.Call(call.op, [block, relax.prim_value(0), *rest], call.attrs, call.ty_args)
+
+
+def _of_its_own(call: relax.Call) -> relax.Call:
+    """The tensor of ``call`` in memory that it shares with none."""
+    _, _, shape, dtype, *_ = call.args
+    return relax.op.builtin.alloc_tensor(shape, dtype.value, 0)
 
 
 def _calls(binding: relax.Binding, op: Op) -> bool:
