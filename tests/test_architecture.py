@@ -29,6 +29,7 @@ ALLOWED = {
         "provenance",
         "targets",
     },
+    "tvm_ext/tuning": {"_version", "display", "errors", "executors", "passes", "schedules"},
     "tvm_ext/emulator": {"build", "errors", "pipeline"},
     "tvm_ext/extend": {
         "build",

@@ -24,9 +24,12 @@ from .model import CompiledModel
 from .places import raised_at
 from .progress import Advance, progress, silent
 from .provenance import Provenance
+from .tuning import Tuned, Tuning
 from .verify import EachPass
 
 __all__ = ["ONE_BUILD", "convert_and_build", "import_model", "leave_out", "run_phase"]
+
+_SCHEDULING = "ScheduleKernels"
 
 # What TVM raises.
 _RAISED = RuntimeError, ValueError, TypeError, AttributeError, LookupError
@@ -51,6 +54,7 @@ def convert_and_build(
     feeds: Mapping[str, object] | None = None,
     cache: str | os.PathLike | None = None,
     keep: str | os.PathLike | None = None,
+    tune: Tuning | str | os.PathLike | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model for ``target``.
 
@@ -72,6 +76,9 @@ def convert_and_build(
             options, plugins and versions, is loaded instead of built.
         keep: a folder for everything that the build makes: programs after each phase, code, the
             memory plan (:func:`tvm_ext.keep.keep`).
+        tune: a folder of tuning records: kernels that were measured to be faster than those of
+            our rules are built as it says. Or a :class:`tvm_ext.tuning.Tuning`, which says how
+            long to look for such kernels first. ``model.tuning`` then reports what that adds.
 
     Raises:
         ModelError: the model cannot be read or contradicts itself.
@@ -79,8 +86,8 @@ def convert_and_build(
         TargetError: the target is unknown, or lacks the precision.
         BuildError: the compiler failed.
         OptionError: ``opt_level``, ``shapes``, ``limits``, ``precision`` or ``steps`` have no such
-            value or type, a step that ``without`` names is not there, or ``feeds`` have nothing
-            to verify.
+            value or type, a step that ``without`` names is not there, ``feeds`` have nothing
+            to verify, or ``tune`` has no records or damaged ones.
         OutputPathError: the folder ``keep`` cannot be written.
     """
     _check_options(opt_level, shapes, limits, steps)
@@ -93,6 +100,9 @@ def convert_and_build(
     if steps is None:
         steps = pipeline.default(targets.resolve(target), opt_level, precision)
     steps = leave_out(steps, without)
+    tuned = None if tune is None else _tuned(tune, steps, cache)
+    if tuned is not None:
+        steps = steps.insert("Tuned", tuned, before=_SCHEDULING, seconds=None, where="")
     if verify == "each-pass":
         steps = steps.watched(EachPass(steps, load(model, limits), shapes, feeds))
     elif verify is not None:
@@ -100,9 +110,19 @@ def convert_and_build(
     if keep is not None:
         check_folder(keep)  # before the work, not after it
     built = _fetched(model, steps, shapes, limits, cache if verify is None else None)
+    built.tuning = None if tuned is None else tuned.report
     if keep is not None:
         write_all(built, keep)
     return built
+
+
+def _tuned(tune: object, steps: pipeline.Pipeline, cache: object) -> Tuned:
+    if cache is not None:
+        raise OptionError("records of tuning change, which a cache cannot tell: leave one out")
+    if not isinstance(tune, Tuning | str | os.PathLike):
+        raise OptionError(f"tune is a folder or a tuning.Tuning, not {tune!r}")
+    tuning = tune if isinstance(tune, Tuning) else Tuning(tune)
+    return Tuned(tuning, steps.target, steps.opt_level)
 
 
 def _fetched(

@@ -25,7 +25,8 @@ _EXAMPLES = {
     "build": """\
   tvm-ext build model.onnx -o model.tvmx
   tvm-ext build model.onnx -o model.tvmx --shape batch=8 --opt-level 2
-  tvm-ext build model.onnx -o model.tvmx --target '{"kind": "llvm", "mcpu": "x86-64-v3"}'""",
+  tvm-ext build model.onnx -o model.tvmx --target '{"kind": "llvm", "mcpu": "x86-64-v3"}'
+  tvm-ext build model.onnx -o model.tvmx --tune records --tune-trials 32 --tune-seconds 600""",
     "export": """\
   tvm-ext export model.onnx -o resnet50 --shape batch=1
   tvm-ext export model.onnx -o resnet50 --format c++ --weights file
@@ -235,6 +236,30 @@ def _parser() -> argparse.ArgumentParser:
         choices=("each-pass",),
         help="run the program after every pass and stop at the first that changes the answer",
     )
+    build.add_argument(
+        "--tune",
+        type=Path,
+        metavar="DIR",
+        help="build kernels as the records in DIR found them to be fastest, and say what that "
+        "adds; the cache is left alone",
+    )
+    build.add_argument(
+        "--tune-trials",
+        type=int,
+        default=0,
+        metavar="N",
+        help="measure N candidates of each kernel that DIR lacks, and keep the records there",
+    )
+    build.add_argument("--tune-seconds", type=float, metavar="S", help="measure so long at most")
+    build.add_argument(
+        "--tune-kernels", type=int, metavar="N", help="only the N kernels that take longest"
+    )
+    build.add_argument(
+        "--tune-on",
+        type=_device,
+        metavar="KEY@HOST:PORT",
+        help="measure on the machine KEY of TVM's RPC tracker at HOST:PORT, not here",
+    )
     inspect.add_argument("--passes", action="store_true", help="print the passes in their order")
     inspect.add_argument(
         "--dump-after", metavar="PASS", help="print the model or module as PASS leaves it"
@@ -303,6 +328,13 @@ def _sizes(text: str) -> tuple[str, list[int]]:
     if not name or not re.fullmatch(r"\d+(,\d+)*", sizes):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SIZE,SIZE,...")
     return name, [int(size) for size in sizes.split(",")]
+
+
+def _device(text: str) -> tuple[str, str]:
+    key, _, tracker = text.rpartition("@")
+    if not key or not re.fullmatch(r".+:\d+", tracker):
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY@HOST:PORT")
+    return tracker, key
 
 
 def _target(text: str) -> object:

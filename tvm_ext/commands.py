@@ -23,6 +23,7 @@ from .export import export as write_package
 from .inputs import dims_of, random_inputs, read_array
 from .inspect import OperatorSupport, inspect_built, inspect_model, support_table
 from .model import CompiledModel
+from .tuning import Tuning
 
 __all__ = [
     "build",
@@ -48,7 +49,10 @@ def load_plugins(sources: Sequence[str]) -> None:
 def build(args: Namespace) -> None:
     """Compile MODEL and save it."""
     _check_output(args.output, args.model)
-    model = _compile(args, verify=args.verify, keep=args.keep)
+    tune = None if args.tune is None else _tuning(args)
+    model = _compile(args, verify=args.verify, keep=args.keep, tune=tune)
+    if model.tuning is not None:
+        print(model.tuning)
     model.save(args.output)
     memory = f"; {model.memory}" if model.memory else ""
     print(f"wrote {args.output} ({args.output.stat().st_size / 1e6:.1f} MB){memory}")
@@ -182,7 +186,24 @@ def check_op(args: Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def _compile(args: Namespace, verify: str | None = None, keep: Path | None = None) -> CompiledModel:
+def _tuning(args: Namespace) -> Tuning:
+    tracker, device = (None, None) if args.tune_on is None else args.tune_on
+    return Tuning(
+        args.tune,
+        trials=args.tune_trials,
+        seconds=args.tune_seconds,
+        kernels=args.tune_kernels,
+        tracker=tracker,
+        device=device,
+    )
+
+
+def _compile(
+    args: Namespace,
+    verify: str | None = None,
+    keep: Path | None = None,
+    tune: Tuning | None = None,
+) -> CompiledModel:
     return tvm_ext.convert_and_build(
         args.model,
         args.target,
@@ -192,7 +213,8 @@ def _compile(args: Namespace, verify: str | None = None, keep: Path | None = Non
         without=args.without,
         verify=verify,
         keep=keep,
-        cache=None if args.no_cache else default_folder(),
+        tune=tune,
+        cache=None if args.no_cache or tune is not None else default_folder(),
     )
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import tvm
 
     from .executors.vm import VMExecutor
+    from .tuning import TuningReport
 
 __all__ = ["CompiledModel", "RunTimes", "TensorInfo", "ValueInfo", "load"]
 
@@ -85,6 +86,8 @@ class CompiledModel:
         self._names = {info.name for info in self.inputs}
         self.outputs = tuple(outputs)
         self._strings = None if strings is None else StringTable(strings)
+        #: What ``tune=`` added, kernel by kernel; None where it was not asked for, and once saved.
+        self.tuning: TuningReport | None = None
 
     @property
     def device(self) -> tvm.runtime.Device:

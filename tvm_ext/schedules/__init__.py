@@ -13,7 +13,7 @@ from .c import C_SOURCE
 from .cuda import CUDA, SAFE
 from .llvm import LLVM_CONTRACTIONS, LLVM_GENERIC, LLVM_SIMPLE
 
-__all__ = ["apply", "rules"]
+__all__ = ["apply", "rules", "scheduled"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,6 +40,12 @@ class _OrNext(dl.base.ScheduleRule):
             reason = str(error).strip().splitlines()[0]
             _LOG.debug("%s failed: %s", type(self.rule).__name__, reason)
             return None
+
+
+def scheduled(rule: dl.base.ScheduleRule, func: tirx.PrimFunc, target: Target) -> Schedule | None:
+    """``func`` by one rule; None where it is not that rule's, or a primitive refuses it."""
+    with target:
+        return _OrNext(rule).apply(func, target, False)
 
 
 def apply(target: Target, opt_level: int) -> tvm.ir.transform.Pass:

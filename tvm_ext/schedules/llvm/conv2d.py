@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import ClassVar
 
 from tvm import DataType, s_tir, tirx
 from tvm.s_tir import SBlock
@@ -16,6 +17,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from ..machine import Machine
+from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, feeds, is_batched, size
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
@@ -159,14 +161,24 @@ def _operands(block: SBlock, func: tirx.PrimFunc, spatial: int, weight_rank: int
     return [*shapes, item] if reads[1] in set(func.params) else None
 
 
+@dataclass(frozen=True)
 class Conv2dBlocked(dl.base.ScheduleRule):
     """[pad,] dense or grouped convolution with packed weights, and its epilogue.
 
     float32[1, 64, 56, 56], 64 3x3 kernels, two Zen 4 cores: 230 GFLOP/s of a peak of 232.
+
+    Attributes:
+        split: what threads share: "batch", "rows" or "channels"; None: the rule decides.
+        cached: the part of L2 for the input rows that one tile of weights is swept over.
+        cold: bytes of weights from which on the next panel is prefetched.
     """
 
+    split: str | None = number(None, "rows", "channels")
+    cached: float = number(0.5, 0.125, 2.0)
+    cold: int = number(COLD_WEIGHTS, 0, NEVER)
+
     #: The axes of the reduction beside those of the window.
-    summed = 2
+    summed: ClassVar[int] = 2
 
     def register_tile(self, sch, contraction, unrolled, lane) -> list:
         """Accumulate the tile in registers; the serial loops of the reduction.
@@ -189,8 +201,10 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         tiles = -(-oc_blocks // blocks)
 
         oo, oi = sch.split(o, [None, blocks])
-        block = _row_block(kernel, machine, rows)
-        split = _who_splits(machine.cores, batch, rows, rows // block, tiles, kernel.weight_bytes)
+        block = _row_block(kernel, int(self.cached * machine.l2_bytes), machine, rows)
+        split = self.split or _who_splits(
+            machine.cores, batch, rows, rows // block, tiles, kernel.weight_bytes
+        )
         if split == "rows":
             block = _shared_block(machine.cores, batch, rows, block)
         hb, hi = sch.split(h, [None, block])
@@ -216,18 +230,26 @@ class Conv2dBlocked(dl.base.ScheduleRule):
             _run_by_itself(sch, pad)
             sch.vectorize(sch.get_loops(pad)[-1])
         depth = self.register_tile(sch, kernel.contraction, (oi, wi), lane)
-        if kernel.weight_bytes < COLD_WEIGHTS:
+        if kernel.weight_bytes < self.cold:
             return sch
         return prefetch_next_panel(sch, panels, [hi, wo, *depth])
 
 
+@dataclass(frozen=True)
 class DepthwiseBlocked(dl.base.ScheduleRule):
     """[pad,] depthwise convolution of blocked channels, and its epilogue.
 
     Threads split rows where they can: so do the convolutions before and after.
 
     float32[1, 240, 28, 28], 5x5 windows and SiLU, two Zen 4 cores: 86 us.
+
+    Attributes:
+        rows: threads may split rows, not only images and channels.
+        cached: the part of L2 for the padded rows of a task.
     """
+
+    rows: bool = number(True, False)
+    cached: float = number(0.25, 0.0625, 1.0)
 
     def apply(self, func, target, _tunable):
         kernel = _take_apart(func, 0)
@@ -237,9 +259,11 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
         columns, _ = kernel.tile
         n, o, h, wo, wi, lane = _loops(kernel, columns)
         batch, rows = (size(sch.get(loop).extent) for loop in (n, h))
-        parts = 1 if batch % machine.cores == 0 or rows % machine.cores else machine.cores
+        whole = batch % machine.cores == 0 or rows % machine.cores or not self.rows
+        parts = 1 if whole else machine.cores
         part, h = sch.split(h, [parts, None])
-        block, hi = sch.split(h, [None, _padded_rows(kernel, machine, rows, rows // parts)])
+        room = int(self.cached * machine.l2_bytes)
+        block, hi = sch.split(h, [None, _padded_rows(kernel, room, rows, rows // parts)])
         sch.reorder(n, part, o, block, hi, wo, wi, lane)
         task = [n, part] if batch * parts % machine.cores == 0 else [n, part, o]
         if machine.cores > 1:
@@ -275,8 +299,8 @@ def _run_by_itself(sch, pad) -> None:
     sch.parallel(sch.fuse(*image))
 
 
-def _padded_rows(kernel: _Kernel, machine: Machine, rows: int, part: int) -> int:
-    """Of the ``part`` of all ``rows`` that a task has, those whose input takes a quarter of L2.
+def _padded_rows(kernel: _Kernel, room: int, rows: int, part: int) -> int:
+    """Of the ``part`` of all ``rows`` that a task has, those whose input takes ``room`` bytes.
 
     All of it where only much smaller blocks divide it: rows that windows share are padded twice.
     """
@@ -284,7 +308,7 @@ def _padded_rows(kernel: _Kernel, machine: Machine, rows: int, part: int) -> int
         return part
     shape = kernel.sch.get(kernel.pads[0]).writes[0].source.ty.shape
     _, _, height, width, lanes = map(size, shape)
-    fitting = machine.l2_bytes // 4 // (4 * width * lanes) * rows // height
+    fitting = room // (4 * width * lanes) * rows // height
     block = divisors(part, max(1, fitting))[-1]
     return block if 4 * block >= min(fitting, part) else part
 
@@ -309,13 +333,13 @@ def _register_row(kernel: _Kernel, at) -> None:
     sch.vectorize(lane)
 
 
-def _row_block(kernel: _Kernel, machine: Machine, rows: int) -> int:
-    """Rows to sweep under one tile of weights: as many as half of L2 holds of the input."""
+def _row_block(kernel: _Kernel, room: int, machine: Machine, rows: int) -> int:
+    """Rows to sweep under one tile of weights: those whose input takes ``room`` bytes."""
     if kernel.weight_bytes <= machine.l2_bytes // 4:
         return 1
     image_rows = prod(kernel.image[2:-2]) if kernel.spatial > 1 else rows
     row_bytes = max(1, kernel.item * prod(kernel.image[1:]) // image_rows)
-    return divisors(rows, max(1, machine.l2_bytes // 2 // row_bytes))[-1]
+    return divisors(rows, max(1, room // row_bytes))[-1]
 
 
 def _shared_block(cores: int, batch: int, rows: int, most: int) -> int:

@@ -21,7 +21,8 @@ class MatmulInteger(MatmulTiled):
         sch.compute_at(product, at, preserve_unit_loops=True)
         rows, columns, depth, part = sch.get_loops(product)[-4:]
         vectors, lane = sch.split(columns, [None, lanes])
-        outer, inner = sch.split(depth, [None, divisors(int(sch.get(depth).extent), 4)[-1]])
+        steps = divisors(int(sch.get(depth).extent), self.steps)[-1]
+        outer, inner = sch.split(depth, [None, steps])
         sch.reorder(outer, inner, rows, vectors, lane, part)
         for loop in (inner, rows, vectors):
             sch.unroll(loop)

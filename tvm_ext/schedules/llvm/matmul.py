@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import tvm_ffi
 from tvm import s_tir, sym, tirx
@@ -19,6 +20,7 @@ from tvm.target import Target
 from tvm.tirx import IndexMap
 
 from ..machine import Machine
+from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, feeds, is_static
 from .prefetch import prefetch_next_panel
 
@@ -26,8 +28,6 @@ __all__ = ["MatmulTile", "MatmulTiled", "choose_matmul_tile", "register_tile"]
 
 # Multiply-adds below which a parallel region costs more than it saves.
 PARALLEL_WORK = 1 << 15
-# Sweeps over a panel from which on the next one is fetched ahead.
-_TILES_TO_PREFETCH = 4
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,31 @@ def choose_matmul_tile(target: Target, rows: int, columns: int, dtype: str) -> M
     return min(tiles, key=cost)
 
 
+@dataclass(frozen=True)
 class MatmulTiled(dl.base.ScheduleRule):
     """[pack,] accumulate ``[.., rows, columns]`` tiles over one reduction axis, epilogue.
 
     float32[128, 768] times cold weights [768, 3072], two Sapphire Rapids cores: 320 GFLOP/s of a
     peak of 400.
+
+    Attributes:
+        cached: the rows that a panel of weights is swept over, in L2s.
+        steps: of the reduction, how many are unrolled at most.
+        fetch: sweeps over a panel from which on the next one is prefetched.
+        columns: threads split columns where these can be shared evenly, else rows.
     """
 
-    kinds: tuple[str, ...] = ("SSSSR", "SSSSSR")
+    cached: float = number(4.0, 0.5, 32.0)
+    steps: int = number(4, 1, 2, 8)
+    fetch: int = number(4, 1, NEVER)
+    columns: bool = number(True, False)
+
+    kinds: ClassVar[tuple[str, ...]] = ("SSSSR", "SSSSSR")
 
     def register_tile(self, sch, product, at, lanes: int) -> LoopRV:
         """Accumulate under loop ``at``; the loop around the steps that are unrolled."""
         depth = sch.get(product).iter_vars[-1].dom.extent
-        return register_tile(sch, product, at, lanes, divisors(int(depth), 4)[-1])
+        return register_tile(sch, product, at, lanes, divisors(int(depth), self.steps)[-1])
 
     def apply(self, func, target, _tunable):
         if not isinstance(func, tirx.PrimFunc) or not is_static(func):
@@ -142,14 +154,16 @@ def _schedule(
     height, width = (int(sch.get(loop).extent) for loop in (row, column))
     row_tiles, column_tiles = -(-height // rows), -(-width // columns)
     # Each block reads all weights again, from memory where they are cold: few large blocks.
-    block = divisors(row_tiles, max(1, machine.l2_bytes * 4 // (rows * depth * 4)))[-1]
+    room = int(rule.cached * machine.l2_bytes)
+    block = divisors(row_tiles, max(1, room // (rows * depth * 4)))[-1]
 
     io, ii = sch.split(row, [None, rows])
     ib, io = sch.split(io, [None, block])
     jo, ji = sch.split(column, [None, columns])
     jv, lane = sch.split(ji, [None, lanes])
     sch.reorder(*batch, ib, jo, io, ii, jv, lane)
-    task, panels = _tasks(sch, machine.cores, batch, ib, jo, row_tiles // block, column_tiles)
+    shared = column_tiles if rule.columns else 1
+    task, panels = _tasks(sch, machine.cores, batch, ib, jo, row_tiles // block, shared)
     if machine.cores > 1 and height * width * depth > PARALLEL_WORK:
         sch.parallel(task)
     steps = rule.register_tile(sch, product, io, lanes)
@@ -159,7 +173,7 @@ def _schedule(
     for pack in packs:
         _pack(sch, pack, batch, lanes)
     weights = sch.get(product).reads[-1].source
-    if weights in set(sch.mod["main"].params) and block >= _TILES_TO_PREFETCH:
+    if weights in set(sch.mod["main"].params) and block >= rule.fetch:
         return prefetch_next_panel(sch, panels, [io, steps])
     return sch
 

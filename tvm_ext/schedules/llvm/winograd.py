@@ -16,6 +16,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from ..machine import Machine
+from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, is_batched, size
 from .conv2d import Tile, accumulate, choose_tile, split_steps
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
@@ -165,11 +166,19 @@ def _even(groups: int, cores: int) -> bool:
     return groups % cores == 0 or groups >= 8 * cores
 
 
+@dataclass(frozen=True)
 class Conv2dWinograd(dl.base.ScheduleRule):
     """[pad,] half and whole input transform, products, half and whole output transform, epilogue.
 
     float32[1, 64, 56, 56], 64 filters, two Zen 5 cores: 0.18 ms (direct 0.52 ms).
+
+    Attributes:
+        own: the part of L2 up to which a group of tiles belongs to one core.
+        cold: bytes of weights from which on the next panel is prefetched.
     """
+
+    own: float = number(1.0, 0.0, 4.0)
+    cold: int = number(COLD_WEIGHTS, 0, NEVER)
 
     def apply(self, func, target, _tunable):
         kernel = _take_apart(func)
@@ -178,7 +187,8 @@ class Conv2dWinograd(dl.base.ScheduleRule):
         sch, machine = kernel.sch, Machine.of(target)
         group, row, tile, pixel = _output_loops(kernel)
         batches, bands = kernel.extents(kernel.outputs)[:2]
-        own = kernel.group_bytes <= machine.l2_bytes and _even(batches * bands, machine.cores)
+        fits = kernel.group_bytes <= self.own * machine.l2_bytes
+        own = fits and _even(batches * bands, machine.cores)
         shared = machine.cores > 1 and not own
         if machine.cores > 1:
             sch.parallel(group if own else row)
@@ -186,7 +196,7 @@ class Conv2dWinograd(dl.base.ScheduleRule):
         _unroll(sch, pixel)
         panels, turns = _products(kernel, group, shared)
         _inputs(kernel, group, shared)
-        return prefetch_next_panel(sch, panels, turns) if kernel.is_cold else sch
+        return sch if kernel.weight_bytes < self.cold else prefetch_next_panel(sch, panels, turns)
 
 
 @dataclass(frozen=True)
@@ -214,10 +224,9 @@ class _Kernel:
         return 4 * points * tiles * (in_blocks * in_lanes + out_blocks * out_lanes)
 
     @property
-    def is_cold(self) -> bool:
-        """Whether the weights come from memory within a whole network."""
+    def weight_bytes(self) -> int:
         weight = self.sch.get(self.tiled).reads[-1].source.ty.shape
-        return 4 * prod(int(d) for d in weight) >= COLD_WEIGHTS
+        return 4 * prod(int(d) for d in weight)
 
 
 # Half and whole input transform, products in register tiles and plain, half and whole output
