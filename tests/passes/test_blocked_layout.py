@@ -98,6 +98,21 @@ def test_any_number_of_images_runs_blocked():
         np.testing.assert_allclose(built.run(None, x), reference(model, x), rtol=1e-4, atol=1e-5)
 
 
+def test_a_number_of_images_that_is_a_formula():
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["c0"]),
+        helper.make_node("Concat", ["c0", "c0"], ["twice"], axis=0),
+        helper.make_node("Conv", ["twice", "w1"], ["c1"]),
+        helper.make_node("Relu", ["c1"], ["y"]),
+    ]
+    weights = {"w0": (16, 3, 3, 3), "w1": (16, 16, 3, 3)}
+    model = conv_network(nodes, ("n", 3, 6, 7), weights)
+    built = convert_and_build(model, "llvm")
+    for images in 1, 3:
+        x = feeds((images, 3, 6, 7))
+        np.testing.assert_allclose(built.run(None, x), reference(model, x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("channels", "filters", "group", "kernel", "attributes"),
     [

@@ -156,7 +156,7 @@ class _Function:
         bindings = start
         for place, binding in enumerate(self.bindings):
             bindings += before.get(place, [])
-            if _calls(binding, _STORAGE):
+            if _is_storage(binding):
                 continue
             if binding.var in given:
                 binding = relax.VarBinding(binding.var, _moved(binding.value, given[binding.var]))
@@ -175,9 +175,10 @@ class _Function:
         Not what a result is or holds on to, as a sequence its elements: that outlives the run.
         """
         found: list[_Tensor] = []
+        storages = {binding.var for binding in self.bindings if _is_storage(binding)}
         held: dict[relax.Var, set[_Tensor]] = {}  # by a variable that is one, or may be a view
         for place, binding in enumerate(self.bindings):
-            if _calls(binding, _TENSOR):
+            if _calls(binding, _TENSOR) and binding.value.args[0] in storages:
                 tensor = _Tensor(binding.var, *_size(binding.var.ty), place, place)
                 found.append(tensor)
                 held[binding.var] = {tensor}
@@ -246,6 +247,14 @@ def _of_its_own(call: relax.Call) -> relax.Call:
 def _calls(binding: relax.Binding, op: Op) -> bool:
     value = binding.value
     return isinstance(value, relax.Call) and value.op == op
+
+
+def _is_storage(binding: relax.Binding) -> bool:
+    """Whether ``binding`` allocates plain memory of the first device, as :class:`Blocks` does."""
+    if not _calls(binding, _STORAGE):
+        return False
+    _, device, scope, _ = binding.value.args
+    return int(device) == 0 and str(scope.value) == "global"
 
 
 def _size(ty: relax.TensorType) -> tuple[int, tirx.Expr]:

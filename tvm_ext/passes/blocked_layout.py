@@ -110,10 +110,11 @@ class _BlockedLayout(PyExprMutator):
         kernel = self._legalized(call)
         if kernel is None:
             return None
-        operands = list(kernel.args[1])
-        rank = _results(call)[0].ndim
-        lifted = lift_channels(self.builder_.get()[kernel.args[0]], lanes, rank)
-        if lifted is None:
+        operands, func = list(kernel.args[1]), self.builder_.get()[kernel.args[0]]
+        if not all(map(tirx.is_buffer_var, func.params)):
+            return None
+        lifted = lift_channels(func, lanes, _results(call)[0].ndim)
+        if lifted is None or not all(map(_can_be_blocked, operands)):
             return None
         arguments = [
             self._operand(x, param, lanes)
@@ -238,6 +239,11 @@ def _fusable(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if int(annotated.attrs["op_pattern"]) > OUT_ELEMWISE_FUSABLE:
         return annotated.with_attr("op_pattern", OUT_ELEMWISE_FUSABLE)
     return annotated
+
+
+def _can_be_blocked(operand: relax.Expr) -> bool:
+    """Whether ``operand`` has dims that :func:`_dims` tells, or is no tensor of images."""
+    return operand.ty.ndim not in _RANKS or image_dims(operand.ty) is not None
 
 
 def _dims(expr: relax.Expr) -> list[int | tirx.Expr]:

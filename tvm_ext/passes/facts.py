@@ -43,11 +43,16 @@ def dims_of(ty: relax.Type) -> list[int] | None:
 
 
 def image_dims(ty: relax.Type) -> list[int | tirx.Expr] | None:
-    """The dims of ``[N, C, ...]`` of which at most N is symbolic, else None."""
+    """The dims of ``[N, C, ...]`` of which at most N is a symbol, else None.
+
+    Kernels learn a symbol from the shapes of their operands; of a formula, as ``[a * b, C, ...]``,
+    they would be told by numbers beside these.
+    """
     if not isinstance(ty, relax.TensorType) or ty.shape is None or not len(ty.shape.values):
         return None
     images, *rest = (int(d) if isinstance(d, tirx.IntImm) else d for d in ty.shape.values)
-    return [images, *rest] if all(isinstance(d, int) for d in rest) else None
+    known = isinstance(images, int | tirx.Var) and all(isinstance(d, int) for d in rest)
+    return [images, *rest] if known else None
 
 
 def is_empty(dims: Sequence[int | tirx.Expr]) -> bool:
