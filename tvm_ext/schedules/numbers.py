@@ -1,6 +1,8 @@
 """Numbers of rules that another machine may want otherwise, and what tuning tries in their place.
 
-A rule that has such numbers is a frozen dataclass whose fields are made by :func:`number`.
+A rule that has such numbers is a frozen dataclass whose fields are made by :func:`number`. What
+threads share is none of them: it is the same along a chain of kernels, so that tensors stay in the
+core that made them, and a kernel by itself does not show what that saves.
 """
 
 from collections.abc import Iterator

@@ -12,6 +12,7 @@ from pathlib import Path
 from ..display import Shown, table
 from ..errors import OptionError, OutputPathError
 from ..executors.atomic import replaced
+from ..schedules.numbers import NEVER
 from .contest import Recipe
 
 __all__ = ["Record", "Records", "TunedKernel", "TuningReport"]
@@ -65,7 +66,8 @@ class Record:
             return ""
         if "trace" in self.recipe:
             return "meta_schedule"
-        numbers = ", ".join(f"{name}={value!r}" for name, value in self.recipe["numbers"].items())
+        given = self.recipe["numbers"].items()
+        numbers = ", ".join(f"{k}={'NEVER' if v == NEVER else repr(v)}" for k, v in given)
         return f"{self.recipe['rule']}({numbers})"
 
 

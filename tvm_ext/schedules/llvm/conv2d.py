@@ -168,12 +168,10 @@ class Conv2dBlocked(dl.base.ScheduleRule):
     float32[1, 64, 56, 56], 64 3x3 kernels, two Zen 4 cores: 230 GFLOP/s of a peak of 232.
 
     Attributes:
-        split: what threads share: "batch", "rows" or "channels"; None: the rule decides.
         cached: the part of L2 for the input rows that one tile of weights is swept over.
         cold: bytes of weights from which on the next panel is prefetched.
     """
 
-    split: str | None = number(None, "rows", "channels")
     cached: float = number(0.5, 0.125, 2.0)
     cold: int = number(COLD_WEIGHTS, 0, NEVER)
 
@@ -202,9 +200,7 @@ class Conv2dBlocked(dl.base.ScheduleRule):
 
         oo, oi = sch.split(o, [None, blocks])
         block = _row_block(kernel, int(self.cached * machine.l2_bytes), machine, rows)
-        split = self.split or _who_splits(
-            machine.cores, batch, rows, rows // block, tiles, kernel.weight_bytes
-        )
+        split = _who_splits(machine.cores, batch, rows, rows // block, tiles, kernel.weight_bytes)
         if split == "rows":
             block = _shared_block(machine.cores, batch, rows, block)
         hb, hi = sch.split(h, [None, block])
@@ -244,11 +240,9 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
     float32[1, 240, 28, 28], 5x5 windows and SiLU, two Zen 4 cores: 86 us.
 
     Attributes:
-        rows: threads may split rows, not only images and channels.
         cached: the part of L2 for the padded rows of a task.
     """
 
-    rows: bool = number(True, False)
     cached: float = number(0.25, 0.0625, 1.0)
 
     def apply(self, func, target, _tunable):
@@ -259,8 +253,7 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
         columns, _ = kernel.tile
         n, o, h, wo, wi, lane = _loops(kernel, columns)
         batch, rows = (size(sch.get(loop).extent) for loop in (n, h))
-        whole = batch % machine.cores == 0 or rows % machine.cores or not self.rows
-        parts = 1 if whole else machine.cores
+        parts = 1 if batch % machine.cores == 0 or rows % machine.cores else machine.cores
         part, h = sch.split(h, [parts, None])
         room = int(self.cached * machine.l2_bytes)
         block, hi = sch.split(h, [None, _padded_rows(kernel, room, rows, rows // parts)])

@@ -77,13 +77,11 @@ class MatmulTiled(dl.base.ScheduleRule):
         cached: the rows that a panel of weights is swept over, in L2s.
         steps: of the reduction, how many are unrolled at most.
         fetch: sweeps over a panel from which on the next one is prefetched.
-        columns: threads split columns where these can be shared evenly, else rows.
     """
 
     cached: float = number(4.0, 0.5, 32.0)
     steps: int = number(4, 1, 2, 8)
     fetch: int = number(4, 1, NEVER)
-    columns: bool = number(True, False)
 
     kinds: ClassVar[tuple[str, ...]] = ("SSSSR", "SSSSSR")
 
@@ -162,8 +160,7 @@ def _schedule(
     jo, ji = sch.split(column, [None, columns])
     jv, lane = sch.split(ji, [None, lanes])
     sch.reorder(*batch, ib, jo, io, ii, jv, lane)
-    shared = column_tiles if rule.columns else 1
-    task, panels = _tasks(sch, machine.cores, batch, ib, jo, row_tiles // block, shared)
+    task, panels = _tasks(sch, machine.cores, batch, ib, jo, row_tiles // block, column_tiles)
     if machine.cores > 1 and height * width * depth > PARALLEL_WORK:
         sch.parallel(task)
     steps = rule.register_tile(sch, product, io, lanes)
