@@ -72,6 +72,14 @@ def test_matmul_tiles_fit_the_registers(rows, columns):
     assert tile.lanes == 8
 
 
+@pytest.mark.parametrize("rows", [128, 197, 1500])
+def test_tiles_of_many_rows_are_tall(rows):
+    """6x4 wastes less of 197 rows than 8x3, but reads the panel a third more often."""
+    tile = choose_matmul_tile(X86["v4"], rows, 768, "float32")
+    assert tile.rows >= 8 and tile.vectors >= 2
+    assert -(-rows // tile.rows) * tile.rows <= 1.02 * rows
+
+
 def conv_func(image, weight, lanes, columns, pads):
     x, w = te.placeholder(image, name="x"), te.placeholder(weight, name="w")
     y = conv2d_blocked(x, w, lanes, columns, 1, (1, 1), pads, (1, 1))

@@ -28,6 +28,8 @@ __all__ = ["MatmulTile", "MatmulTiled", "choose_matmul_tile", "register_tile"]
 
 # Multiply-adds below which a parallel region costs more than it saves.
 PARALLEL_WORK = 1 << 15
+# Rows of a register tile at most: more rows sweep the panel of weights several times.
+_TALLEST = 14
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,13 @@ def choose_matmul_tile(target: Target, rows: int, columns: int, dtype: str) -> M
         latency = max(1.0, 10 / accumulators) if rows > 1 else max(1.0, 4 / accumulators)
         loads = max(1.0, (tile.rows + tile.vectors) / accumulators / 0.6) if rows > 1 else 1.0
         uneven = 1.0 if -(-vectors // tile.vectors) % machine.cores == 0 or rows > 64 else 1.1
-        return round(done / (rows * vectors) * latency * loads * uneven, 3), -accumulators
+        # A step reads the panel's vectors from L2 and a number per row: 6x4 is slower than 8x3.
+        reads = 1.0 + 1.0 / tile.rows + 0.3 / tile.vectors if rows > _TALLEST else 1.0
+        return round(done / (rows * vectors) * latency * loads * uneven * reads, 3), -accumulators
 
     tiles = [
         MatmulTile(r, v, lanes)
-        for r in range(1, min(rows, 14) + 1)
+        for r in range(1, min(rows, _TALLEST) + 1)
         for v in range(1, min(vectors, 8) + 1)
         if r * v + v + 1 <= machine.registers - machine.registers // 16  # the last ones spill
     ]
