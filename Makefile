@@ -2,6 +2,7 @@
 # make test   the whole test suite
 # make lint   ruff and mypy
 # make conformance   the official ONNX suite in three forms at two opt levels, counted
+# make operators   the same, and the support table of docs/operators.md from what has run
 # make architectures   models of torch, timm, transformers, diffusers, scikit-learn, Keras, counted
 # Each works in a fresh clone: it creates $(VENV) and installs into it first.
 
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS := compare,cross,examples,notebooks,test
 
-.PHONY: demo test lint conformance architectures clean
+.PHONY: demo test lint conformance operators architectures clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m benchmarks.compare_all se_resnet101_ibn_a --batch $(BATCH)
@@ -30,7 +31,16 @@ lint: $(INSTALLED)
 
 conformance: export TVM_THREAD_POOL_SPIN_COUNT = 0
 conformance: $(INSTALLED)
-	$(BIN)/python -m tests.official_suite --forms plain symbolic constant --levels 0 3 --jobs $(JOBS)
+	mkdir -p out
+	$(BIN)/python -m tests.official_suite --forms plain symbolic constant --levels 0 3 --jobs $(JOBS) \
+		--results out/suite.jsonl
+
+operators: export TVM_EXT_RECORD = $(CURDIR)/out/uses.jsonl
+operators: conformance
+	rm -f $(TVM_EXT_RECORD)
+	$(BIN)/python -m pytest -n $(JOBS) tests/converters
+	$(BIN)/python -m tests.official_suite.table docs/operators.md out/suite.jsonl \
+		--uses $(TVM_EXT_RECORD)
 
 architectures: export TVM_THREAD_POOL_SPIN_COUNT = 0
 architectures: $(INSTALLED)

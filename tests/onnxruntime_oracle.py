@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from tests.uses import record
 from tvm_ext import convert_and_build
 
 __all__ = ["check_against_onnxruntime", "contrib_model", "run_onnxruntime"]
@@ -75,3 +76,4 @@ def check_against_onnxruntime(op_type, inputs, attributes=None, *, expected=None
             assert (got.shape, got.dtype) == (want.shape, want.dtype)
             wide = "float64" if want.dtype.kind != "i" else want.dtype
             np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=rtol, atol=atol)
+    record(model)

@@ -5,6 +5,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.uses import record
 from tvm_ext import convert_and_build
 
 __all__ = ["check_model", "check_node", "node_model"]
@@ -103,6 +104,7 @@ def check_model(
                 equal_nan=True,
                 err_msg=f"opt_level {level}",
             )
+    record(model)
 
 
 def check_node(

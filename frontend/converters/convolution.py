@@ -50,8 +50,9 @@ def convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, 
     window = windows.resolve(shape[2:], kernel, strides, dilations, pads, auto_pad)
     if not all(isinstance(size, int) for size in (*kernel, group)):
         x = bb.of_shape(x, [shape[0], bb.simplify(depth * group), *shape[2:]])
-        return bb.emit_te(convolution, x, w, window.outputs(shape[2:]), window.before,
-                          window.strides, window.dilations, group, out_dtype)  # fmt: skip
+        outputs = [bb.simplify(size) for size in window.outputs(shape[2:])]
+        return bb.emit_te(convolution, x, w, outputs, window.before, window.strides,
+                          window.dilations, group, out_dtype)  # fmt: skip
     pads = window.pads
     if not window.static or min(pads) < 0:
         x, pads = windows.padded(bb, x, window), [0] * len(pads)
@@ -104,7 +105,7 @@ def causal_conv_with_state(bb, x, w, b=None, past_state=None, *, activation="non
     past_state = bb.of_shape(past_state, state)
     x = concat(bb, past_state, x, axis=2)
     y = convolve(bb, x, w, "NOTSET", None, channels, None, None, None, accumulator(dtype))
-    y = add_bias(bb, y, b)
+    y = add_bias(bb, y, None if b is None else bb.of_shape(b, [channels]))
     if activation != "none":
         y = bb.emit(relax.op.nn.silu(y))
     return cast(bb, y, dtype), take_slice(bb, x, [0, 0, length], [1] * 3, state)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.oracle import check_node
+from tests.oracle import check_model, check_node, node_model
 
 RNG = np.random.default_rng(0)
 
@@ -34,6 +34,15 @@ def test_causal_conv_with_state(length, kernel, symbolic):
     check_node("CausalConvWithState", [x, w, b, past], {"activation": "silu"}, outputs=2,
                symbolic=symbolic)  # fmt: skip
     check_node("CausalConvWithState", [x, w], outputs=2, symbolic=symbolic)
+
+
+def test_a_causal_step_whose_inputs_have_dims_of_their_own():
+    inputs = [data(2, 3, 1), data(3, 1, 4), data(3), data(2, 3, 3)]
+    model = node_model("CausalConvWithState", inputs, outputs=2)
+    for info in (*model.graph.input, *model.graph.output):
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            dim.dim_param = f"{info.name}_{axis}"
+    check_model(model, {f"x{k}": array for k, array in enumerate(inputs)})
 
 
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])

@@ -6,18 +6,21 @@ Examples:
     python -m tests.official_suite --jobs 2 --levels 0 3 --write-exclusions
 
 Exit status 1: a case fails that is not in the list of its form, or one that is there passes. Known
-to be complete are the plain list at opt_level 3 and all lists for parts 0 and 60; more is added by
---part and --write-exclusions.
+to be complete are the plain list at opt_level 3 and the list of the constant form, all lists for
+parts 0 and 60; more is added by --part and --write-exclusions.
 """
 
 import argparse
+import json
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
 
 from . import CASES, FORMS, LEVELS, PARTS, Task, exclusion_list, exclusions, part
-from .worker import run
+from .worker import Result, run
 
 _HEADER = """\
 # The cases of the official ONNX backend suite that fail{where}, one per line with the reason.
@@ -35,12 +38,8 @@ def main() -> int:
     tasks = [
         Task(name, form, level) for form in args.forms for level in args.levels for name in names
     ]
-    failures = {}
-    for count, (task, reason) in enumerate(run(tasks, args.jobs), 1):
-        if reason:
-            failures[task] = reason
-        if count % 100 == 0:
-            print(f"{count} of {len(tasks)}, {len(failures)} failed", file=sys.stderr, flush=True)
+    results = _results(tasks, args.jobs, args.results)
+    failures = {result.task: result.reason for result in results if result.reason}
     if args.write_exclusions:
         for form in args.forms:
             _write(form, [task for task in tasks if task.form == form], failures)
@@ -54,7 +53,26 @@ def main() -> int:
             print(
                 f"{form:8} at opt_level {level}: {len(names) - failed} of {len(names)} cases pass"
             )
+    minutes = sum(result.seconds for result in results) / 60
+    print(f"{minutes:.1f} minutes in {args.jobs} worker processes")
     return 1 if surprises else 0
+
+
+def _results(tasks: list[Task], jobs: int, path: Path | None) -> list[Result]:
+    """What became of ``tasks``, also written to ``path``, line by line."""
+    results: list[Result] = []
+    failed = 0
+    with path.open("w", encoding="utf-8") if path else nullcontext() as file:
+        for result in run(tasks, jobs):
+            results.append(result)
+            failed += bool(result.reason)
+            if file:
+                file.write(json.dumps([*result.task, result.seconds, result.reason]) + "\n")
+                file.flush()
+            if len(results) % 100 == 0:
+                progress = f"{len(results)} of {len(tasks)}, {failed} failed"
+                print(progress, file=sys.stderr, flush=True)
+    return results
 
 
 def _arguments() -> argparse.Namespace:
@@ -69,6 +87,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--levels", nargs="+", type=int, choices=LEVELS, default=[3])
     parser.add_argument("--names", type=int, default=4, help="cases to list per reason (default 4)")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
+    parser.add_argument("--results", type=Path, help="write each as a line of JSON, for the table")
     parser.add_argument(
         "--write-exclusions",
         action="store_true",

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
+from time import perf_counter
+from typing import NamedTuple
 
 from tvm_ext.errors import ConversionError
 
 from . import Task
 
-__all__ = ["run"]
+__all__ = ["Result", "run"]
 
 _SECONDS_PER_CASE = 120
 
@@ -30,16 +32,26 @@ _CAUSES = {
 }
 
 
-def run(tasks: Iterable[Task], jobs: int = 1) -> Iterator[tuple[Task, str]]:
-    """Yield (task, reason of its failure or "") for all ``tasks``, in order."""
+class Result(NamedTuple):
+    """What became of a task: why it failed, or ""."""
+
+    task: Task
+    seconds: float
+    reason: str
+
+
+def run(tasks: Iterable[Task], jobs: int = 1) -> Iterator[Result]:
+    """The results of all ``tasks``, in order."""
     idle: SimpleQueue[_Worker] = SimpleQueue()
     for _ in range(jobs):
         idle.put(_Worker())
 
-    def one(task: Task) -> tuple[Task, str]:
+    def one(task: Task) -> Result:
         worker = idle.get()
+        begin = perf_counter()
         try:
-            return task, worker(task)
+            reason = worker(task)
+            return Result(task, round(perf_counter() - begin, 3), reason)
         finally:
             idle.put(worker)
 
