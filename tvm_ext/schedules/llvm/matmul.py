@@ -167,13 +167,13 @@ def _schedule(
     task, panels = _tasks(sch, machine.cores, batch, ib, jo, row_tiles // block, column_tiles)
     if machine.cores > 1 and height * width * depth > PARALLEL_WORK:
         sch.parallel(task)
+    weights = sch.get(product).reads[-1].source  # a rule may put other blocks in the place of it
     steps = rule.register_tile(sch, product, io, lanes)
     sch.vectorize(lane)
     for loop in (jv, ii):
         sch.unroll(loop)
     for pack in packs:
         _pack(sch, pack, batch, lanes)
-    weights = sch.get(product).reads[-1].source
     if weights in set(sch.mod["main"].params) and block >= rule.fetch:
         return prefetch_next_panel(sch, panels, [io, steps])
     return sch
