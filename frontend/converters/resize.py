@@ -15,6 +15,9 @@ from .shape import te_dims
 
 # More terms per element than this are summed axis by axis.
 _TERMS_IN_ONE_KERNEL = 8
+# Of a multiple of these channels some lie side by side between convolutions, and any pixel of
+# theirs is one load. Elsewhere elements of a row are gathered: axis by axis there are fewer.
+_SIDE_BY_SIDE = 4
 
 
 @converter("Upsample", 1)
@@ -258,9 +261,11 @@ def _interpolated(bb, x, plan, sampling):
     inner = dtype if dtype == "float64" else "float32"
     counts = [_taps(bb, a, sampling) for a in plan]
     few = all(isinstance(n, int) for n in counts) and prod(counts) <= _TERMS_IN_ONE_KERNEL
-    pairs = list(zip(plan, counts, strict=True))
+    channels = bb.shape(x)[1] if bb.rank(x) > 1 else 1
+    at_once = few and isinstance(channels, int) and channels % _SIDE_BY_SIDE == 0
+    pairs = sorted(zip(plan, counts, strict=True), key=lambda pair: _turn(pair[0]))
     y = x
-    for group in [pairs] if few else [[pair] for pair in pairs]:
+    for group in [pairs] if at_once else [[pair] for pair in pairs]:
         tables = []
         for a, taps in group:
             both = bb.emit_te(sampling.tap_tables, *a.arguments, taps, inner)
@@ -271,6 +276,12 @@ def _interpolated(bb, x, plan, sampling):
         return y
     floating = dtype in ("float16", "bfloat16")
     return bb.emit(relax.op.astype(y, dtype)) if floating else bb.emit_te(ops.rounded, y, dtype)
+
+
+def _turn(a):
+    """What sorts axes resized one by one: what shrinks first, and of what grows the last axis."""
+    scale = 1.0 if a.static_scale is None else a.static_scale
+    return scale, -a.axis if scale > 1 else a.axis
 
 
 def _taps(bb, a, sampling):

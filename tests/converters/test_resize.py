@@ -111,3 +111,11 @@ def test_older_opsets():
         constants=[1, 2],
         expected=[doubled],
     )
+
+
+@pytest.mark.parametrize("target", [(9, 4), (3, 11)])
+def test_channels_side_by_side_are_resized_along_all_axes_at_once(target):
+    images = np.random.default_rng(1).normal(size=(1, 4, 5, 7)).astype("float32")
+    attributes = {"mode": "linear", "axes": [2, 3]}
+    check_node("Resize", [images, None, None, sizes(*target)], attributes, constants=[3],
+               rtol=1e-4, atol=1e-5)  # fmt: skip

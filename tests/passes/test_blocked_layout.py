@@ -1,5 +1,7 @@
 """Convolutions and what stands between them run blocked; layouts change only at the ends."""
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -312,3 +314,35 @@ def test_dims_that_are_equal_at_run_time_stay_equal():
                                 z = Add (m, k) }""")
     arrays = {"x": np.float32([[7], [9], [-8]]), "y": np.float32([[1], [6], [11]])}
     check_model(model, arrays, opt_levels=(3,))
+
+
+def test_taps_outside_of_the_image_are_left_out():
+    """Windows that reach beyond small images, on either side, by more than they are dilated."""
+    cases = {  # weights -> attributes, of x[2, 16, 9, 11]
+        (24, 16, 3, 3): {"dilations": [4, 6], "pads": [4, 6, 4, 6]},
+        (16, 16, 3, 1): {"dilations": [16, 1], "pads": [16, 0, 16, 0]},
+        (8, 16, 5, 3): {"dilations": [3, 8], "pads": [11, 9, 5, 12], "strides": [2, 3]},
+        (16, 1, 3, 5): {"dilations": [9, 2], "pads": [9, 1, 12, 5], "group": 16},
+        (17, 16, 2, 2): {"dilations": [30, 30], "pads": [0, 30, 30, 0]},
+        (16, 16, 2, 2): {"dilations": [40, 40], "pads": [20, 20, 20, 20]},
+        (32, 16, 7, 7): {"pads": [3, 3, 3, 3]},
+        (16, 16, 4, 9): {"dilations": [3, 2], "pads": [0, 14, 12, 8]},
+    }
+    names = [f"y{k}" for k in range(len(cases))]
+    nodes = [
+        helper.make_node("Conv", ["x", f"w{k}"], [name], **attributes)
+        for k, (name, attributes) in enumerate(zip(names, cases.values(), strict=True))
+    ]
+    shape = 2, 16, 9, 11
+    model = conv_network(nodes, shape, {f"w{k}": w for k, w in enumerate(cases)})
+    del model.graph.output[:]
+    outputs = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names)
+    model.graph.output.extend(outputs)
+    compiled = convert_and_build(model)
+    results = compiled.run(None, feeds(shape))
+    for name, got, want in zip(names, results, reference(model, feeds(shape)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=name)
+    # Of the fifth window one tap is left: packed, its last dims are blocks of channels.
+    assert re.search(
+        r"(T.int64\(1\), ){2}T.int64\(\d+\), T.int64\(\d+\)\)", compiled.sources()["select"]
+    )

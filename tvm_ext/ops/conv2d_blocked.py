@@ -48,9 +48,9 @@ def pack_weight(weight: np.ndarray, in_lanes: int, out_lanes: int, vectors: int)
 
 def unpack_weight(packed: np.ndarray) -> np.ndarray:
     """What :func:`pack_weight` packed, with the output channels that it added."""
-    tiles, ic_blocks, kh, kw, in_lanes, tile = packed.shape
-    channels = packed.transpose(0, 5, 1, 4, 2, 3)
-    return np.ascontiguousarray(channels.reshape(tiles * tile, ic_blocks * in_lanes, kh, kw))
+    tiles, ic_blocks, *window, in_lanes, tile = packed.shape
+    channels = np.moveaxis(packed, (-1, -2), (1, 3))
+    return np.ascontiguousarray(channels.reshape(tiles * tile, ic_blocks * in_lanes, *window))
 
 
 def pack_depthwise_weight(weight: np.ndarray, lanes: int) -> np.ndarray:
@@ -212,7 +212,10 @@ def convolution(
         return te.sum(term(pixel, o, lane, *taps), axis=[*outer, *taps, *inner])
 
     tiles = (n, oc_vectors, *rows, -(-width // columns), columns, vector)
-    tiled = te.compute(tiles, product, "convolution")
+    attrs = {}
+    if source is not x and around is None:  # schedules leave out taps that see zeros alone
+        attrs["padded"] = [*zip(image, before, strides, dilations, strict=True)]
+    tiled = te.compute(tiles, product, "convolution", attrs=attrs)
 
     def element(n, o, *at):
         *place, j, lane = at

@@ -12,7 +12,7 @@ After::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd
@@ -31,7 +31,7 @@ from .compound import Compound, Kernel, Match, Pattern
 from .facts import image_dims, is_empty
 from .graph import Graph
 
-__all__ = ["BLOCKED_CONV2D", "CONV2D", "MIN_LANES", "Dense", "lanes_of"]
+__all__ = ["BLOCKED_CONV2D", "CONV2D", "MIN_LANES", "Dense", "find_convolution", "lanes_of"]
 
 # Fewer lanes than this leave vector registers mostly empty: such tensors stay NCHW.
 MIN_LANES = 4
@@ -47,7 +47,7 @@ _OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 _LAYOUTS = (("NCW", "OIW"), ("NCHW", "OIHW"), ("NCDHW", "OIDHW"))
 
 
-def _find(graph: Graph, var: relax.Var) -> Match | None:
+def find_convolution(graph: Graph, var: relax.Var) -> Match | None:
     """As :data:`CONV2D`, over 1 to 3 spatial axes."""
     conv = graph.call(var, *_OPERATORS)
     if conv is None or not isinstance(conv.args[1], GenericConst):
@@ -72,7 +72,7 @@ def _kernel(match: Match, target: Target) -> Kernel | None:
     return dense.kernel(compute)
 
 
-BLOCKED_CONV2D = Compound("BlockedConv2d", _find, _kernel)
+BLOCKED_CONV2D = Compound("BlockedConv2d", find_convolution, _kernel)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,31 @@ class _Conv2d:
             return None
         geometry = ([int(v) for v in f] for f in (attrs.strides, attrs.padding, attrs.dilation))
         weight, groups = match["weight"].value.numpy(), int(attrs.groups)
-        return cls(match["x"], weight, result, image[1], match.dtype(), groups, *geometry)
+        conv = cls(match["x"], weight, result, image[1], match.dtype(), groups, *geometry)
+        return conv._without_taps_outside(image[2:])
+
+    def _without_taps_outside(self, image: Sequence[int]) -> _Conv2d:
+        """The same sums without the first and last taps that meet only pads at every output.
+
+        Of a 3x3 window of dilation 24 on 20 x 20 pixels one tap is left.
+        """
+        weight, pads = self.weight, list(self.pads)
+        geometry = zip(image, self.result[2:], self.strides, self.dilations, strict=True)
+        for axis, (size, outputs, stride, dilation) in enumerate(geometry):
+            begin, end, taps = axis, axis + len(image), weight.shape[2 + axis]
+            # How far the first tap stays before the image, and the last one behind it.
+            short = pads[begin] - (outputs - 1) * stride - 1
+            beyond = (taps - 1) * dilation - pads[begin] - size
+            first, last = (
+                min(max(0, gap // dilation + 1), pads[side] // dilation)
+                for gap, side in ((short, begin), (beyond, end))
+            )
+            first = min(first, taps - 1)
+            last = min(last, taps - 1 - first)
+            weight = weight[(slice(None),) * (2 + axis) + (slice(first, taps - last),)]
+            pads[begin] -= first * dilation
+            pads[end] -= last * dilation
+        return replace(self, weight=weight, pads=pads)
 
 
 def _depthwise(conv: _Conv2d, target: Target) -> Kernel | None:

@@ -19,9 +19,17 @@ from tvm.target import Target
 from ..machine import Machine
 from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, feeds, is_batched, size
+from .padded_taps import guarded, guards
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
-__all__ = ["Conv2dBlocked", "DepthwiseBlocked", "Tile", "choose_columns", "choose_tile"]
+__all__ = [
+    "Conv2dBlocked",
+    "DepthwiseBlocked",
+    "Tile",
+    "choose_columns",
+    "choose_tile",
+    "run_by_itself",
+]
 
 # Accumulators that hide the latency of two FMA units.
 ENOUGH_ACCUMULATORS = 10
@@ -223,12 +231,13 @@ class Conv2dBlocked(dl.base.ScheduleRule):
                 sch.compute_at(pad, outer, preserve_unit_loops=True)
                 sch.vectorize(sch.get_loops(pad)[-1])
                 continue
-            _run_by_itself(sch, pad)
+            run_by_itself(sch, pad)
             sch.vectorize(sch.get_loops(pad)[-1])
         depth = self.register_tile(sch, kernel.contraction, (oi, wi), lane)
-        if kernel.weight_bytes < self.cold:
-            return sch
-        return prefetch_next_panel(sch, panels, [hi, wo, *depth])
+        seen = guards(sch, kernel.contraction, depth[1 : 1 + kernel.spatial])
+        if kernel.weight_bytes >= self.cold:
+            sch = prefetch_next_panel(sch, panels, [hi, wo, *depth])
+        return guarded(sch, seen)
 
 
 @dataclass(frozen=True)
@@ -268,7 +277,7 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
             if kernel.spatial == 2:
                 sch.compute_at(pad, block, preserve_unit_loops=True)
             else:
-                _run_by_itself(sch, pad)
+                run_by_itself(sch, pad)
             sch.vectorize(sch.get_loops(pad)[-1])
         return sch
 
@@ -286,7 +295,7 @@ def _loops(kernel: _Kernel, columns: int) -> tuple:
     return n, o, wo, sch.add_unit_loop(wi), wi, lane
 
 
-def _run_by_itself(sch, pad) -> None:
+def run_by_itself(sch, pad) -> None:
     """Pad before all else, rows shared."""
     *image, _, _ = sch.get_loops(pad)
     sch.parallel(sch.fuse(*image))

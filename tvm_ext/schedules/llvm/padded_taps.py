@@ -1,0 +1,86 @@
+"""Taps of a convolution that meet nothing but padding are not summed: their products are zero.
+
+Dilated windows reach far beyond small images: of a 3x3 window of dilation 12 on 20 x 20 pixels two
+thirds of the rows of taps lie outside, and of the columns as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
+
+from ..statements import map_children
+
+__all__ = ["guarded", "guards"]
+
+# The annotation of a block that sums over an image between zeros: size, zeros before, stride and
+# dilation of each axis.
+_PADDED = "padded"
+# A test in each turn is worth it where it leaves out this part of the products.
+_WORTH = 1 / 32
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of the image: its size without pads, and how taps move along it."""
+
+    size: int
+    before: int
+    stride: int
+    dilation: int
+
+    def place(self, position, tap):
+        """Where on the image a ``tap`` lies that an output at ``position`` sees."""
+        return position * self.stride + tap * self.dilation - self.before
+
+    def outside(self, positions: int, taps: int, width: int) -> float:
+        """The part of all pairs of a tap and ``width`` neighbouring outputs that see only pads."""
+        tiles = [(i, min(i + width, positions) - 1) for i in range(0, positions, width)]
+        dead = [
+            self.place(last, tap) < 0 or self.place(first, tap) >= self.size
+            for first, last in tiles
+            for tap in range(taps)
+        ]
+        return sum(dead) / len(dead)
+
+
+def guards(sch: s_tir.Schedule, contraction, taps: Sequence) -> dict[tirx.Var, tirx.Expr]:
+    """Variables of the loops over ``taps``, one for each axis, and when a turn sees the image.
+
+    ``contraction`` sums an image padded with zeros; one without pads has no guards. Its outputs
+    are [n, o, *rows, tile, column in the tile, lane].
+    """
+    realize = get_sblockrealize(sch, contraction)
+    padded = realize.block.annotations.get(_PADDED, ())
+    # Of the axes after images and channels, of which the images may be symbolic.
+    extents = [int(axis.dom.extent) for axis in realize.block.iter_vars[2:]]
+    axes = [_Axis(*map(int, axis)) for axis in padded]
+    found = {}
+    for k, (axis, loop) in enumerate(zip(axes, map(sch.get, taps), strict=False)):
+        width = extents[len(axes)] if k == len(axes) - 1 else 1
+        if axis.outside(extents[k] * width, int(loop.extent), width) >= _WORTH:
+            first = realize.iter_values[2 + k] * width
+            found[loop.loop_var] = tirx.all(
+                axis.place(first + width - 1, loop.loop_var) >= 0,
+                axis.place(first, loop.loop_var) < axis.size,
+            )
+    return found
+
+
+def guarded(sch: s_tir.Schedule, guards: Mapping[tirx.Var, tirx.Expr]) -> s_tir.Schedule:
+    """``sch`` with the bodies of the loops over the variables of ``guards`` run under them."""
+    if not guards:
+        return sch
+
+    def rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
+        stmt = map_children(stmt, rewrite)
+        if isinstance(stmt, tirx.For) and stmt.loop_var in guards:
+            guard = guards[stmt.loop_var]
+            return map_children(stmt, lambda body: tirx.IfThenElse(guard, body, None))
+        return stmt
+
+    func = sch.mod["main"]
+    return s_tir.Schedule(tirx.PrimFunc(func.params, rewrite(func.body), func.ret_type, func.attrs))
