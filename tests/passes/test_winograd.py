@@ -61,6 +61,26 @@ def test_networks_of_any_shape_are_right(image, filters, pads, mean):
     np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
 
 
+@pytest.mark.parametrize("image", [(1, 17, 5, 7, 9), (2, 16, 8, 6, 5)])
+def test_volumes_are_convolved_frame_by_frame(image):
+    around, deep = [1] * 6, {"strides": [2, 1, 1], "dilations": [2, 1, 1]}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], pads=around),
+        helper.make_node("Relu", ["c0"], ["r0"]),
+        helper.make_node("Conv", ["r0", "w1"], ["c1"], pads=[2, 1, 1, 4, 2, 0], **deep),
+        helper.make_node("Conv", ["r0", "w2"], ["c2"], strides=[2, 1, 1], pads=[0, 1, 1, 0, 2, 0]),
+        helper.make_node("Concat", ["c1", "c2"], ["y"], axis=1),
+    ]
+    shapes = {"w0": (32, image[1], 3, 3, 3), "b0": (32,)}
+    shapes |= {"w1": (24, 32, 4, 3, 3), "w2": (5, 32, 1, 3, 3)}
+    model, x = conv_network(nodes, image, shapes), feeds(image)
+    built = convert_and_build(model, steps=always(targets.resolve("llvm")))
+    assert built.sources()["select"].split("def main(")[1].count("cls.conv2d_winograd") == 3
+    (want,) = reference(model, x)
+    (got,) = built.run(None, x)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("filters", "attributes"),
     [

@@ -10,6 +10,9 @@ random data, means 0 to 1000, it stays below ``ERROR[m] * eps * s`` (direct: bel
 transforms can amplify roundings by in the worst case is 16 (m = 2) and 189 (m = 4). m = 4
 interpolates at +-sqrt(1/2) and +-sqrt(2): the usual +-1 and +-2 amplify by 860 and lose four times
 as much on random data. An infinity or NaN spoils all of its tiles.
+
+A 3x3 window with taps along a third axis, the depth, is one of frames: these taps are summed over
+as channels are.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -57,45 +60,59 @@ def conv2d_winograd(
     m: int,
     group: Sequence[int],
     columns: int,
+    depth: Sequence[int] = (1, 1),
 ) -> te.Tensor:
     """Convolve ``x[N, IC/b, H, W, b]`` with a transformed ``weight`` of stride 1.
 
     ``pads``: top, left, bottom, right. ``group``: images, and rows of tiles in each, that are
     transformed together; the images divide N. ``columns`` tiles share a register tile.
     Returns ``[N, OC/out_lanes, H', W', out_lanes]``.
+
+    Of ``x[N, IC/b, D, H, W, b]`` the pads have the depth first. Its ``weight`` holds all channels
+    of the first tap along the depth, then those of the next; ``depth``: stride and dilation there.
+    The images are N times D'.
     """
     n, *blocked = x.shape
-    ic_blocks, h, w, in_lanes = map(int, blocked)
-    _, oc_tiles, _, _, oc_tile = (int(d) for d in weight.shape)
-    height = h + pads[0] + pads[2] - KERNEL + 1
-    width = w + pads[1] + pads[3] - KERNEL + 1
+    ic_blocks, *frames, h, w, in_lanes = map(int, blocked)
+    _, oc_tiles, summed, _, oc_tile = (int(d) for d in weight.shape)
+    before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+    height = h + before[-2] + after[-2] - KERNEL + 1
+    width = w + before[-1] + after[-1] - KERNEL + 1
+    stride, dilation = depth
+    deep = [d + before[0] + after[0] for d in frames]
+    frames_out = [(d - (summed // ic_blocks - 1) * dilation - 1) // stride + 1 for d in deep]
     images, rows = group
     across, bands = -(-width // m), -(-height // (m * rows))
-    groups, tiles = (n // images, bands), images * rows * across
+    groups, tiles = (n * prod(frames_out) // images, bands), images * rows * across
     window, vectors = m + KERNEL - 1, oc_tile // out_lanes
 
-    source = padded(x, pads[:2], (bands * rows * m + KERNEL - 1, across * m + KERNEL - 1))
+    extents = (*deep, bands * rows * m + KERNEL - 1, across * m + KERNEL - 1)
+    source = padded(x, before, extents)
 
     def pixel(image, band, o, t, i, j, lane):
         row = (band * rows + t // across % rows) * m + i
-        return source(image * images + t // (rows * across), o, row, t % across * m + j, lane)
+        image, column = image * images + t // (rows * across), t % across * m + j
+        if not frames:
+            return source(image, o, row, column, lane)
+        frame = image % frames_out[0] * stride + o // ic_blocks * dilation
+        return source(image // frames_out[0], o % ic_blocks, frame, row, column, lane)
 
     half_in = te.compute(
-        (*groups, ic_blocks, tiles, window, window, in_lanes),
+        (*groups, summed, tiles, window, window, in_lanes),
         lambda p, q, o, t, a, j, lane: _nth(
             a, _input_rows(m, lambda i: pixel(p, q, o, t, i, j, lane))
         ),
         "half_in",
     )
     inputs = te.compute(
-        (*groups, window * window, ic_blocks, tiles, in_lanes),
+        (*groups, window * window, summed, tiles, in_lanes),
         lambda p, q, ab, o, t, lane: _nth(
             ab % window,
             _input_rows(m, lambda j: half_in(p, q, o, t, ab // window, j, lane)),
         ),
         "inputs",
     )
-    ro, ri = te.reduce_axis((0, ic_blocks), "ro"), te.reduce_axis((0, in_lanes), "ri")
+    ro, ri = te.reduce_axis((0, summed), "ro"), te.reduce_axis((0, in_lanes), "ri")
 
     def product(p, q, ab, o, to, ti, lane):
         t = to * columns + ti
@@ -127,12 +144,15 @@ def conv2d_winograd(
         "outputs",
     )
 
-    def untiled(image, o, i, j, lane):
+    def untiled(image, o, *at):
+        *frame, i, j, lane = at
+        image = image * frames_out[0] + frame[0] if frame else image
         row = i // m
         t = (image % images * rows + row % rows) * across + j // m
         return outputs[image // images, row // rows, o, t, i % m, j % m, lane]
 
-    return te.compute((n, oc_blocks, height, width, out_lanes), untiled, "untiled")
+    shape = (n, oc_blocks, *frames_out, height, width, out_lanes)
+    return te.compute(shape, untiled, "untiled")
 
 
 Entry = Callable[[int], tirx.Expr]

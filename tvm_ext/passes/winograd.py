@@ -1,5 +1,7 @@
 """3x3 convolutions of stride 1 by Winograd's method, where a cost model says it pays.
 
+Those of volumes, too, with any taps, stride and dilation along the depth.
+
 Before: ``y = R.nn.conv2d(x, w)``
 After:  ``y = unblock(conv2d_winograd(block(x), transformed_w))``
 
@@ -7,6 +9,9 @@ Within the error bound that :mod:`tvm_ext.ops.conv2d_winograd` states; float32 o
 transformed here, and grow 16/9 (tiles of 2 x 2) or 4 times (4 x 4).
 """
 
+from math import prod
+
+import numpy as np
 from tvm import relax
 from tvm.target import Target
 
@@ -15,7 +20,7 @@ from tvm_ext.ops.conv2d_winograd import KERNEL, conv2d_winograd, transform_weigh
 from tvm_ext.schedules.llvm.contraction import size
 from tvm_ext.schedules.llvm.winograd import Convolution, WinogradModel
 
-from .blocked_conv2d import CONV2D, Dense
+from .blocked_conv2d import Dense, find_convolution
 from .compound import Compound, Kernel, Match
 
 __all__ = ["winograd"]
@@ -29,34 +34,42 @@ def winograd(model: WinogradModel | None = None) -> Compound:
         dense = Dense.matched(match, target)
         return _kernel(dense, target, chooses) if dense is not None and _simple(dense) else None
 
-    return Compound("Winograd", CONV2D, kernel)
+    return Compound("Winograd", find_convolution, kernel)
 
 
 def _simple(dense: Dense) -> bool:
     conv = dense.conv
-    kernel = (*conv.weight.shape[2:], conv.weight.dtype.name)
-    shape = (conv.groups, conv.strides, conv.dilations, kernel)
+    kernel = (*conv.weight.shape[2:][-2:], conv.weight.dtype.name)
+    shape = (conv.groups, conv.strides[-2:], conv.dilations[-2:], kernel)
     return shape == (1, [1, 1], [1, 1], (KERNEL, KERNEL, "float32"))
 
 
 def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None:
     conv, lanes = dense.conv, dense.lanes
-    images, _, height, width = conv.result
-    weight = unpack_weight(dense.weight)  # with the channels that fill the last block
+    images, _, *frames, height, width = conv.result
+    weight = _of_frames(unpack_weight(dense.weight))  # with channels that fill the last block
     filters, channels = weight.shape[:2]
-    plan = model.choose(
-        Convolution(size(images), channels, filters, height, width, dense.in_lanes, lanes), target
-    )
+    if frames and not isinstance(images, int):
+        return None  # volumes of a symbolic number
+    shape = channels, filters, height, width, dense.in_lanes, lanes
+    plan = model.choose(Convolution(size(images) * prod(frames), *shape), target)
     if plan is None:
         return None
     transformed = transform_weight(weight, plan.m, dense.in_lanes, plan.register.vectors * lanes)
+    depth = (conv.strides[0], conv.dilations[0]) if frames else (1, 1)
     return Kernel(
         (conv.x, relax.const(transformed, "float32")),
         conv2d_winograd,
-        (lanes, conv.pads, plan.m, (plan.images, plan.rows), plan.register.columns),
+        (lanes, conv.pads, plan.m, (plan.images, plan.rows), plan.register.columns, depth),
         {"m": plan.m},
         lanes={0: dense.in_lanes},
         result_lanes=lanes,
         epilogue=True,
         name=conv2d_winograd.__name__,
     )
+
+
+def _of_frames(weight: np.ndarray) -> np.ndarray:
+    """``[OC, IC, (KD,) 3, 3]`` -> ``[OC, (KD *) IC, 3, 3]``: taps along the depth as channels."""
+    filters, *_, kh, kw = weight.shape
+    return np.moveaxis(weight, 1, -3).reshape(filters, -1, kh, kw)

@@ -18,7 +18,7 @@ from tvm.target import Target
 from ..machine import Machine
 from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, is_batched, size
-from .conv2d import Tile, accumulate, choose_tile, split_steps
+from .conv2d import Tile, accumulate, choose_tile, run_by_itself, split_steps
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
 __all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan"]
@@ -245,7 +245,8 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
     end = first + len(_BODY)
     if first > 1 or kinds[first:end] != _BODY or len(kinds) == end:
         return None
-    if set(kinds[:first] + kinds[end:]) - {"SSSSS"}:
+    # Images, or volumes whose frames are convolved.
+    if set(kinds[:first] + kinds[end:]) not in ({"S" * 5}, {"S" * 6}):
         return None
     for block in blocks[end:-1]:
         sch.compute_inline(block)
@@ -256,7 +257,10 @@ def _output_loops(kernel: _Kernel):
     """Loops of the result: over groups, over what threads may share in one, tiles, pixels."""
     sch = kernel.sch
     batches, _, _, tiles, m, _, _ = kernel.extents(kernel.outputs)
-    n, o, h, w, lane = sch.get_loops(kernel.result)
+    n, o, *frames, h, w, lane = sch.get_loops(kernel.result)
+    if frames:
+        sch.reorder(n, *frames, o, h, w, lane)
+        n = sch.fuse(n, *frames)
     images, width = size(sch.get(n).extent) // batches, int(sch.get(w).extent)
     rows = tiles // (images * -(-width // m))
     batch, image = sch.split(n, [None, images])
@@ -322,7 +326,10 @@ def _inputs(kernel: _Kernel, group, shared: bool) -> None:
     sch.compute_at(kernel.half_in, tile, preserve_unit_loops=True)
     _unroll(sch, sch.get_loops(kernel.half_in)[-3:])
     for pad in kernel.pads:
-        sch.compute_at(pad, group, preserve_unit_loops=True)
-        if shared:
-            sch.parallel(sch.fuse(*sch.get_loops(pad)[1:4]))
+        if len(sch.get_loops(pad)) > 5:  # a frame serves several: all are padded once
+            run_by_itself(sch, pad)
+        else:
+            sch.compute_at(pad, group, preserve_unit_loops=True)
+            if shared:
+                sch.parallel(sch.fuse(*sch.get_loops(pad)[1:4]))
         sch.vectorize(sch.get_loops(pad)[-1])
