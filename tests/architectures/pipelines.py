@@ -200,8 +200,12 @@ def bag_of_words():
     estimator.fit(texts, ["trees" in text for text in texts])
 
     def model(batch):
-        types = [("x", StringTensorType([batch, 1]))]
-        return to_onnx(estimator, initial_types=types, target_opset={"": 18, "ai.onnx.ml": 3})
+        return to_onnx(
+            estimator,
+            initial_types=[("x", StringTensorType([batch, 1]))],
+            options={TfidfVectorizer: {"locale": "C"}},  # which every system has
+            target_opset={"": 18, "ai.onnx.ml": 3},
+        )
 
     return Converted(
         model, lambda batch: {"x": np.array(sentences(batch, 1), dtype=object)[:, None]}

@@ -16,6 +16,8 @@ for package in (
     "transformers.modeling_utils",
     "timm",
     "diffusers",
+    "sklearn.ensemble",
+    "skl2onnx",
     "onnxscript",
     "torch.onnx._internal.exporter._core",
 ):
