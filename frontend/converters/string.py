@@ -10,6 +10,7 @@ from tvm_ext.ops.elementwise import broadcast_dim
 from tvm_ext.ops.narrow import STRING
 
 from .. import host
+from ..microsoft import microsoft
 from ..table import converter
 
 
@@ -50,15 +51,38 @@ def string_normalizer(
 
 @converter("RegexFullMatch", 20)
 def regex_full_match(bb, x, *, pattern=None):
+    pattern = pattern or ""
+    _check_pattern(pattern)
+    kind = TensorType("bool", host.kind_of(bb, x).shape)
+    matches = host.call_for_tensor(bb, "regex_full_match", x, pattern, kind=kind)
+    return bb.match(matches, bb.shape(x))
+
+
+@microsoft("Tokenizer")
+def tokenizer(bb, x, *, mark, mincharnum, pad_value, separators=None, tokenexp=""):
+    if bool(separators) == bool(tokenexp):
+        raise ValueError("needs either separators or tokenexp")
+    for pattern in [tokenexp] if tokenexp else separators:
+        _check_pattern(pattern)
+    shape = host.kind_of(bb, x).shape
+    if len(shape) not in (1, 2):
+        raise ValueError(f"the shape {shape}, must be [C] or [N, C]")
+    kind = TensorType(STRING, (*shape, "tokens"))
+    options = list(separators or ()), tokenexp, mincharnum, mark, pad_value
+    return host.call_for_tensor(bb, "tokenizer", x, *options, kind=kind)
+
+
+def _check_pattern(pattern):
+    """
+    Raises:
+        NotImplementedError: the package for regular expressions is not installed.
+        ValueError: this is none.
+    """
     if find_spec("re2") is None:
         raise NotImplementedError("needs google-re2: pip install 'tvm-ext[strings]'")
     import re2
 
-    pattern = pattern or ""
     try:
         re2.compile(pattern)
     except re2.error as error:
         raise ValueError(f"pattern {pattern!r}: {error}") from error
-    kind = TensorType("bool", host.kind_of(bb, x).shape)
-    matches = host.call_for_tensor(bb, "regex_full_match", x, pattern, kind=kind)
-    return bb.match(matches, bb.shape(x))

@@ -251,3 +251,21 @@ def test_what_strings_may_come_as():
         export(compiled, "package")
     session = InferenceSession(model, opt_level=0)
     assert session.get_inputs()[0].type == "tensor(string)"
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        'separators = [" "], mark = 0, mincharnum = 1',
+        'separators = [",", " +"], mark = 1, mincharnum = 2',
+        'separators = [""], mark = 0, mincharnum = 1',
+        'tokenexp = "[a-zA-Z0-9_]+|é", mark = 1, mincharnum = 1',
+    ],
+)
+def test_tokens(attributes):
+    head = '<ir_version: 8, opset_import: ["" : 20, "com.microsoft" : 1]>\n'
+    text = """g (string[n, m] x) => (string[n, m, t] y) {
+      y = com.microsoft.Tokenizer<pad_value = "#", ATTRIBUTES>(x) }"""
+    many = [{"x": WORDS.reshape(2, 3)}, {"x": texts("one,two  three", "é4 x").reshape(1, 2)},
+            {"x": texts("").reshape(1, 1)}]  # fmt: skip
+    check(text.replace("ATTRIBUTES", attributes), *many, head=head)

@@ -76,6 +76,60 @@ def regex_full_match(x: np.ndarray, pattern: str) -> np.ndarray:
 
 
 @host_function
+def tokenizer(
+    x: np.ndarray,
+    separators: Sequence[str],
+    tokenexp: str,
+    shortest: int,
+    mark: int,
+    pad_value: str,
+) -> np.ndarray:
+    """The tokens of each string of at least ``shortest`` characters, padded to the most of any.
+
+    They are what matches of ``separators`` part, or what matches ``tokenexp``, in the syntax of
+    RE2; single characters if the only separator is empty. If ``mark``, U+0002 stands in front of
+    the tokens of a string and U+0003 behind.
+    """
+    table = current()
+    parted = _tokens_of(separators, tokenexp)
+    rows = [[t for t in parted(text) if len(t) >= shortest] for text in table.strings(x).flat]
+    width = max(map(len, rows), default=0)
+    if mark and width:
+        rows, width = [["\x02", *row, "\x03"] for row in rows], width + 2
+    padded = [[*row, *[pad_value] * (width - len(row))] for row in rows]
+    numbers = [table.numbers(row) for row in padded] if width else []
+    return np.array(numbers, "int64").reshape(*x.shape, width)
+
+
+def _tokens_of(separators: Sequence[str], tokenexp: str) -> Callable[[str], Sequence[str]]:
+    if list(separators) == [""]:
+        return list
+    import re2  # an extra, which the converter has asked for
+
+    longest = re2.Options()
+    longest.longest_match = True
+    if tokenexp:
+        token = re2.compile(tokenexp, longest)
+        return lambda text: [m.group() for m in token.finditer(text) if m.group()]
+    between = [re2.compile(separator, longest) for separator in separators]
+
+    def parts(text: str) -> list[str]:
+        found = [text]
+        for regex in between:
+            found = [piece for each in found for piece in _split(regex, each)]
+        return found
+
+    return parts
+
+
+def _split(regex: Any, text: str) -> list[str]:
+    """What matches that are not empty leave of ``text``."""
+    spans = [match.span() for match in regex.finditer(text) if match.group()]
+    starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)]
+    return [text[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+@host_function
 def string_ranks(x: np.ndarray) -> np.ndarray:
     """The place of each string among the strings of ``x`` in order; int64, equal for equal ones."""
     distinct, inverse = np.unique(x, return_inverse=True)
