@@ -49,7 +49,9 @@ def scaled_silu(bb, x, scale=None, *, alpha=1.0):
 
 
 @microsoft("GatedAdd")
-def gated_add(bb, x, y, gate):
+def gated_add(bb, x, y, gate, gate_weight=None):
+    if gate_weight is not None:
+        raise NotImplementedError("a projected gate, which onnxruntime has on GPUs only")
     return _sum(bb, x, _product(bb, y, gate))
 
 

@@ -149,14 +149,16 @@ def multi_head_attention(bb, query, key=None, value=None, bias=None, key_padding
 def group_query_attention(bb, query, key, value, past_key, past_value, seqlens_k,
                           total_sequence_length, cos_cache=None, sin_cache=None,
                           position_ids=None, attention_bias=None, head_sink=None, k_scale=None,
-                          v_scale=None, q_norm_weight=None, k_norm_weight=None, *, causal=1,
-                          do_rotary=0, k_quant_type="NONE", kv_cache_bit_width=0, kv_num_heads,
-                          local_window_size=-1, num_heads, qk_norm_epsilon=1e-6, qk_output=0,
-                          rotary_interleaved=0, scale=None, sliding_window_cache=0,
-                          smooth_softmax=-1, softcap=0.0, v_quant_type="NONE"):  # fmt: skip
+                          v_scale=None, q_norm_weight=None, k_norm_weight=None,
+                          query_seqlens=None, *, causal=1, do_rotary=0, k_norm_epsilon=None,
+                          k_quant_type="NONE", kv_cache_bit_width=0, kv_num_heads,
+                          local_window_size=-1, num_heads, q_norm_epsilon=None,
+                          qk_norm_epsilon=1e-6, qk_output=0, rotary_interleaved=0, scale=None,
+                          sliding_window_cache=0, smooth_softmax=-1, softcap=0.0,
+                          v_quant_type="NONE"):  # fmt: skip
     """New keys and values go into the cache behind the ``seqlens_k`` of each sequence."""
     unserved = {"k_scale": k_scale, "v_scale": v_scale, "q_norm_weight": q_norm_weight,
-                "k_norm_weight": k_norm_weight}  # fmt: skip
+                "k_norm_weight": k_norm_weight, "query_seqlens": query_seqlens}  # fmt: skip
     given = [name for name, operand in unserved.items() if operand is not None]
     if given or qk_output or sliding_window_cache or {k_quant_type, v_quant_type} != {"NONE"}:
         raise NotImplementedError(f"{given or 'qk_output, sliding window or quantised cache'}")

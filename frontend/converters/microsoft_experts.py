@@ -30,7 +30,8 @@ def mixture_of_experts(bb, x, router_probs, fc1_weights, fc1_bias, fc2_weights, 
                        fc3_weights=None, fc3_bias=None, *, activation_alpha=1.0,
                        activation_beta=0.0, activation_type="relu", k=1,
                        normalize_routing_weights=0, swiglu_fusion=0, swiglu_limit=None,
-                       use_sparse_mixer=0):  # fmt: skip
+                       swiglu_limit_after_activation=0, use_sparse_mixer=0):  # fmt: skip
+    _refuse_unserved(use_sparse_mixer, swiglu_limit_after_activation)
     function = _Activation(activation_type, activation_alpha, activation_beta, swiglu_limit,
                            swiglu_fusion)  # fmt: skip
     layers = [
@@ -41,8 +42,7 @@ def mixture_of_experts(bb, x, router_probs, fc1_weights, fc1_bias, fc2_weights, 
             (fc3_weights, fc3_bias),
         )
     ]
-    return _mixture(bb, x, router_probs, None, layers, function, k, normalize_routing_weights,
-                    use_sparse_mixer)  # fmt: skip
+    return _mixture(bb, x, router_probs, None, layers, function, k, normalize_routing_weights)
 
 
 @microsoft("QMoE")
@@ -54,9 +54,10 @@ def quantized_mixture_of_experts(
     accuracy_level=0, activation_alpha=1.0, activation_beta=0.0, activation_type="relu",
     block_size=0, expert_weight_bits=4, fc1_expert_weight_bits=0, fc2_expert_weight_bits=0,
     fc3_expert_weight_bits=0, k=1, normalize_routing_weights=0, quant_type="int", swiglu_fusion=0,
-    swiglu_limit=None, use_sparse_mixer=0, weights_prepacked=-1,
+    swiglu_limit=None, swiglu_limit_after_activation=0, use_sparse_mixer=0, weights_prepacked=-1,
 ):  # fmt: skip
     """Codes of 2, 4 or 8 bits, low bits first, with a scale per row or per block of it."""
+    _refuse_unserved(use_sparse_mixer, swiglu_limit_after_activation)
     if quant_type != "int" or weights_prepacked == 1:
         raise NotImplementedError(f"quant_type {quant_type}, weights_prepacked {weights_prepacked}")
     function = _Activation(activation_type, activation_alpha, activation_beta, swiglu_limit,
@@ -71,13 +72,19 @@ def quantized_mixture_of_experts(
             (fc3_weights, fc3_scales, fc3_bias, fc3_zero_points, fc3_expert_weight_bits))
     ]  # fmt: skip
     return _mixture(bb, x, router_probs, router_weights, layers, function, k,
-                    normalize_routing_weights, use_sparse_mixer)  # fmt: skip
+                    normalize_routing_weights)  # fmt: skip
 
 
-def _mixture(bb, x, logits, weights, layers, function, k, normalize, sparse_mixer):
+def _refuse_unserved(sparse_mixer, limit_after):
+    """Refuse what onnxruntime has on GPUs only."""
+    if sparse_mixer or limit_after:
+        raise NotImplementedError(
+            f"use_sparse_mixer {sparse_mixer}, swiglu_limit_after_activation {limit_after}"
+        )
+
+
+def _mixture(bb, x, logits, weights, layers, function, k, normalize):
     """``function`` of fc1(x), and of fc3(x) where there is one, through fc2, weighted."""
-    if sparse_mixer:
-        raise NotImplementedError("use_sparse_mixer")
     first, second, third = layers
     tokens, width = bb.shape(logits)[0], bb.shape(x)[-1]
     rows = reshaped(bb, x, [tokens, width])

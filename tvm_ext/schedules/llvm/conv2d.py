@@ -19,7 +19,7 @@ from tvm.target import Target
 from ..machine import Machine
 from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, feeds, is_batched, size
-from .padded_taps import guarded, guards
+from .padded_taps import guarded, guards, is_padded
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
 __all__ = [
@@ -233,8 +233,10 @@ class Conv2dBlocked(dl.base.ScheduleRule):
                 continue
             run_by_itself(sch, pad)
             sch.vectorize(sch.get_loops(pad)[-1])
+        padded = is_padded(sch, kernel.contraction)  # a rule may put another block in its place
         depth = self.register_tile(sch, kernel.contraction, (oi, wi), lane)
-        seen = guards(sch, kernel.contraction, depth[1 : 1 + kernel.spatial])
+        taps = depth[1 : 1 + kernel.spatial]
+        seen = guards(sch, kernel.contraction, taps) if padded else {}
         if kernel.weight_bytes >= self.cold:
             sch = prefetch_next_panel(sch, panels, [hi, wo, *depth])
         return guarded(sch, seen)

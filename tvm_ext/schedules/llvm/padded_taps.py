@@ -14,7 +14,7 @@ from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
 from ..statements import map_children
 
-__all__ = ["guarded", "guards"]
+__all__ = ["guarded", "guards", "is_padded"]
 
 # The annotation of a block that sums over an image between zeros: size, zeros before, stride and
 # dilation of each axis.
@@ -47,14 +47,19 @@ class _Axis:
         return sum(dead) / len(dead)
 
 
+def is_padded(sch: s_tir.Schedule, contraction) -> bool:
+    """Whether ``contraction`` sums an image between zeros."""
+    return _PADDED in sch.get(contraction).annotations
+
+
 def guards(sch: s_tir.Schedule, contraction, taps: Sequence) -> dict[tirx.Var, tirx.Expr]:
     """Variables of the loops over ``taps``, one for each axis, and when a turn sees the image.
 
-    ``contraction`` sums an image padded with zeros; one without pads has no guards. Its outputs
-    are [n, o, *rows, tile, column in the tile, lane].
+    ``contraction`` sums an image padded with zeros. Its outputs are [n, o, *rows, tile, column in
+    the tile, lane].
     """
     realize = get_sblockrealize(sch, contraction)
-    padded = realize.block.annotations.get(_PADDED, ())
+    padded = realize.block.annotations[_PADDED]
     # Of the axes after images and channels, of which the images may be symbolic.
     extents = [int(axis.dom.extent) for axis in realize.block.iter_vars[2:]]
     axes = [_Axis(*map(int, axis)) for axis in padded]
