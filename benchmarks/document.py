@@ -93,7 +93,7 @@ def _seconds(kernels: Iterable[KernelTime]) -> float:
 def _kind(kernel: KernelTime) -> str:
     """The compound operators in a kernel, or else the ONNX operators that it computes."""
     if kernel.compounds:
-        return " + ".join(kernel.compounds)
+        return " + ".join(name.removesuffix("()") for name in kernel.compounds)
     return ", ".join(sorted({node.split(" ")[0] for node in kernel.nodes})) or kernel.kernel
 
 
@@ -111,20 +111,21 @@ def _page(runs: Sequence[Mapping], size: str) -> str:
     lines = [
         "# Speed on a CPU",
         "",
-        f"Written by `python -m benchmarks.document` from {len(runs)} runs of "
+        f"Written by `python -m benchmarks.document` from {len(runs)} runs of",
         f"`python -m benchmarks.cpu --batch {first['batch']} --threads {first['threads']} "
-        f"--precision {first['precision']}`: {', '.join(engines)}, on {first['machine']}, "
-        f"{first['date']}. Times are medians over alternating blocks; a speed is the rival's time "
-        "by ours, least and greatest of the runs.",
+        f"--precision {first['precision']}`:",
+        f"{', '.join(engines)}, on {first['machine']}, {first['date']}.",
+        "Times are medians over alternating blocks; a speed is the rival's time by ours, least and",
+        "greatest of the runs.",
         "",
         *speeds(runs),
         "",
         "## Where the time goes",
         "",
-        "Kernels timed one by one inside whole runs (`tvm-ext profile`), beside the least that "
-        "their arithmetic and bytes take at the measured peak of the machine, which counts "
-        "Winograd's multiplications for convolutions computed by it. What reads weights from "
-        "memory cannot reach the rate of arithmetic.",
+        "Kernels timed one by one inside whole runs (`tvm-ext profile`), beside the least that",
+        "their arithmetic and bytes take at the measured peak of the machine; of a convolution by",
+        "Winograd's method that is its own arithmetic. Of recurrent layers only the bytes are",
+        "counted, and of an embedding the whole table, though few of its rows are read.",
     ]
     for name in dict.fromkeys(row["model"] for row in first["rows"]):
         profile = _profile(name, size, first)
