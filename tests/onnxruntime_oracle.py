@@ -7,10 +7,29 @@ from onnx import helper, numpy_helper
 from tests.uses import record
 from tvm_ext import convert_and_build
 
-__all__ = ["check_against_onnxruntime", "contrib_model", "run_onnxruntime"]
+__all__ = ["check_against_onnxruntime", "contrib_model", "number", "operands", "run_onnxruntime"]
 
 MICROSOFT = "com.microsoft"
 OPSET = 18
+
+
+def operands(seed):
+    """A seeded generator, and two functions that make arrays of its numbers: floats and codes."""
+    rng = np.random.default_rng(seed)
+
+    def data(*shape):
+        return np.asarray(rng.normal(size=shape), "float32")
+
+    def codes(*shape, dtype="uint8"):
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+
+    return rng, data, codes
+
+
+def number(value, dtype="float32"):
+    """A scalar operand."""
+    return np.array(value, dtype)
 
 
 def contrib_model(op_type, inputs, attributes=None, *, domain=MICROSOFT, version=1, outputs=1,

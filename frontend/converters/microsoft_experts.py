@@ -99,13 +99,13 @@ def _mixture(bb, x, logits, weights, layers, function, k, normalize):
 def _routes(bb, logits, weights, k, normalize):
     """The experts of each token, int64 [T, k], and their shares, float32."""
     logits = cast(bb, logits, "float32")
-    probabilities = bb.emit(relax.op.nn.softmax(logits, -1))
     scores, chosen = top_k(bb, logits, bb.const(k, "int64"))
     if weights is not None:
         shares = bb.emit_te(ops.shares, cast(bb, weights, "float32"), chosen, bool(normalize))
     elif normalize:
         shares = bb.emit(relax.op.nn.softmax(scores, -1))
     else:
+        probabilities = bb.emit(relax.op.nn.softmax(logits, -1))
         shares = bb.emit_te(ops.shares, probabilities, chosen, False)
     return chosen, shares
 

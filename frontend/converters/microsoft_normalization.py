@@ -105,8 +105,7 @@ def branchwise_rms_norm(bb, x, scale=None, *, epsilon=1e-5, num_branches=0):
     group = bb.simplify(width // num_branches) if num_branches else width
     branches = num_branches or bb.shape(x)[-2]
     if scale is None:
-        scale = relax.op.ones([group], "float32")
-        scale = bb.emit(scale)
+        scale = bb.emit(relax.op.ones([group], "float32"))
     elif bb.rank(scale) == 2 or not bb.equal(bb.shape(scale)[0], group):
         scale = reshaped(bb, scale, [branches, group])
     x, scale = cast(bb, x, "float32"), cast(bb, scale, "float32")

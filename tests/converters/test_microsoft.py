@@ -11,23 +11,11 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 from tvm_ext.frontend import TABLE
 
 from tests.onnxruntime_oracle import check_against_onnxruntime as check
+from tests.onnxruntime_oracle import number, operands
 
 SCHEMAS = {s.name: s for s in state.get_all_operator_schema() if s.domain == "com.microsoft"}
 OURS = sorted(op_type for domain, op_type, _ in TABLE if domain == "com.microsoft")
-RNG = np.random.default_rng(0)
-
-
-def data(*shape):
-    return np.asarray(RNG.normal(size=shape), "float32")
-
-
-def codes(*shape, dtype="uint8"):
-    info = np.iinfo(dtype)
-    return RNG.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
-
-
-def number(value, dtype="float32"):
-    return np.array(value, dtype)
+RNG, data, codes = operands(0)
 
 
 def default(attribute):

@@ -4,21 +4,9 @@ import numpy as np
 import pytest
 
 from tests.onnxruntime_oracle import check_against_onnxruntime as check
+from tests.onnxruntime_oracle import number, operands
 
-RNG = np.random.default_rng(1)
-
-
-def data(*shape):
-    return np.asarray(RNG.normal(size=shape), "float32")
-
-
-def codes(*shape, dtype="uint8"):
-    info = np.iinfo(dtype)
-    return RNG.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
-
-
-def number(value, dtype="float32"):
-    return np.array(value, dtype)
+RNG, data, codes = operands(1)
 
 
 @pytest.mark.parametrize("activation, fusion", [("relu", 0), ("gelu", 0), ("silu", 0),
