@@ -117,15 +117,17 @@ typedef struct {
   pthread_t thread;
   int index; /* which share of each region is this worker's; the caller has share 0 */
   unsigned seen; /* the last region that it knows */
+  atomic_uint taken; /* the last region whose share somebody runs or ran */
 } worker;
 
 static struct {
   pthread_mutex_t region; /* held by the caller of the running region, or by a change of size */
   pthread_mutex_t door;   /* guards sleeping and waking */
-  pthread_cond_t wake;
+  pthread_cond_t wake, done;
   atomic_uint generation; /* counts regions: workers wait for it to change */
-  atomic_int pending;     /* workers that have not finished the region */
+  atomic_int pending;     /* workers' shares of the region that are not finished */
   atomic_int sleepers;
+  atomic_int caller_sleeps;
   atomic_int spin;
   atomic_int failure;
   atomic_int wanted; /* threads asked for; 0: one per usable core */
@@ -133,7 +135,7 @@ static struct {
   int cores[MAX_WORKERS + 1];
   int moved;         /* the cores are not yet those of the workers */
   int started;       /* workers that run */
-  int stopping;
+  atomic_int stopping;
   worker workers[MAX_WORKERS];
   region_body body;
   void *data;
@@ -142,6 +144,7 @@ static struct {
     .region = PTHREAD_MUTEX_INITIALIZER,
     .door = PTHREAD_MUTEX_INITIALIZER,
     .wake = PTHREAD_COND_INITIALIZER,
+    .done = PTHREAD_COND_INITIALIZER,
     .spin = -1,
     .affine = -1,
 };
@@ -211,20 +214,44 @@ static void bind_to_core(int thread) {
 #endif
 }
 
+/* Run the share of `owner`, unless somebody took it. A region ends when all its shares are taken
+ * and finished: who takes one meets no other region's body, and who comes late takes none. */
+static void run_share(worker *owner, unsigned region) {
+  unsigned before = region - 1;
+  if (!atomic_compare_exchange_strong(&owner->taken, &before, region)) return;
+  int code = run_tasks(pool.body, pool.data, owner->index, pool.started + 1, pool.tasks);
+  if (code != 0) atomic_store(&pool.failure, code);
+  if (atomic_fetch_sub(&pool.pending, 1) == 1 && atomic_load(&pool.caller_sleeps)) {
+    pthread_mutex_lock(&pool.door);
+    pthread_cond_signal(&pool.done);
+    pthread_mutex_unlock(&pool.door);
+  }
+}
+
 static void *work(void *argument) {
   worker *self = argument;
   inside = 1;
   bind_to_core(self->index);
   for (;;) {
     self->seen = await_region(self->seen);
-    if (pool.stopping) return NULL;
-    int code = run_tasks(pool.body, pool.data, self->index, pool.started + 1, pool.tasks);
-    if (code != 0) atomic_store(&pool.failure, code);
-    atomic_fetch_sub_explicit(&pool.pending, 1, memory_order_release);
+    if (atomic_load(&pool.stopping)) return NULL;
+    run_share(self, self->seen);
   }
 }
 
-/* Every worker takes part in every region, so none can meet the next one's task half-written. */
+/* The caller sleeps where a worker was interrupted: that one may go on in the caller's place. */
+static void await_shares(void) {
+  for (int look = 0; look < SPIN; look++) {
+    if (atomic_load_explicit(&pool.pending, memory_order_acquire) == 0) return;
+    pause_briefly();
+  }
+  pthread_mutex_lock(&pool.door);
+  atomic_store(&pool.caller_sleeps, 1);
+  while (atomic_load(&pool.pending) > 0) pthread_cond_wait(&pool.done, &pool.door);
+  atomic_store(&pool.caller_sleeps, 0);
+  pthread_mutex_unlock(&pool.door);
+}
+
 static void announce(void) {
   atomic_fetch_add(&pool.generation, 1);
   if (atomic_load(&pool.sleepers) > 0) {
@@ -235,10 +262,11 @@ static void announce(void) {
 }
 
 static void stop_workers(void) {
-  pool.stopping = 1;
+  atomic_store(&pool.stopping, 1);
   announce();
   for (int i = 0; i < pool.started; i++) pthread_join(pool.workers[i].thread, NULL);
-  pool.started = pool.stopping = 0;
+  pool.started = 0;
+  atomic_store(&pool.stopping, 0);
 }
 
 /* In the child of a fork no worker runs: forget them, the next region starts new ones. */
@@ -246,7 +274,9 @@ static void forget_workers(void) {
   pthread_mutex_init(&pool.region, NULL);
   pthread_mutex_init(&pool.door, NULL);
   pthread_cond_init(&pool.wake, NULL);
+  pthread_cond_init(&pool.done, NULL);
   atomic_store(&pool.sleepers, 0);
+  atomic_store(&pool.caller_sleeps, 0);
   pool.started = 0;
   inside = 0;
 }
@@ -333,6 +363,7 @@ static void resize_pool(int workers) {
     worker *next = &pool.workers[pool.started];
     next->index = pool.started + 1;
     next->seen = atomic_load(&pool.generation);
+    atomic_store(&next->taken, next->seen);
     if (pthread_create(&next->thread, NULL, work, next) != 0) {
       atomic_store(&pool.wanted, pool.started + 1); /* do not ask again */
       break;
@@ -362,11 +393,11 @@ static int launch(region_body body, void *data, int tasks) {
   announce();
   inside = 1;
   int result = run_tasks(body, data, 0, pool.started + 1, pool.tasks);
+  /* What no worker has begun, asleep or interrupted as it is, is quicker done than awaited. */
+  unsigned region = atomic_load(&pool.generation);
+  for (int i = 0; i < pool.started; i++) run_share(&pool.workers[i], region);
   inside = 0;
-  for (int look = 1; atomic_load_explicit(&pool.pending, memory_order_acquire) > 0; look++) {
-    if (look % 10000 == 0) sched_yield(); /* more threads than cores */
-    pause_briefly();
-  }
+  await_shares();
   if (result == 0) result = atomic_load(&pool.failure);
   pthread_mutex_unlock(&pool.region);
   return result;
