@@ -9,7 +9,15 @@ from tvm_ext.ops.elementwise import broadcast_shape
 from .axes import placed
 from .builder import Builder, Dim
 
-__all__ = ["align", "demanded_dims", "emit_broadcast"]
+__all__ = ["BROADCASTING", "align", "demanded_dims", "emit_broadcast"]
+
+#: The operators of ONNX to whose result a dim of 1 in front of an operand makes no difference, if
+#: another operand has as many dims.
+BROADCASTING = frozenset({
+    "Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater",
+    "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow",
+    "Sub", "Sum", "Where", "Xor",
+})  # fmt: skip
 
 
 def emit_broadcast(

@@ -16,6 +16,7 @@ from tvm_ext.interface import Info, TensorInfo, ValueInfo, ValueType
 from tvm_ext.ops.narrow import STORAGE, STRING
 
 from . import host, shape_arithmetic
+from .broadcasting import BROADCASTING
 from .builder import Builder
 from .declared import checked, dtype_of
 from .known import Known
@@ -161,6 +162,8 @@ class _Walk:
         self.cause: Exception | None = None  # of the first failure
         self.whole: dict[relax.Var, relax.Call] = {}  # kernels that are a whole node
         self.functions = 0  # made of subgraphs
+        self.owners: dict[ir.Graph, ir.Node] = {}  # of the subgraphs met so far
+        self.widened: dict[ir.Node, dict[int, int]] = {}  # see ``widen``
         self.discarded: list[GlobalVar] = []
 
     def parameter(self, value: ir.Value) -> relax.Var:
@@ -235,12 +238,44 @@ class _Walk:
             NotImplementedError: it has nodes that cannot be converted.
         """
         node, failures = self.builder.node, len(self.failures) + len(self.errors)
+        self.owners[graph] = node
         self.values.update(zip(graph.inputs, arguments, strict=True))
         self.graph(graph)
         self.builder.node = node
         if len(self.failures) + len(self.errors) > failures:
             raise NotImplementedError(f"subgraph {graph.name!r} cannot be converted")
         return [self.tensor(value) for value in graph.outputs]
+
+    def widen(self, value: ir.Value, rank: int) -> None:
+        """Allow ``value``, whose rank depends on data, to have ``rank`` dims: more are 1, in front.
+
+        Where it goes it must be broadcast against operands of that rank, as :meth:`node` checks.
+
+        Raises:
+            NotImplementedError: it goes elsewhere.
+        """
+        owner = self.owners.get(value.graph) if value.graph is not None else None
+        if value.is_graph_output():
+            if owner is None or owner.op_type != "If":
+                raise NotImplementedError("the rank of the result is known only at run time")
+            for place, output in enumerate(value.graph.outputs):
+                if output is value:
+                    self.widen(owner.outputs[place], rank)
+        for use, place in value.uses():
+            if use.op_type == "CastLike" and place == 1:
+                continue
+            if use.op_type not in BROADCASTING:
+                raise NotImplementedError(
+                    f"the rank of the result, which {use.op_type} takes, is known only at run time"
+                )
+            self.widened.setdefault(use, {})[place] = rank
+
+    def _check_widened(self, node: ir.Node, operands: Sequence[relax.Expr | None]) -> None:
+        """Another operand has the rank already, so that the rank of the result is that."""
+        widened = self.widened.get(node, {})
+        others = [x.ty.ndim for k, x in enumerate(operands) if k not in widened and x is not None]
+        if widened and max(others, default=0) < max(widened.values()):
+            raise NotImplementedError("the rank of the result is known only at run time")
 
     def captured(self, graph: ir.Graph) -> list[ir.Value]:
         """The run-time values that ``graph`` takes from around it."""
@@ -319,6 +354,7 @@ class _Walk:
         since, function = lookup(node.domain, node.op_type, opset)
         self.builder.node = node
         try:
+            self._check_widened(node, operands)
             results = self._fold(node, operands) or _call(function, self.builder, operands, node)
             self.whole |= whole_kernels(self.builder, node, function, operands, results)
             for value, result in zip(node.outputs, results, strict=False):

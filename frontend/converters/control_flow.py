@@ -29,11 +29,17 @@ def if_(bb, condition, *, then_branch, else_branch):
     flag = bb.emit(relax.op.reshape(condition, []))
     results: list[list[relax.Expr]] = []
 
-    def emit(graph):
-        results.append([host.hosted(bb, x) for x in bb.walk.inline(graph, [])])
+    def emit(graph, ranks=()):
+        found = [host.hosted(bb, x) for x in bb.walk.inline(graph, [])]
+        results.append([_of_rank(bb, x, rank) for x, rank in zip_longest(found, ranks)])
         return results[-1]
 
-    blocks = [bb.branch(lambda g=graph: emit(g)) for graph in (then_branch, else_branch)]
+    branches = then_branch, else_branch
+    blocks = [bb.branch(lambda g=graph: emit(g)) for graph in branches]
+    ranks = [_common_rank(bb, k, pair) for k, pair in enumerate(zip(*results, strict=True))]
+    if any(ranks):
+        results.clear()
+        blocks = [bb.branch(lambda g=graph: emit(g, ranks)) for graph in branches]
     chosen = bb.emit(relax.If(flag, *blocks))
     return tuple(
         host.like(
@@ -43,6 +49,24 @@ def if_(bb, condition, *, then_branch, else_branch):
         )
         for k, (one, other) in enumerate(zip(*results, strict=True))
     )
+
+
+def _common_rank(bb, k, pair):
+    """The rank that both get of branches whose ``k``th results differ in that; else None."""
+    if bb.node.outputs[k].shape is not None:
+        return None  # the model says which
+    ranks = {x.ty.ndim for x in pair if isinstance(x.ty, relax.TensorType)}
+    if len(ranks) < 2:
+        return None
+    bb.walk.widen(bb.node.outputs[k], max(ranks))
+    return max(ranks)
+
+
+def _of_rank(bb, x, rank):
+    """``x`` with dims of 1 in front."""
+    if rank is None or x.ty.ndim == rank:
+        return x
+    return bb.emit(relax.op.reshape(x, [*[1] * (rank - x.ty.ndim), *bb.shape(x)]))
 
 
 @converter("Loop", 1, *_SINCE)

@@ -7,6 +7,7 @@ from onnx import parser
 
 from tests.oracle import check_model
 from tvm_ext import convert_and_build
+from tvm_ext.errors import ConversionError
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -30,6 +31,28 @@ def test_branches_of_different_shapes(flag):
     }}""",
         {"c": np.array(flag), "x": X},
     )
+
+
+RANKS = """g (bool c, float[n,3] x, float[1] w) => (float[n,3] y) {
+  s = If (c) <then_branch = t () => (o) { o = ReduceSum<keepdims=0>(x) },
+              else_branch = e () => (p) { p = ReduceSum<keepdims=1>(w) }>
+  z = Mul(x, s)
+  y = Add(z, w)
+}"""
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_branches_of_different_ranks_that_are_broadcast(flag):
+    check(RANKS, {"c": np.array(flag), "x": X, "w": np.float32([2])})
+
+
+@pytest.mark.parametrize(
+    "use, refused", [("Mul(s, s)", "Mul-14"), ("MatMul(x, s)", "If-16 .* which MatMul takes")]
+)
+def test_branches_of_different_ranks_are_refused_where_it_shows(use, refused):
+    model = parser.parse_model(HEAD + RANKS.replace("Mul(x, s)", use))
+    with pytest.raises(ConversionError, match=f"{refused}.*known only at run time"):
+        convert_and_build(model, "llvm", opt_level=0)
 
 
 @pytest.mark.parametrize("flag", [True, False])
