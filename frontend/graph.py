@@ -272,9 +272,11 @@ class _Walk:
 
     def _check_widened(self, node: ir.Node, operands: Sequence[relax.Expr | None]) -> None:
         """Another operand has the rank already, so that the rank of the result is that."""
-        widened = self.widened.get(node, {})
+        widened = self.widened.get(node)
+        if widened is None:
+            return
         others = [x.ty.ndim for k, x in enumerate(operands) if k not in widened and x is not None]
-        if widened and max(others, default=0) < max(widened.values()):
+        if max(others, default=0) < max(widened.values()):
             raise NotImplementedError("the rank of the result is known only at run time")
 
     def captured(self, graph: ir.Graph) -> list[ir.Value]:
