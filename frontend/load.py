@@ -157,21 +157,26 @@ def _unshaped(graph: onnx.GraphProto) -> list[onnx.TypeProto.Tensor]:
 
 def _deprecated(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     """The nodes of deprecated operators, which runtimes accept, the checker not."""
-    opset = next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), 0)
+    opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
     found, graphs = [], [proto.graph]
     while graphs:
         for node in graphs.pop().node:
-            if node.domain in ("", "ai.onnx") and _is_deprecated(node.op_type, opset):
+            domain = _domain(node.domain)
+            if _is_deprecated(node.op_type, opsets.get(domain, 0), domain):
                 found.append(node)
             for attribute in node.attribute:
                 graphs += [attribute.g] if attribute.HasField("g") else attribute.graphs
     return found
 
 
-def _is_deprecated(op_type: str, opset: int) -> bool:
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _is_deprecated(op_type: str, opset: int, domain: str) -> bool:
     try:
-        return onnx.defs.has(op_type) and onnx.defs.get_schema(op_type, opset).deprecated
-    except onnx.defs.SchemaError:  # the opset is older than the operator
+        return onnx.defs.get_schema(op_type, opset, domain).deprecated
+    except onnx.defs.SchemaError:  # no schema, or the opset is older than the operator
         return False
 
 

@@ -33,6 +33,19 @@ def test_branches_of_different_shapes(flag):
     )
 
 
+def test_the_first_loop():
+    text = """g (int64 n, bool go, float[2] x) => (float[2] last, float[k,2] all) {
+      last, all = Loop (n, go, x) <body = b (int64 i, bool c, float[2] s) =>
+                                          (bool d, float[2] t, float[2] u) {
+        d = Identity (c)  t = Add (s, s)  u = Identity (t)
+      }>
+    }"""
+    model = parser.parse_model(HEAD.replace("17", "10") + text)
+    feeds = {"n": np.array(3), "go": np.array(True), "x": X[0, :2]}
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    check_model(model, feeds, expected=wanted)
+
+
 RANKS = """g (bool c, float[n,3] x, float[1] w) => (float[n,3] y) {
   s = If (c) <then_branch = t () => (o) { o = ReduceSum<keepdims=0>(x) },
               else_branch = e () => (p) { p = ReduceSum<keepdims=1>(w) }>

@@ -20,3 +20,8 @@ def test_bfloat16_is_repeated():
     repeated = one.repeat(40, 1)
     check_node("Expand", [one, np.array([2, 40])], constants=(1,), expected=[repeated])
     check_node("Tile", [one, np.array([1, 40])], constants=(1,), expected=[repeated])
+
+
+def test_the_first_tile_repeats_one_axis():
+    count, axis = np.float32(3), np.float32(2)
+    check_node("Tile", [X, count, axis], opset=1, constants=(1, 2), expected=[np.tile(X, 3)])

@@ -79,6 +79,14 @@ def test_fused_matmul(flags):
     check("FusedMatMul", [a, b], attributes | {"alpha": 0.5})
 
 
+def test_names_that_onnxruntime_had_before():
+    check("TransposeMatMul", [data(2, 4, 3), data(2, 4, 7)], {"transA": 1, "alpha": 0.5})
+    x, scale = data(3, 5, 2), np.float32([0.1, 0.02, 0.5, 0.1, 0.03])
+    zero = codes(5)
+    check("QuantizeLinear", [x, scale, zero], {"axis": 1}, types=["uint8"])
+    check("DequantizeLinear", [codes(3, 5, 2), scale, zero], {"axis": 1}, types=["float32"])
+
+
 @pytest.mark.parametrize("activation", ["Relu", "LeakyRelu", "Sigmoid", "Tanh"])
 def test_fused_gemm(activation):
     attributes = {"transB": 1, "alpha": 0.5, "beta": 2.0, "activation": activation,

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnxruntime_oracle import check_against_onnxruntime
 from tests.oracle import check_node
+from tests.uses import record
 from tvm_ext import convert_and_build, load
 from tvm_ext.errors import ConversionError, ModelError, RunError
 
@@ -115,6 +116,7 @@ def test_maps_from_labels_to_scores(labels, declared, tmp_path):
     built.save(tmp_path / "m.so")
     for compiled in built, load(tmp_path / "m.so"):
         assert compiled(x) == [pytest.approx(row, rel=1e-5) for row in wanted]
+    record(model)
 
 
 def test_labels_that_do_not_fit_the_scores_are_named():

@@ -4,17 +4,19 @@ import numpy as np
 import pytest
 
 from tests.oracle import node_model
+from tests.uses import record
 from tvm_ext import convert_and_build
 
 N = 100_000
 SHAPE = {"shape": [100, N // 100]}
 
 
-def drawn(op_type, inputs=(), **attributes):
-    model = node_model(op_type, list(inputs), attributes)
+def drawn(op_type, inputs=(), opset=None, **attributes):
+    model = node_model(op_type, list(inputs), attributes, opset=opset)
     compiled = convert_and_build(model, "llvm", opt_level=1)
     first, second = compiled(*inputs), compiled(*inputs)
     np.testing.assert_array_equal(first, second)
+    record(model)
     return first
 
 
@@ -53,3 +55,20 @@ def test_multinomial():
     assert y.dtype == "int64"
     shares = [np.bincount(row, minlength=3) / 20_000 for row in y]
     np.testing.assert_allclose(shares, p, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "op_type, like, attributes",
+    [
+        ("RandomUniform", False, {"shape": [3, 7]}),
+        ("RandomNormal", False, {"shape": [3, 7]}),
+        ("RandomUniformLike", True, {"low": -2.0}),
+        ("RandomNormalLike", True, {"scale": 3.0}),
+        ("Bernoulli", True, {}),
+        ("Multinomial", True, {"sample_size": 5}),
+    ],
+)
+def test_older_opsets_draw_the_same(op_type, like, attributes):
+    inputs = [np.full((3, 7), 0.5, "float32")] if like else []
+    latest = drawn(op_type, inputs, seed=3.0, **attributes)
+    np.testing.assert_array_equal(drawn(op_type, inputs, opset=21, seed=3.0, **attributes), latest)

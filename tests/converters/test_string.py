@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 from onnx import parser
 
+from tests.uses import record
 from tvm_ext import InferenceSession, convert_and_build, load
 from tvm_ext.errors import ConversionError, InputError, OptionError, RunError
 from tvm_ext.export import export
@@ -28,6 +29,7 @@ def check(text, *many, level=3, head=HEAD):
         for got, want in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
             assert (got.dtype, got.shape) == (want.dtype, want.shape)
             np.testing.assert_array_equal(got, want)
+    record(model)
     return compiled
 
 
@@ -169,6 +171,17 @@ def test_features_made_of_strings():
     }""",
         {"x": texts("a", "b", "é")},
         {"x": texts("é", "a", "a")},
+    )
+
+
+def test_labels_numbered_from_0():
+    check(
+        """g (string[n] x, int64[k] i) => (int64[n] c, string[k] s) {
+      c = ai.onnx.ml.LabelEncoder<classes_strings = ["b", "é"], default_int64 = -2>(x)
+      s = ai.onnx.ml.LabelEncoder<classes_strings = ["b", "é"], default_string = "?">(i)
+    }""",
+        {"x": texts("é", "a", "b"), "i": np.array([1, 2, -1, 0])},
+        head=HEAD.replace('"ai.onnx.ml" : 3', '"ai.onnx.ml" : 1'),
     )
 
 

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from tests.onnxruntime_oracle import check_against_onnxruntime, contrib_model
+from tests.onnxruntime_oracle import (
+    check_against_onnxruntime,
+    contrib_model,
+    run_onnxruntime,
+)
 from tests.oracle import check_node
 from tvm_ext import convert_and_build
 from tvm_ext.errors import ConversionError
@@ -88,6 +92,21 @@ def test_types_of_features(dtype):
     check("TreeEnsembleClassifier", [rows(9, dtype)],
           forest(5, 4, 3, "class") | {"classlabels_int64s": [5, 6, -7]},
           outputs=2, types=["int64", "float32"])  # fmt: skip
+
+
+def test_other_versions():
+    """The last is deprecated, which onnxruntime does not take: all give what the third gives."""
+    kinds = ["int64", "float32"]
+    for op_type, attributes, types in (
+        ("TreeEnsembleRegressor", forest(3, 3, 2, "target", MODES) | {"n_targets": 2}, kinds[1:]),
+        ("TreeEnsembleClassifier", forest(5, 4, 3, "class") | {"classlabels_int64s": [5, 6, -7]},
+         kinds),
+    ):  # fmt: skip
+        x, given = rows(9), {"domain": "ai.onnx.ml", "outputs": len(types), "types": types}
+        third = contrib_model(op_type, [x], attributes, version=3, **given)
+        expected = run_onnxruntime(third, {"x0": x})
+        for version in (1, 5):
+            check(op_type, [x], attributes, version=version, expected=expected, **given)
 
 
 def test_numbers_that_only_float64_tells_apart():
