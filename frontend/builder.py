@@ -18,7 +18,12 @@ from tvm_ext.strings import StringTable
 from .known import Known, simplified
 from .limits import Limits
 
-__all__ = ["Builder", "Dim"]
+__all__ = ["NO_RANK", "Builder", "Dim"]
+
+NO_RANK = (
+    "the rank of the result is known only at run time, and the model declares none: "
+    "declare it, or give by shapes the sizes that it follows from"
+)
 
 Dim = int | tirx.Expr
 
@@ -232,9 +237,7 @@ class Builder:
         if self.static_shape(values) is not None:
             return values
         if count is None:
-            raise NotImplementedError(
-                "the rank of the result is known only at run time, and the model declares none"
-            )
+            raise NotImplementedError(NO_RANK)
         return self.match(values, [count])
 
     def dims(self, value: relax.Expr, count: int | None = None) -> list[Dim]:

@@ -7,7 +7,7 @@ from tvm import relax
 from tvm_ext.ops import reduction as ops
 
 from ..axes import placed_all
-from ..builder import Builder
+from ..builder import NO_RANK, Builder
 from ..table import converter
 
 # ONNX operator -> TE function, since_versions with axes as attribute, with axes as input
@@ -69,9 +69,7 @@ def _reduce_run_time(
     count = bb.static_shape(axes)
     kept = bb.declared_rank if count is None else rank - count[0]
     if kept is None:
-        raise NotImplementedError(
-            "the rank of the result is known only at run time, and the model declares none"
-        )
+        raise NotImplementedError(NO_RANK)
     remaining = bb.emit_te(ops.remaining_dims, flags, kept, *bb.shape(result))
     dims = [bb.fresh_dim() for _ in range(kept)]
     bb.bind(remaining, [*dims, kept])
