@@ -3,22 +3,15 @@
 import numpy as np
 import pytest
 
-from tests.architectures import FAMILIES, FORMS, Task, architectures
+from tests.architectures import FAMILIES, Task, architectures, tasks
 from tests.architectures.results import document, keep, kept
 from tests.architectures.worker import Result
 
 ARCHITECTURES = architectures()
-TASKS = [
-    Task(each.name, exporter, form)
-    for each in ARCHITECTURES.values()
-    for exporter in each.exporters
-    for form in FORMS
-    if form == "static" or each.dims
-]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS, ids=" ".join)
+@pytest.mark.parametrize("task", tasks(), ids=" ".join)
 def test_an_architecture_is_equal_to_onnxruntime(task):
     from tests.architectures.worker import run
 

@@ -3,6 +3,6 @@
 One file per family. ``python -m tests.architectures`` runs them and counts.
 """
 
-from .registry import FAMILIES, FORMS, Architecture, Task, architectures
+from .registry import FAMILIES, FORMS, Architecture, Task, architectures, tasks
 
-__all__ = ["FAMILIES", "FORMS", "Architecture", "Task", "architectures"]
+__all__ = ["FAMILIES", "FORMS", "Architecture", "Task", "architectures", "tasks"]

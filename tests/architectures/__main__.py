@@ -13,29 +13,30 @@ Exit status 1: something fails that is exported.
 import argparse
 import re
 import sys
-from itertools import product
+import time
 from pathlib import Path
 
-from .registry import EXPORTERS, FAMILIES, FORMS, Task, architectures
+from .registry import EXPORTERS, FAMILIES, FORMS, Task, architectures, tasks
 from .results import document, keep, kept, reasons, refused, summary
 from .worker import run
 
 
 def main() -> int:
     args = _arguments()
-    tasks = _tasks(args)
+    asked = _tasks(args)
     if args.save:
         import onnx
 
         from .check import equal, export
 
-        exported = export(tasks[0])
+        exported = export(asked[0])
         onnx.save(exported.model, args.save)
         print(equal(exported))
         return 0
     results = kept(args.keep) if args.keep else {}
     settled = {task for task, each in results.items() if not each.reason or refused(each)}
-    for result in run([task for task in tasks if task not in settled], args.jobs, args.limit):
+    left, start = [task for task in asked if task not in settled], time.monotonic()
+    for result in run(left, args.jobs, args.limit):
         results[result.task] = result
         if args.keep:
             keep(args.keep, result)
@@ -43,26 +44,38 @@ def main() -> int:
             f"{' '.join(result.task):44} {result.seconds:5.0f} s  {result.reason or 'ok'}",
             flush=True,
         )
-    asked = [results[task] for task in tasks]
-    print("\n".join(["", *summary(asked), "", *reasons(asked)]))
+    print(f"{len(left)} tasks in {time.monotonic() - start:.0f} s")
+    found = [results[task] for task in asked]
+    print("\n".join(["", *summary(found), "", *reasons(found)]))
     if args.write:
         args.write.parent.mkdir(parents=True, exist_ok=True)
         args.write.write_text(document(results.values()), encoding="utf-8")
-    return any(each.reason and not refused(each) for each in asked)
+    return any(each.reason and not refused(each) for each in found)
 
 
 def _tasks(args: argparse.Namespace) -> list[Task]:
-    """In the order of the names that are asked for."""
-    forms = [form for form in FORMS if args.form in (None, form)]
+    """Of each architecture, static by one exporter and dynamic by the next; then the others.
+
+    A run that is ended early has so seen the most of them.
+    """
     every = architectures()
-    names = [each for pattern in args.names for each in every if re.fullmatch(pattern, each)]
-    return [
-        Task(name, exporter, form)
-        for name in dict.fromkeys(names)
+    matching = [each for pattern in args.names for each in every if re.fullmatch(pattern, each)]
+    names = [
+        name
+        for name in dict.fromkeys(matching)
         if not args.family or every[name].family in args.family
-        for exporter, form in product(every[name].exporters, forms)
-        if exporter in args.exporter and (form == "static" or every[name].dims)
     ]
+
+    def place(task: Task) -> tuple[int, int]:
+        odd = (EXPORTERS.index(task.exporter) + FORMS.index(task.form)) % 2
+        return odd, names.index(task.name)
+
+    asked = [
+        task
+        for task in tasks()
+        if task.name in names and task.exporter in args.exporter and args.form in (None, task.form)
+    ]
+    return sorted(asked, key=place)
 
 
 def _arguments() -> argparse.Namespace:

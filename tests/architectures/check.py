@@ -14,7 +14,16 @@ from .export import arrays, quiet, to_onnx
 from .registry import NOT_EXPORTED, Task, architectures
 from .torchvision_ops import load_torchvision
 
-__all__ = ["Equal", "Exported", "NotExported", "compare", "equal", "export"]
+__all__ = [
+    "Equal",
+    "Exported",
+    "NotExported",
+    "compare",
+    "cpu_seconds",
+    "equal",
+    "export",
+    "reason",
+]
 
 TOLERANCE = 1e-3
 
@@ -57,9 +66,9 @@ def export(task: Task) -> Exported:
 
 def equal(exported: Exported) -> Equal:
     """Raise whatever is wrong with what we make of the model."""
-    start = _cpu_seconds()
+    start = cpu_seconds()
     built = convert_and_build(exported.model, "llvm")
-    seconds = _cpu_seconds() - start
+    seconds = cpu_seconds() - start
     error = 0.0
     for feeds, expected in zip(exported.feeds, exported.expected, strict=True):
         error = max(error, compare(built.run(None, feeds), expected))
@@ -101,7 +110,7 @@ def compare(got: list, expected: list) -> float:
     return worst
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     """Of this process and its children so far: wall time says as much about other processes."""
     return sum(os.times()[:4])
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from .registry import Architecture, Converted, Network
 
-__all__ = ["arrays", "to_onnx"]
+__all__ = ["arrays", "quiet", "to_onnx"]
 
 OPSETS = {"torchscript": 17, "dynamo": 18}
 

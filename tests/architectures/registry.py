@@ -19,6 +19,7 @@ __all__ = [
     "Task",
     "architecture",
     "architectures",
+    "tasks",
 ]
 
 FAMILIES = (
@@ -123,3 +124,14 @@ def architectures() -> dict[str, Architecture]:
     for family in FAMILIES:
         import_module(f".{family}", __package__)
     return dict(_REGISTERED)
+
+
+def tasks() -> list[Task]:
+    """Each architecture by each of its exporters, static, and dynamic where it has dims."""
+    return [
+        Task(each.name, exporter, form)
+        for each in architectures().values()
+        for exporter in each.exporters
+        for form in FORMS
+        if form == "static" or each.dims
+    ]

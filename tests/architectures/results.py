@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tvm_ext.compare.result import this_machine
 
-from .registry import EXPORTERS, FORMS, NOT_EXPORTED, Task, architectures
+from .registry import EXPORTERS, FORMS, NOT_EXPORTED, Task, architectures, tasks
 from .worker import Result
 
 __all__ = ["document", "keep", "kept", "summary"]
@@ -86,6 +86,8 @@ def document(results: Iterable[Result]) -> str:
         f"on {datetime.now(UTC):%Y-%m-%d}, {machine.cpu}, Python {machine.python}, "
         f"{', '.join(_versions())}.",
         "",
+        *_totals(results),
+        "",
         "- equal: all floats differ by at most 1e-3 of the largest value of the output, all others "
         "not at all; the largest error is relative to that value",
         "- not exported: the exporter, or onnxruntime on its model, gives up; the reason is below",
@@ -109,6 +111,22 @@ def document(results: Iterable[Result]) -> str:
     if missing:
         lines += ["", "## What was not run", "", ", ".join(missing)]
     return "\n".join(lines) + "\n"
+
+
+def _totals(results: list[Result]) -> list[str]:
+    """How much of what is registered was run, and what came of it."""
+    names, not_exported = {each.task.name for each in results}, sum(map(refused, results))
+    equal = sum(not each.reason for each in results)
+    cpu = [each.cpu for each in results if each.cpu is not None]
+    lines = [
+        f"{len(names)} of {len(architectures())} architectures and {len(results)} of "
+        f"{len(tasks())} tasks (an architecture by one exporter, static or dynamic) were run: "
+        f"{equal} are equal, {not_exported} are not exported, "
+        f"{len(results) - equal - not_exported} fail here."
+    ]
+    if cpu:
+        lines.append(f"A task took {sum(cpu) / len(cpu):.1f} s of CPU time (mean of {len(cpu)}).")
+    return lines
 
 
 def _rows(results: list[Result]) -> Iterator[str]:

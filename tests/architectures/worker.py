@@ -24,9 +24,10 @@ class Result(NamedTuple):
     Attributes:
         task: which.
         reason: why it failed, "" where all is equal.
-        seconds: what it took, exporting included.
+        seconds: how long it took, exporting included.
         error: the largest difference, relative to the largest value of an output.
         build: CPU seconds that building took.
+        cpu: CPU seconds of the whole, None where it was ended or crashed.
     """
 
     task: Task
@@ -34,6 +35,7 @@ class Result(NamedTuple):
     seconds: float
     error: float | None = None
     build: float | None = None
+    cpu: float | None = None
 
 
 def run(tasks: Iterable[Task], jobs: int, limit: float) -> Iterator[Result]:
@@ -74,11 +76,12 @@ def _serve(task: Task, pipe: Connection) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    from .check import equal, export, reason
+    from .check import cpu_seconds, equal, export, reason
 
     try:
         exported = export(task)
         pipe.send(EXPORTED)
-        pipe.send(("", *equal(exported)))
+        answer = "", *equal(exported)
     except Exception as error:  # noqa: BLE001  any failure is what is asked for
-        pipe.send((reason(error),))
+        answer = reason(error), None, None
+    pipe.send((*answer, cpu_seconds()))
