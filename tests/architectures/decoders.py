@@ -49,14 +49,18 @@ class WithCache(nn.Module):
         return result.logits, [(layer.keys, layer.values) for layer in cache.layers]
 
 
-def with_cache(kind: str, heads: int = 2, head_size: int = 12, **settings) -> Network:
-    """``kind`` as a causal language model whose cache holds ``heads`` of ``head_size``."""
+def with_cache(
+    kind: str, heads: int = 2, head_size: int = 12, value_size: int | None = None, **settings
+) -> Network:
+    """``kind`` as a causal language model whose cache holds ``heads`` of ``head_size``.
+
+    Its values are of ``value_size``, where that is another.
+    """
     import transformers
 
     config = getattr(transformers, f"{kind}Config")(**{**SIZES, **settings})
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config)
-    value_size = settings.get("v_head_dim", head_size)
 
     def inputs(batch, sequence, past):
         made = {
@@ -65,7 +69,7 @@ def with_cache(kind: str, heads: int = 2, head_size: int = 12, **settings) -> Ne
         }
         for layer in range(SIZES["num_hidden_layers"]):
             made[f"key_{layer}"] = torch.randn(batch, heads, past, head_size)
-            made[f"value_{layer}"] = torch.randn(batch, heads, past, value_size)
+            made[f"value_{layer}"] = torch.randn(batch, heads, past, value_size or head_size)
         return made
 
     return Network(WithCache(model), inputs)
@@ -179,7 +183,7 @@ def starcoder2():
 
 @decoder
 def stablelm():
-    return with_cache("StableLm")
+    return with_cache("StableLm", partial_rotary_factor=0.5)
 
 
 @decoder
@@ -212,10 +216,10 @@ def qwen3_moe():
 @decoder
 def deepseek_v3():
     return with_cache(
-        "DeepseekV3", heads=4, head_size=24, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=16,
-        qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=12, n_routed_experts=4,
-        num_experts_per_tok=2, moe_intermediate_size=32, n_group=1, topk_group=1,
-        first_k_dense_replace=1,
+        "DeepseekV3", heads=1, head_size=16, value_size=8, num_key_value_heads=4, q_lora_rank=24,
+        kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=12,
+        n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, n_group=1,
+        topk_group=1, first_k_dense_replace=1,
     )  # fmt: skip
 
 

@@ -16,9 +16,11 @@ encoder = architecture(batch=(2, 3), sequence=(9, 14))
 
 
 def network(kind: str, head: str = "Model", **settings) -> Network:
+    """``kind`` with a head; settings that are None are left to the package."""
     import transformers
 
-    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **settings})
+    sizes = {name: size for name, size in {**SIZES, **settings}.items() if size is not None}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
     return Network(getattr(transformers, f"{kind}{head}")(config), text(VOCABULARY))
 
 
@@ -144,7 +146,9 @@ def data2vec_text():
 
 @encoder
 def xlnet():
-    return network("XLNet", d_model=48, n_layer=2, n_head=4, d_inner=96, use_mems_eval=False)
+    return network(
+        "XLNet", d_head=12, d_inner=96, use_mems_eval=False, max_position_embeddings=None
+    )
 
 
 @encoder
@@ -157,6 +161,7 @@ def funnel():
         d_head=12,
         d_inner=96,
         num_decoder_layers=1,
+        num_hidden_layers=None,
     )
 
 

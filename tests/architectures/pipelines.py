@@ -117,7 +117,7 @@ def voting():
     from sklearn.tree import DecisionTreeClassifier
 
     members = [("a", LogisticRegression()), ("b", DecisionTreeClassifier(max_depth=4))]
-    return labelled(VotingClassifier(members, voting="soft"), PLAIN)
+    return labelled(VotingClassifier(members, voting="soft", flatten_transform=False), PLAIN)
 
 
 @rows

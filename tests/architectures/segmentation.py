@@ -157,13 +157,11 @@ def sam():
     return Network(Only(SamModel(config), "iou_scores", "pred_masks"), inputs)
 
 
-def torchvision_network(name: str, **settings) -> Network:
+def torchvision_network(name: str, argument: str = "x") -> Network:
     from torchvision.models import segmentation
 
-    model = getattr(segmentation, name)(
-        weights=None, weights_backbone=None, num_classes=5, **settings
-    )
-    return Network(Only(model, "out"), image(64, name="x"))
+    model = getattr(segmentation, name)(weights=None, weights_backbone=None, num_classes=5)
+    return Network(Only(model, "out"), image(64, name=argument))
 
 
 @images
@@ -173,7 +171,7 @@ def deeplab_v3():
 
 @images
 def lraspp():
-    return torchvision_network("lraspp_mobilenet_v3_large")
+    return torchvision_network("lraspp_mobilenet_v3_large", "input")
 
 
 @images

@@ -9,7 +9,11 @@ classifier = architecture(batch=(2, 3))
 def network(name: str, side: int = 64, **settings) -> Network:
     import timm
 
-    return Network(timm.create_model(name, num_classes=10, **settings), image(side, name="x"))
+    return pictures(timm.create_model(name, num_classes=10, **settings), side)
+
+
+def pictures(module, side: int = 64) -> Network:
+    return Network(module, image(side, name="x"))
 
 
 @classifier
@@ -86,7 +90,7 @@ def crossvit():
 
 @classifier
 def maxvit():
-    return network("maxvit_rmlp_pico_rw_256", img_size=64, embed_dim=(16, 24, 32, 48),
+    return network("maxvit_rmlp_pico_rw_256", img_size=64, embed_dim=(32, 32, 64, 64),
                    depths=(1, 1, 1, 1))  # fmt: skip
 
 
@@ -127,38 +131,76 @@ def efficientformer():
 
 @classifier
 def fastvit():
-    return network("fastvit_t8", embed_dims=(16, 32, 48, 64), layers=(1, 1, 1, 1))
+    return network("fastvit_t8", embed_dims=(16, 32, 64, 128), layers=(1, 1, 1, 1))
 
 
 @classifier
 def focalnet():
-    return network("focalnet_tiny_srf", embed_dim=24, depths=(1, 1, 1, 1))
+    from timm.models.focalnet import FocalNet
+
+    return pictures(FocalNet(num_classes=10, embed_dim=24, depths=(1, 1, 1, 1)))
 
 
 @classifier
 def davit():
-    return network("davit_tiny", img_size=64, embed_dims=(16, 32, 48, 64), depths=(1, 1, 1, 1),
-                   num_heads=(1, 2, 3, 4))  # fmt: skip
+    return network(
+        "davit_tiny", embed_dims=(16, 32, 48, 64), depths=(1, 1, 1, 1), num_heads=(1, 2, 3, 4)
+    )
 
 
 @classifier
 def poolformer():
-    return network("poolformer_s12", embed_dims=(16, 32, 48, 64), layers=(1, 1, 1, 1))
+    from timm.models.metaformer import GroupNorm1, MetaFormer
+    from torch.nn import GELU
+
+    return pictures(
+        MetaFormer(
+            num_classes=10, dims=(16, 32, 48, 64), depths=(1, 1, 1, 1), downsample_norm=None,
+            mlp_act=GELU, mlp_bias=True, norm_layers=GroupNorm1, layer_scale_init_values=1e-5,
+            res_scale_init_values=None, use_mlp_head=False,
+        )
+    )  # fmt: skip
 
 
 @classifier
 def caformer():
-    return network("caformer_s18", dims=(16, 32, 48, 64), depths=(1, 1, 1, 1))
+    from timm.models.metaformer import (
+        Attention,
+        LayerNorm2dNoBias,
+        LayerNormNoBias,
+        MetaFormer,
+        SepConv,
+    )
+
+    return pictures(
+        MetaFormer(
+            num_classes=10, dims=(16, 32, 64, 64), depths=(1, 1, 1, 1),
+            token_mixers=[SepConv, SepConv, Attention, Attention],
+            norm_layers=[LayerNorm2dNoBias] * 2 + [LayerNormNoBias] * 2,
+        )
+    )  # fmt: skip
+
+
+def mixer(**settings) -> Network:
+    from timm.models.mlp_mixer import MlpMixer
+
+    module = MlpMixer(
+        num_classes=10, img_size=32, patch_size=8, num_blocks=2, embed_dim=48, **settings
+    )
+    return pictures(module, 32)
 
 
 @classifier
 def mlp_mixer():
-    return network("mixer_s16_224", 32, img_size=32, patch_size=8, num_blocks=2, embed_dim=48)
+    return mixer()
 
 
 @classifier
 def gmlp():
-    return network("gmlp_ti16_224", 32, img_size=32, patch_size=8, num_blocks=2, embed_dim=48)
+    from timm.layers import GatedMlp
+    from timm.models.mlp_mixer import SpatialGatingBlock
+
+    return mixer(mlp_ratio=6, block_layer=SpatialGatingBlock, mlp_layer=GatedMlp)
 
 
 @classifier
@@ -169,8 +211,12 @@ def sequencer2d():
 
 @classifier
 def volo():
-    return network("volo_d1_224", img_size=64, layers=(1, 1, 1, 1), embed_dims=(24, 48, 48, 48),
-                   num_heads=(2, 4, 4, 4))  # fmt: skip
+    from timm.models.volo import VOLO
+
+    return pictures(
+        VOLO(num_classes=10, img_size=64, layers=(1, 1, 1, 1), embed_dims=(24, 48, 48, 48),
+             num_heads=(2, 4, 4, 4))
+    )  # fmt: skip
 
 
 @architecture(batch=(2, 3), side=(64, 96))
@@ -284,7 +330,17 @@ def xception():
 
 @classifier
 def halonet():
-    return network("halonet26t", layers=(1, 1, 1, 1))
+    from timm.models.byobnet import ByoBlockCfg, ByobNet, ByoModelCfg
+
+    config = ByoModelCfg(
+        blocks=(
+            ByoBlockCfg(type="bottle", d=1, c=32, s=2, gs=0, br=0.5),
+            ByoBlockCfg(type="self_attn", d=1, c=64, s=2, gs=0, br=0.5),
+        ),
+        stem_chs=16, stem_type="tiered", stem_pool="maxpool", self_attn_layer="halo",
+        self_attn_kwargs={"block_size": 2, "halo_size": 1},
+    )  # fmt: skip
+    return pictures(ByobNet(config, num_classes=10))
 
 
 @classifier
