@@ -11,7 +11,7 @@ import tvm_ext
 from tvm_ext.errors import OptionError
 
 TEXT = """<ir_version: 9, opset_import: ["" : 17]>
-g (float[64, 1000] x) => (float[64, 1000] y) { y = Exp(x) }"""
+g (float[ROWS, 1000] x) => (float[ROWS, 1000] y) { y = Exp(x) }"""
 
 # The cores that each thread which kernels started may use.
 PROGRAM = """
@@ -36,10 +36,11 @@ print(*sorted(where for task, where in allowed().items() if task not in before))
 """
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+@pytest.fixture(scope="module", params=["64", "rows"], ids=["static", "symbolic"])
+def saved(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("threads") / "m.so"
-    tvm_ext.convert_and_build(parser.parse_model(TEXT), "llvm").save(path)
+    model = parser.parse_model(TEXT.replace("ROWS", request.param))
+    tvm_ext.convert_and_build(model, "llvm").save(path)
     return path
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,22 +32,13 @@ class Library:
         BuildError: the file at ``path`` is no such library.
     """
 
-    _pool: ctypes.CDLL | None = None  # the library whose runtime serves all of this process
-    _loading = threading.Lock()
-
     def __init__(self, path: str | Path):
         try:
             self._library = ctypes.CDLL(str(path))
             self._function = getattr(self._library, ENTRY)
         except (OSError, AttributeError) as error:
             raise BuildError(f"cannot load the kernels: {error}") from error
-        with self._loading:
-            if Library._pool is None:
-                Library._pool = self._library
-                threads.serve(self._library)
-        get = Library._pool.tvmx_get_launcher
-        get.restype = ctypes.c_void_p
-        self._library.tvmx_set_launcher(ctypes.c_void_p(get()))
+        self._library.tvmx_set_launcher(ctypes.c_void_p(threads.launcher(self._library)))
         self._function.argtypes = [ctypes.c_void_p] * 5
         self._library.tvmx_lend.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         self._library.tvmx_lend.restype = None

@@ -1,29 +1,32 @@
 """How many threads kernels run on.
 
-Two pools may live in a process: that of static models, which is ours, and TVM's, on which the VM
-runs. Both take their number from here. Nothing here imports TVM.
+All models of a process run on one pool, which is ours. TVM has one, too, for what else uses TVM,
+and for models that its VM runs where no C compiler made ours. Both take their number from here.
+Nothing here imports TVM.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
 from ..errors import OptionError
 
-__all__ = ["follow", "serve", "set_affinity", "set_spin", "set_threads", "threads"]
+__all__ = ["follow", "launcher", "set_affinity", "set_spin", "set_threads", "threads"]
 
 _COUNT = "TVM_NUM_THREADS"  # TVM's own variable
 _SPIN = "TVM_THREAD_POOL_SPIN_COUNT"
 
 _followers: list[Callable[[int], object]] = []
-_pools: list[Any] = []
+_pool: Any = None  # the library whose runtime serves all of this process
 _wanted: int | None = None
 _spin: int | None = None
 _cores: list[int] | None = None
+_choosing = threading.Lock()
 
 
 def _usable_cores() -> int:
@@ -57,23 +60,21 @@ def set_spin(looks: int) -> None:
     """How often an idle thread looks for work before it sleeps: more is quicker, and costs power.
 
     By default 20000 times, some 0.2 ms, or what the variable ``TVM_THREAD_POOL_SPIN_COUNT`` has.
-    Models of symbolic shape have a pool of TVM's, which takes it from that variable alone.
 
     Raises:
         OptionError: ``looks`` is no whole number of at least 0.
     """
     global _spin
     _spin = _number("a number of looks", looks, least=0)
-    for pool in _pools:
-        pool.tvmx_set_spin(_spin)
+    if _pool is not None:
+        _pool.tvmx_set_spin(_spin)
 
 
 def set_affinity(cores: Sequence[int]) -> None:
     """Bind the threads that kernels run on to ``cores``, in turn; none: the system places them.
 
     The first of the cores is meant for the thread that calls the model, which stays where it is.
-    The variable ``TVMX_AFFINITY`` says the same, as in ``0-3,8``. Linux only; models of symbolic
-    shape have a pool of TVM's, which does not take part.
+    The variable ``TVMX_AFFINITY`` says the same, as in ``0-3,8``. Linux only.
 
     Raises:
         OptionError: one is no number of a core.
@@ -82,15 +83,28 @@ def set_affinity(cores: Sequence[int]) -> None:
     if not isinstance(cores, Iterable):
         raise OptionError(f"cores are a list of numbers, not {cores!r}")
     _cores = [_number("a core", core, least=0) for core in cores]
-    for pool in _pools:
-        _bind(pool, _cores)
+    if _pool is not None:
+        _bind(_pool, _cores)
 
 
-def serve(pool: Any) -> None:
+def launcher(library: Any = None) -> int | None:
+    """The address of the function by which parallel loops of this process get their threads.
+
+    It is that of the first ``library`` with our runtime that is given here; None before.
+    """
+    global _pool
+    with _choosing:
+        if _pool is None and hasattr(library, "tvmx_get_launcher"):
+            library.tvmx_get_launcher.restype = ctypes.c_void_p
+            _serve(library)
+            _pool = library
+    return _pool.tvmx_get_launcher() if _pool is not None else None
+
+
+def _serve(pool: Any) -> None:
     """Let ``pool``, a library with our runtime, follow the settings of this process."""
     pool.tvmx_set_threads(threads())
     follow(pool.tvmx_set_threads)
-    _pools.append(pool)
     given = os.environ.get(_SPIN, "")
     spin = int(given) if _spin is None and given.isdigit() else _spin
     if spin is not None:

@@ -29,8 +29,9 @@ from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .forks import on_live_pool
 from .lowering import TIR_PIPELINE
+from .pool import one_pool
 from .storages import Blocks, lend, share_storages
-from .toolchain import run_tool, shared_linker
+from .toolchain import RUNTIME, compile_runtime, run_tool, shared_linker
 
 __all__ = ["VMExecutor"]
 
@@ -143,7 +144,8 @@ class VMExecutor:
         device = tvm.device("cuda" if target.kind.name == "cuda" else "cpu")
         made = cls(executable, device, needs, code=code)
         if objects and not needs.foreign:  # what is C cannot run before it is linked
-            made._link(executable.jit)
+            with one_pool():
+                made._link(executable.jit)
         return made
 
     def requirements(self) -> dict[str, object]:
@@ -171,7 +173,8 @@ class VMExecutor:
             path = Path(folder, "library.so")
             path.write_bytes(image)
             try:
-                module = tvm.runtime.load_module(str(path))
+                with one_pool(path):
+                    module = tvm.runtime.load_module(str(path))
             except (RuntimeError, OSError) as error:
                 reason = str(error).strip().splitlines()[0]
                 if device != tvm.cpu():
@@ -197,16 +200,18 @@ class VMExecutor:
             return self._image
         with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
             path = Path(folder, "library.so")
-            self._link(self.executable.export_library, str(path))
+            triple = self.needs.triple if self.needs.foreign else None
+            pool = compile_runtime(RUNTIME / "tvmx.c", Path(folder), triple)
+            self._link(self.executable.export_library, str(path), addons=[str(pool)])
             return path.read_bytes()
 
-    def _link(self, function: Callable[..., object], *args: object) -> None:
+    def _link(self, function: Callable[..., object], *args: object, **options: Any) -> None:
         """Have TVM link the kernels.
 
         Raises:
             BuildError: they cannot be linked.
         """
-        options = {"fcompile": self._link_abroad} if self.needs.foreign else {}
+        options |= {"fcompile": self._link_abroad} if self.needs.foreign else {}
         try:
             function(*args, **options)
         except (RuntimeError, ValueError, OSError) as error:
@@ -269,7 +274,10 @@ class VMExecutor:
             if self.device != tvm.cpu():
                 cuda.prepare(self.device)
             # The pooled allocator keeps a bucket per size and would grow with dynamic shapes.
-            self._local.vm = relax.VirtualMachine(self.executable, self.device, memory_cfg="naive")
+            with one_pool():  # it may be linked here
+                self._local.vm = relax.VirtualMachine(
+                    self.executable, self.device, memory_cfg="naive"
+                )
             self._local.blocks, self._local.inputs = Blocks(), host.Inputs(self.device)
         lend(self._local.blocks)
         return self._local.vm

@@ -134,6 +134,7 @@ static struct {
   atomic_int affine; /* how many cores were given; negative: nobody has said */
   int cores[MAX_WORKERS + 1];
   int moved;         /* the cores are not yet those of the workers */
+  atomic_int bound;  /* workers that are where they belong */
   int started;       /* workers that run */
   atomic_int stopping;
   worker workers[MAX_WORKERS];
@@ -205,13 +206,17 @@ static unsigned await_region(unsigned seen) {
 /* Where the system refuses a core, the thread stays where it is. */
 static void bind_to_core(int thread) {
   int count = atomic_load(&pool.affine);
-  if (count <= 0) return;
 #if defined(__linux__) && defined(CPU_SET)
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET((size_t)pool.cores[thread % count], &set);
-  sched_setaffinity(0, sizeof set, &set);
+  if (count > 0) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)pool.cores[thread % count], &set);
+    sched_setaffinity(0, sizeof set, &set);
+  }
+#else
+  (void)thread, (void)count;
 #endif
+  atomic_fetch_add(&pool.bound, 1);
 }
 
 /* Run the share of `owner`, unless somebody took it. A region ends when all its shares are taken
@@ -359,6 +364,7 @@ static void resize_pool(int workers) {
   pthread_once(&once, watch_forks);
   stop_workers();
   pool.moved = 0;
+  atomic_store(&pool.bound, 0);
   while (pool.started < workers) {
     worker *next = &pool.workers[pool.started];
     next->index = pool.started + 1;
@@ -370,6 +376,8 @@ static void resize_pool(int workers) {
     }
     pool.started++;
   }
+  if (atomic_load(&pool.affine) > 0)
+    while (atomic_load(&pool.bound) < pool.started) sched_yield();
 }
 
 /* Before the code that workers run is unmapped. */
