@@ -100,6 +100,68 @@ def test_any_number_of_images_runs_blocked():
         np.testing.assert_allclose(built.run(None, x), reference(model, x), rtol=1e-4, atol=1e-5)
 
 
+def kernels(built):
+    """What ``main`` calls after the select phase, in order."""
+    text = built.sources()["select"].split("def main(")[1]
+    return [line.split("cls.")[1].split(",")[0] for line in text.splitlines() if "cls." in line]
+
+
+def check_sizes(built, model, shapes):
+    for shape in shapes:
+        x = feeds(shape)
+        for got, expected in zip(built.run(None, x), reference(model, x), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_images_of_any_size_run_blocked():
+    """Rows shorter than tiles, of one pixel, and as long as several that overlap."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], strides=[2, 1], pads=[1, 0, 2, 1]),
+        helper.make_node("Relu", ["c0"], ["r0"]),
+        helper.make_node("Conv", ["r0", "w1"], ["c1"], group=40, pads=[2, 2, 2, 2]),
+        helper.make_node("Add", ["c1", "r0"], ["sum"]),
+        helper.make_node("MaxPool", ["sum"], ["p"], kernel_shape=[3, 3], strides=[2, 2],
+                         pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["p", "w2"], ["c2"], group=2, pads=[2] * 4, dilations=[2, 2]),
+        helper.make_node("Resize", ["c2", "", "twice"], ["up"], mode="nearest"),
+        helper.make_node("Conv", ["up", "w3", "b3"], ["c3"]),
+        helper.make_node("Concat", ["up", "up"], ["both"], axis=1),
+        helper.make_node("Conv", ["both", "w4"], ["c4"], strides=[3, 3]),
+        helper.make_node("GlobalAveragePool", ["c4"], ["g"]),
+        helper.make_node("Sigmoid", ["c3"], ["y"]),
+    ]  # fmt: skip
+    weights = {
+        "w0": (40, 3, 3, 2), "b0": (40,), "w1": (40, 1, 5, 5), "w2": (48, 20, 3, 3),
+        "w3": (17, 48, 1, 1), "b3": (17,), "w4": (16, 96, 1, 1),
+    }  # fmt: skip
+    model = conv_network(nodes, ("n", 3, "h", "w"), weights)
+    model.graph.initializer.append(numpy_helper.from_array(np.float32([1, 1, 2, 2]), "twice"))
+    model.graph.output.append(helper.make_tensor_value_info("g", TensorProto.FLOAT, None))
+    built = convert_and_build(model, "llvm")
+    assert not any(call.startswith("conv2d") and "blocked" not in call for call in kernels(built))
+    assert sum(call.startswith("unblock") for call in kernels(built)) == 1
+    check_sizes(built, model, [(1, 3, 2, 3), (2, 3, 9, 67), (1, 3, 31, 17)])
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+def test_lines_and_volumes_of_any_size_run_blocked(axes):
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], pads=[1] * 2 * axes,
+                         strides=[1] * (axes - 1) + [2]),
+        helper.make_node("Conv", ["c0", "w1"], ["c1"], group=24, pads=[1] * 2 * axes),
+        helper.make_node("Conv", ["c1", "w2"], ["y"]),
+    ]  # fmt: skip
+    window = (3,) * axes
+    weights = {
+        "w0": (24, 1, *window), "b0": (24,), "w1": (24, 1, *window), "w2": (3, 24, *(1,) * axes)
+    }  # fmt: skip
+    sizes = "d", "h", "w"
+    model = conv_network(nodes, (1, 1, *sizes[-axes:]), weights)
+    built = convert_and_build(model, "llvm")
+    assert f"conv{axes}d" not in kernels(built)
+    check_sizes(built, model, [(1, 1, *(3, 5, 41)[-axes:]), (1, 1, *(1,) * axes)])
+
+
 def test_a_number_of_images_that_is_a_formula():
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["c0"]),
@@ -110,6 +172,7 @@ def test_a_number_of_images_that_is_a_formula():
     weights = {"w0": (16, 3, 3, 3), "w1": (16, 16, 3, 3)}
     model = conv_network(nodes, ("n", 3, 6, 7), weights)
     built = convert_and_build(model, "llvm")
+    assert sum(call.startswith("unblock") for call in kernels(built)) <= 2
     for images in 1, 3:
         x = feeds((images, 3, 6, 7))
         np.testing.assert_allclose(built.run(None, x), reference(model, x), rtol=1e-4, atol=1e-5)

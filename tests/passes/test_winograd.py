@@ -61,6 +61,20 @@ def test_networks_of_any_shape_are_right(image, filters, pads, mean):
     np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
 
 
+@pytest.mark.parametrize(("channels", "filters"), [(17, 21), (64, 32)])
+def test_images_of_any_size_are_right(channels, filters):
+    """Fewer tiles than go in a group, whole groups, and some that overlap; tiles past the end."""
+    model = network(("n", channels, "h", "w"), (filters, channels, 3, 3), pads=[1, 0, 2, 1])
+    steps = always(targets.resolve("llvm"))
+    built = convert_and_build(model, steps=steps)
+    assert "conv2d_winograd" in built.sources()["select"]
+    for image in (1, channels, 1, 2), (2, channels, 9, 13), (1, channels, 38, 41):
+        x = feeds(image)
+        (want,), (got,) = reference(model, x), built.run(None, x)
+        scale = np.abs(x["x"]).max() * 2.4 * channels**0.5
+        np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
+
+
 @pytest.mark.parametrize("image", [(1, 17, 5, 7, 9), (2, 16, 8, 6, 5)])
 def test_volumes_are_convolved_frame_by_frame(image):
     around, deep = [1] * 6, {"strides": [2, 1, 1], "dilations": [2, 1, 1]}

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import te, tirx
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal
 
 from .elementwise import dtype_of, float_compute
 
@@ -84,9 +86,8 @@ def padded(
 
     ``before``: rows above and columns to the left; ``extents``: height and width of the result.
     """
-    n, *blocked = x.shape
-    o, *image, lanes = map(int, blocked)
-    if not any(before) and image == [*extents]:
+    n, o, *image, lanes = map(_plain, x.shape)
+    if not any(before) and all(map(_equal, image, extents)):
         return x
     around = tirx.const(0, x.dtype) if value is None else value
 
@@ -103,8 +104,18 @@ def padded(
     return te.compute((n, o, *extents, lanes), inside, "padded")
 
 
-def _extent(size: int, kernel: int, stride: int, dilation: int) -> int:
-    return (int(size) - (kernel - 1) * dilation - 1) // stride + 1
+def _extent(size: int | tirx.Expr, kernel: int, stride: int, dilation: int) -> int | tirx.Expr:
+    return _plain((_plain(size) - (kernel - 1) * dilation - 1) // stride + 1)
+
+
+def _plain(extent: int | tirx.Expr) -> int | tirx.Expr:
+    """A number where ``extent`` is one, else its simplest formula."""
+    simple = extent if isinstance(extent, int) else Analyzer().simplify(extent)
+    return int(simple) if isinstance(simple, int | tirx.IntImm) else simple
+
+
+def _equal(a: int | tirx.Expr, b: int | tirx.Expr) -> bool:
+    return a == b if isinstance(a, int) and isinstance(b, int) else structural_equal(a, b)
 
 
 def conv2d_blocked(
@@ -181,24 +192,27 @@ def convolution(
     """Sum ``term`` over the window and the axes given, in tiles of ``columns``, then untile.
 
     ``term(pixel, vector, lane, *taps)``; ``around`` is the value of pads, 0 by default.
-    Columns past the end repeat the last one and are never written: no tile needs a tail. The
+    Columns past the end repeat the last one and are never written: no tile needs a tail. A
+    symbolic number of them is not tiled: the schedule's tiles are of several widths. The
     result is in blocks of ``lanes``, which divide the ``vector`` of channels, and has ``blocks``.
     """
     lanes = lanes or vector
     parts = vector // lanes
-    n, _, *blocked = x.shape
-    *image, _ = map(int, blocked)
+    n, _, *image, _ = map(_plain, x.shape)
     before, after = pads[: len(image)], pads[len(image) :]
     source = padded(x, before, [sum(d) for d in zip(before, image, after, strict=True)], around)
     geometry = zip(source.shape[2:-1], kernel, strides, dilations, strict=True)
     *rows, width = (_extent(*axis) for axis in geometry)
     taps = [te.reduce_axis((0, size), name) for size, name in zip(kernel, _TAPS, strict=False)]
+    tiled_rows = isinstance(width, int)
 
     def product(n, o, *at):
-        *place, jo, ji, lane = at
-        column = jo * columns + ji
-        if width % columns:
-            column = tirx.min(column, width - 1)
+        *place, column, lane = at
+        if tiled_rows:
+            *place, tile = place
+            column = tile * columns + column
+            if width % columns:
+                column = tirx.min(column, width - 1)
         where = [
             i * stride + tap * dilation
             for i, stride, tap, dilation in zip(
@@ -211,9 +225,11 @@ def convolution(
 
         return te.sum(term(pixel, o, lane, *taps), axis=[*outer, *taps, *inner])
 
-    tiles = (n, oc_vectors, *rows, -(-width // columns), columns, vector)
+    across = (-(-width // columns), columns) if tiled_rows else (width,)
+    tiles = (n, oc_vectors, *rows, *across, vector)
     attrs = {}
-    if source is not x and around is None:  # schedules leave out taps that see zeros alone
+    # Schedules leave out taps that see zeros alone.
+    if source is not x and around is None and all(isinstance(size, int) for size in image):
         attrs["padded"] = [*zip(image, before, strides, dilations, strict=True)]
     tiled = te.compute(tiles, product, "convolution", attrs=attrs)
 
@@ -221,7 +237,8 @@ def convolution(
         *place, j, lane = at
         if parts > 1:
             o, lane = o // parts, o % parts * lanes + lane
-        return tiled(n, o, *place, j // columns, j % columns, lane)
+        across = (j // columns, j % columns) if tiled_rows else (j,)
+        return tiled(n, o, *place, *across, lane)
 
     blocks = oc_vectors * parts if blocks is None else blocks
     return te.compute((n, blocks, *rows, width, lanes), element, "untiled")

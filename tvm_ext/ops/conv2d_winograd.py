@@ -21,10 +21,11 @@ from math import isclose, prod, sqrt
 import numpy as np
 from numpy.polynomial.polynomial import polyfromroots
 from tvm import te, tirx
+from tvm.sym import Analyzer
 
 from .conv2d_blocked import padded
 
-__all__ = ["ERROR", "KERNEL", "conv2d_winograd", "transform_weight"]
+__all__ = ["ERROR", "KERNEL", "conv2d_winograd", "conv2d_winograd_tiles", "transform_weight"]
 
 KERNEL = 3
 
@@ -153,6 +154,72 @@ def conv2d_winograd(
 
     shape = (n, oc_blocks, *frames_out, height, width, out_lanes)
     return te.compute(shape, untiled, "untiled")
+
+
+def conv2d_winograd_tiles(
+    x: te.Tensor, weight: te.Tensor, out_lanes: int, pads: Sequence[int], m: int
+) -> te.Tensor:
+    """As :func:`conv2d_winograd`, of images whose rows or columns are symbolic.
+
+    The tiles of all images are numbered along one axis; how many go together is left to the
+    schedule. Those that reach beyond the image see zeros there.
+    """
+    n, ic_blocks, h, w, in_lanes = x.shape
+    _, oc_tiles, _, _, oc_tile = (int(d) for d in weight.shape)
+    simplify = Analyzer().simplify
+    height = simplify(h + pads[0] + pads[2] - KERNEL + 1)
+    width = simplify(w + pads[1] + pads[3] - KERNEL + 1)
+    down, across = simplify((height + m - 1) // m), simplify((width + m - 1) // m)
+    window, vectors = m + KERNEL - 1, oc_tile // out_lanes
+    tiles, oc_blocks = n * down * across, oc_tiles * vectors
+
+    def pixel(o, t, i, j, lane):
+        row = t // across % down * m + i - pads[0]
+        column = t % across * m + j - pads[1]
+        inside = tirx.all(row >= 0, row < h, column >= 0, column < w)
+        value = x(t // (down * across), o, row, column, lane)
+        return tirx.if_then_else(inside, value, tirx.const(0, x.dtype))
+
+    windows = te.compute((ic_blocks, tiles, window, window, in_lanes), pixel, "windows")
+    half_in = te.compute(
+        (ic_blocks, tiles, window, window, in_lanes),
+        lambda o, t, a, j, lane: _nth(a, _input_rows(m, lambda i: windows(o, t, i, j, lane))),
+        "half_in",
+    )
+    inputs = te.compute(
+        (window * window, ic_blocks, tiles, in_lanes),
+        lambda ab, o, t, lane: _nth(
+            ab % window, _input_rows(m, lambda j: half_in(o, t, ab // window, j, lane))
+        ),
+        "inputs",
+    )
+    ro, ri = te.reduce_axis((0, ic_blocks), "ro"), te.reduce_axis((0, in_lanes), "ri")
+
+    def product(ab, o, t, lane):
+        part = weight[ab, o // vectors, ro, ri, o % vectors * out_lanes + lane]
+        return te.sum(inputs[ab, ro, t, ri] * part, axis=[ro, ri])
+
+    shape = (window * window, oc_blocks, tiles, out_lanes)
+    summed = te.compute(shape, product, "summed")
+    products = te.compute(shape, lambda *index: summed(*index), "products")
+    half_out = te.compute(
+        (oc_blocks, tiles, m, window, out_lanes),
+        lambda o, t, i, b, lane: _nth(
+            i, _output_rows(m, lambda a: products(a * window + b, o, t, lane))
+        ),
+        "half_out",
+    )
+    outputs = te.compute(
+        (oc_blocks, tiles, m, m, out_lanes),
+        lambda o, t, i, j, lane: _nth(j, _output_rows(m, lambda b: half_out(o, t, i, b, lane))),
+        "outputs",
+    )
+
+    def untiled(image, o, i, j, lane):
+        t = (image * down + i // m) * across + j // m
+        return outputs[o, t, i % m, j % m, lane]
+
+    return te.compute((n, oc_blocks, height, width, out_lanes), untiled, "untiled")
 
 
 Entry = Callable[[int], tirx.Expr]

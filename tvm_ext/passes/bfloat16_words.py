@@ -101,7 +101,7 @@ class _Words(PyExprMutator):
         """Whether convolutions read ``var`` as words, others element by element, and its own
         kernel can write words."""
         readers = self.graph.readers.get(var, [])
-        if image_dims(var.ty) is None or dtype_of(var) != "float32":
+        if image_dims(var.ty, batched=True) is None or dtype_of(var) != "float32":
             return False
         if not isinstance(var, relax.DataflowVar) or self.graph.uses[var] != len(readers):
             return False  # the result of the function is float32

@@ -36,6 +36,9 @@ __all__ = ["BLOCKED_CONV2D", "CONV2D", "MIN_LANES", "Dense", "find_convolution",
 # Fewer lanes than this leave vector registers mostly empty: such tensors stay NCHW.
 MIN_LANES = 4
 
+# Stands for a symbolic number of columns where a tile is chosen.
+LONG_ROW = 1 << 10
+
 # Groups in the place of one: so many times the products are computed.
 _MOST_MERGED = 16
 
@@ -79,7 +82,7 @@ BLOCKED_CONV2D = Compound("BlockedConv2d", find_convolution, _kernel)
 class _Conv2d:
     """A convolution of floats, channels first, that has weights of its own.
 
-    All of its dims are static but for the number of images.
+    Numbers of images, rows and columns may be symbolic.
     """
 
     x: relax.Expr
@@ -97,6 +100,17 @@ class _Conv2d:
         """Whether each channel is convolved by itself, once."""
         return self.groups == self.channels == self.weight.shape[0] and self.groups > 1
 
+    @property
+    def symbolic(self) -> bool:
+        """Whether rows or columns are, or the number of images is a formula."""
+        images, *rest = self.result
+        return not isinstance(images, int | tirx.Var) or not all(isinstance(d, int) for d in rest)
+
+    @property
+    def width(self) -> int:
+        """The pixels of a row of the result."""
+        return self.result[-1] if isinstance(self.result[-1], int) else LONG_ROW
+
     @classmethod
     def of(cls, match: Match) -> _Conv2d | None:
         attrs, result, image = match["conv"].attrs, *map(image_dims, (match.root.ty, match["x"].ty))
@@ -107,7 +121,7 @@ class _Conv2d:
         geometry = ([int(v) for v in f] for f in (attrs.strides, attrs.padding, attrs.dilation))
         weight, groups = match["weight"].value.numpy(), int(attrs.groups)
         conv = cls(match["x"], weight, result, image[1], match.dtype(), groups, *geometry)
-        return conv._without_taps_outside(image[2:])
+        return conv if conv.symbolic else conv._without_taps_outside(image[2:])
 
     def _without_taps_outside(self, image: Sequence[int]) -> _Conv2d:
         """The same sums without the first and last taps that meet only pads at every output.
@@ -137,7 +151,7 @@ def _depthwise(conv: _Conv2d, target: Target) -> Kernel | None:
     lanes = lanes_of(conv.channels, _vector(conv, target))
     if lanes < MIN_LANES:
         return None
-    columns = choose_columns(target, conv.result[-1], conv.weight.shape[-1])
+    columns = choose_columns(target, conv.width, conv.weight.shape[-1])
     return Kernel(
         (conv.x, _const(ops.pack_depthwise_weight(conv.weight, lanes))),
         ops.depthwise_conv2d_blocked,
@@ -190,7 +204,7 @@ class Dense:
             merged = _merged(conv, in_lanes, lanes)
             return None if merged is None else cls.of(merged, target, whole, paired)
         wide = _summed(oc // groups, lanes, vector, padded=groups == 1) if whole else lanes
-        tile = choose_tile(target, -(-oc // groups // wide), conv.result[-1], paired)
+        tile = choose_tile(target, -(-oc // groups // wide), conv.width, paired)
         return cls(conv, in_lanes, lanes, tile.vectors, tile.columns, wide)
 
     @property

@@ -13,7 +13,7 @@ After::
 Conversions that compounds ask for vanish where a blocked twin is there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import gcd
 
 import numpy as np
@@ -111,8 +111,6 @@ class _BlockedLayout(PyExprMutator):
         if kernel is None:
             return None
         operands, func = list(kernel.args[1]), self.builder_.get()[kernel.args[0]]
-        if not all(map(tirx.is_buffer_var, func.params)):
-            return None
         lifted = lift_channels(func, lanes, _results(call)[0].ndim)
         if lifted is None or not all(map(_can_be_blocked, operands)):
             return None
@@ -121,10 +119,7 @@ class _BlockedLayout(PyExprMutator):
             for x, param in zip(operands, lifted.params, strict=False)
         ]
         symbol = self.builder_.add_func(_fusable(lifted), kernel.args[0].name_hint)
-        types = [
-            relax.TensorType([ty.shape.values[0], *param.ty.shape[1:]], ty.dtype.dtype)
-            for ty, param in zip(_results(call), lifted.params[len(operands) :], strict=True)
-        ]
+        types = [_blocked_type(ty, lanes) for ty in _results(call)]
         result = self.builder_.emit(
             relax.call_tir(symbol, arguments, types if len(types) > 1 else types[0]),
             self.name + BLOCKED,
@@ -154,7 +149,7 @@ class _BlockedLayout(PyExprMutator):
 
     def _operand(self, x: relax.Expr, param: tirx.Var, lanes: int) -> relax.Expr:
         """``x`` in the layout that the lifted kernel's parameter has."""
-        if len(param.ty.shape) == x.ty.ndim + 1:
+        if tirx.is_buffer_var(param) and len(param.ty.shape) == x.ty.ndim + 1:
             if isinstance(x, GenericConst):
                 return _const(ops.pack_channels(x.value.numpy(), lanes))
             return self._block(x, lanes)
@@ -176,7 +171,7 @@ class _BlockedLayout(PyExprMutator):
         if twin is not None and _dims(twin)[-1] == lanes:
             return twin
         n, c, *image = _dims(x)
-        if set(image) == {1}:
+        if _is_one_pixel(image):
             twin = self._reshape(x, [n, c // lanes, *image, lanes], self.name + OPERAND)
         else:
             twin = self._emit_te(ops.block, x, lanes, self.name + OPERAND)
@@ -187,7 +182,7 @@ class _BlockedLayout(PyExprMutator):
     def _unblock(self, result: relax.Var, channels: int) -> relax.Var:
         n, blocks, *image, lanes = _dims(result)
         exact = blocks * lanes == channels
-        if exact and set(image) == {1}:
+        if exact and _is_one_pixel(image):
             plain = self._reshape(result, [n, channels, *image], self.name)
         else:
             plain = self._emit_te(ops.unblock, result, channels, self.name)
@@ -206,7 +201,7 @@ class _BlockedLayout(PyExprMutator):
     def _common_lanes(self, call: relax.Call) -> int:
         """The block that serves all results of ``call``; 0 unless they are NC.. numbers.
 
-        Only N may be symbolic. Those of 8 bits are blocked as the int32 that they come from.
+        C is static. Those of 8 bits are blocked as the int32 that they come from.
         """
         lanes, results = 0, _results(call)
         for ty in results:
@@ -243,7 +238,18 @@ def _fusable(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _can_be_blocked(operand: relax.Expr) -> bool:
     """Whether ``operand`` has dims that :func:`_dims` tells, or is no tensor of images."""
+    if not isinstance(operand.ty, relax.TensorType):  # a size
+        return True
     return operand.ty.ndim not in _RANKS or image_dims(operand.ty) is not None
+
+
+def _blocked_type(ty: relax.TensorType, lanes: int) -> relax.TensorType:
+    n, c, *image = ty.shape.values
+    return relax.TensorType([n, int(c) // lanes, *image, lanes], ty.dtype.dtype)
+
+
+def _is_one_pixel(image: Sequence[int | tirx.Expr]) -> bool:
+    return all(isinstance(size, int) and size == 1 for size in image)
 
 
 def _dims(expr: relax.Expr) -> list[int | tirx.Expr]:

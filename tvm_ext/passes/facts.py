@@ -42,17 +42,19 @@ def dims_of(ty: relax.Type) -> list[int] | None:
     return [int(d) for d in dims] if all(isinstance(d, tirx.IntImm) for d in dims) else None
 
 
-def image_dims(ty: relax.Type) -> list[int | tirx.Expr] | None:
-    """The dims of ``[N, C, ...]`` of which at most N is a symbol, else None.
+def image_dims(ty: relax.Type, batched: bool = False) -> list[int | tirx.Expr] | None:
+    """The dims of ``[N, C, ...]`` of which C is a number, else None.
 
-    Kernels learn a symbol from the shapes of their operands; of a formula, as ``[a * b, C, ...]``,
-    they would be told by numbers beside these.
+    ``batched``: of the others, only N may be a symbol.
     """
     if not isinstance(ty, relax.TensorType) or ty.shape is None or not len(ty.shape.values):
         return None
-    images, *rest = (int(d) if isinstance(d, tirx.IntImm) else d for d in ty.shape.values)
-    known = isinstance(images, int | tirx.Var) and all(isinstance(d, int) for d in rest)
-    return [images, *rest] if known else None
+    dims = [int(d) if isinstance(d, tirx.IntImm) else d for d in ty.shape.values]
+    if batched:
+        told = isinstance(dims[0], int | tirx.Var) and all(isinstance(d, int) for d in dims[1:])
+    else:
+        told = isinstance(dims[min(1, len(dims) - 1)], int)
+    return dims if told else None
 
 
 def is_empty(dims: Sequence[int | tirx.Expr]) -> bool:

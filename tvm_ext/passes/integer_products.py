@@ -69,14 +69,14 @@ def _find(operator: str, graph: Graph, var: relax.Var) -> Match | None:
     if call is None or dtype_of(var) != _SUM:
         return None
     left, right = call.args[:2]
-    dims = image_dims(var.ty)
+    dims = image_dims(var.ty, batched=True)
     if not isinstance(right, GenericConst) or dims is None or is_empty(dims):
         return None
     weight = right.value.numpy()
     if weight.size == 0 or weight.min() < -128 or weight.max() > 127:
         return None
     source = _shifted(graph, left)
-    if source is None or image_dims(source[0].ty) is None:
+    if source is None or image_dims(source[0].ty, batched=True) is None:
         return None
     product = _Product(*source, weight.astype("int8"))
     return Match(graph, var, (var,), {"product": call, "x": product.x}, product)

@@ -16,7 +16,12 @@ from tvm import relax
 from tvm.target import Target
 
 from tvm_ext.ops.conv2d_blocked import unpack_weight
-from tvm_ext.ops.conv2d_winograd import KERNEL, conv2d_winograd, transform_weight
+from tvm_ext.ops.conv2d_winograd import (
+    KERNEL,
+    conv2d_winograd,
+    conv2d_winograd_tiles,
+    transform_weight,
+)
 from tvm_ext.schedules.llvm.contraction import size
 from tvm_ext.schedules.llvm.winograd import Convolution, WinogradModel
 
@@ -24,6 +29,10 @@ from .blocked_conv2d import Dense, find_convolution
 from .compound import Compound, Kernel, Match
 
 __all__ = ["winograd"]
+
+# Stand for symbolic rows or columns where a method is chosen: few, for weights that have grown
+# are fetched from memory whatever the size.
+_SOME_ROWS = 28
 
 
 def winograd(model: WinogradModel | None = None) -> Compound:
@@ -49,14 +58,26 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
     images, _, *frames, height, width = conv.result
     weight = _of_frames(unpack_weight(dense.weight))  # with channels that fill the last block
     filters, channels = weight.shape[:2]
-    if frames and not isinstance(images, int):
-        return None  # volumes of a symbolic number
-    shape = channels, filters, height, width, dense.in_lanes, lanes
+    if frames and (conv.symbolic or not isinstance(images, int)):
+        return None  # volumes of a symbolic number or size
+    sizes = (side if isinstance(side, int) else _SOME_ROWS for side in (height, width))
+    shape = channels, filters, *sizes, dense.in_lanes, lanes
     plan = model.choose(Convolution(size(images) * prod(frames), *shape), target)
     if plan is None:
         return None
     transformed = transform_weight(weight, plan.m, dense.in_lanes, plan.register.vectors * lanes)
     depth = (conv.strides[0], conv.dilations[0]) if frames else (1, 1)
+    if conv.symbolic:
+        return Kernel(
+            (conv.x, relax.const(transformed, "float32")),
+            conv2d_winograd_tiles,
+            (lanes, conv.pads, plan.m),
+            {"m": plan.m},
+            lanes={0: dense.in_lanes},
+            result_lanes=lanes,
+            epilogue=True,
+            name=conv2d_winograd.__name__,
+        )
     return Kernel(
         (conv.x, relax.const(transformed, "float32")),
         conv2d_winograd,

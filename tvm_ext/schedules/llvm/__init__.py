@@ -2,6 +2,7 @@
 
 from .attention import AttentionTiled
 from .conv2d import Conv2dBlocked, DepthwiseBlocked
+from .conv2d_symbolic import Conv2dSymbolic
 from .elementwise import Elementwise
 from .fallback import BlockByBlock, OuterParallel
 from .integer_conv2d import Conv2dInteger
@@ -12,6 +13,7 @@ from .matmul_rows import MatmulRows
 from .recurrent import Recurrent
 from .row_norm import RowNorm
 from .winograd import Conv2dWinograd
+from .winograd_symbolic import Conv2dWinogradSymbolic
 
 __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 
@@ -19,8 +21,10 @@ __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 LLVM_CONTRACTIONS = (
     AttentionTiled(),
     Conv2dBlocked(),
+    Conv2dSymbolic(),
     Conv2dInteger(),
     Conv2dWinograd(),
+    Conv2dWinogradSymbolic(),
     DepthwiseBlocked(),
     MatmulInteger(),
     MatmulTiled(),

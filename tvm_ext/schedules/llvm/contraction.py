@@ -29,12 +29,15 @@ def is_static(func: tirx.PrimFunc) -> bool:
 
 
 def is_batched(func: tirx.PrimFunc) -> bool:
-    """As :func:`is_static`, but for the first dim of parameters: it may be symbolic."""
-    return all(
-        tirx.is_buffer_var(param)
-        and all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in param.ty.shape[1:])
+    """As :func:`is_static`, but for the first dim of parameters: it may be symbolic.
+
+    Behind these there may be scalars, of which dims are formulas.
+    """
+    buffers = list(filter(tirx.is_buffer_var, func.params))
+    return bool(buffers) and all(
+        all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in param.ty.shape[1:])
         and not any(isinstance(d, tirx.IntImm) and int(d) == 0 for d in param.ty.shape[:1])
-        for param in func.params
+        for param in buffers
     )
 
 

@@ -26,9 +26,13 @@ __all__ = [
     "Conv2dBlocked",
     "DepthwiseBlocked",
     "Tile",
+    "accumulate",
+    "accumulate_row",
+    "accumulate_tile",
     "choose_columns",
     "choose_tile",
     "run_by_itself",
+    "split_steps",
 ]
 
 # Accumulators that hide the latency of two FMA units.
@@ -191,7 +195,7 @@ class Conv2dBlocked(dl.base.ScheduleRule):
 
         ``unrolled`` and ``lane`` are the loops of the block that writes the tile.
         """
-        return _register_tile(sch, contraction, unrolled, lane)
+        return accumulate_tile(sch, contraction, unrolled, lane)
 
     def apply(self, func, target, _tunable):
         kernel = _take_apart(func, self.summed)
@@ -272,7 +276,9 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
         task = [n, part] if batch * parts % machine.cores == 0 else [n, part, o]
         if machine.cores > 1:
             sch.parallel(sch.fuse(*task))
-        _register_row(kernel, wo)
+        sch.set_scope(kernel.contraction, 0, "local")
+        sch.compute_at(kernel.contraction, wo, preserve_unit_loops=True)
+        accumulate_row(sch, kernel.contraction, kernel.spatial)
         sch.unroll(wi)
         sch.vectorize(lane)
         for pad in kernel.pads:
@@ -317,16 +323,13 @@ def _padded_rows(kernel: _Kernel, room: int, rows: int, part: int) -> int:
     return block if 4 * block >= min(fitting, part) else part
 
 
-def _register_row(kernel: _Kernel, at) -> None:
-    """Accumulate pixels of one row under loop ``at`` in registers, a row of the window at a time.
+def accumulate_row(sch, contraction, spatial: int) -> None:
+    """Accumulate pixels of one row in registers, a row of the window at a time.
 
     The taps of a pixel follow each other: few of the inputs that it shares with the next are live.
     """
-    sch, contraction = kernel.sch, kernel.contraction
-    sch.set_scope(contraction, 0, "local")
-    sch.compute_at(contraction, at, preserve_unit_loops=True)
-    block, *_ = sch.get_loops(contraction)[-2 * kernel.spatial - 3 :]
-    column, lane, *tap_rows, tap = sch.get_loops(contraction)[-kernel.spatial - 2 :]
+    block, *_ = sch.get_loops(contraction)[-2 * spatial - 3 :]
+    column, lane, *tap_rows, tap = sch.get_loops(contraction)[-spatial - 2 :]
     sch.reorder(*tap_rows, column, tap, lane)
     for loop in (block, column, tap):
         sch.unroll(loop)
@@ -371,7 +374,7 @@ def _who_splits(
     return "channels" if tiles >= cores and (tiles_even or not rows_even) else "rows"
 
 
-def _register_tile(sch, contraction, unrolled, lane) -> list:
+def accumulate_tile(sch, contraction, unrolled, lane) -> list:
     """Accumulate the tile in registers, channels in vector lanes.
 
     Returns the serial loops of the reduction.

@@ -1,0 +1,161 @@
+"""Direct convolution in NC..[x]c of images whose rows or columns are symbolic.
+
+As :mod:`.conv2d`, in overlapping tiles of several widths, of which the size decides at run time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tvm import ir, s_tir, tirx
+from tvm.s_tir import dlight as dl
+
+from ..machine import Machine
+from ..numbers import number
+from .contraction import axis_kinds, feeds, is_static, size
+from .conv2d import Tile, accumulate_row, accumulate_tile, run_by_itself
+from .overlapping import Choice, choose, in_tiles
+
+__all__ = ["Conv2dSymbolic"]
+
+# Tiles narrower than this part of the widest that registers hold are those of one column.
+_PARTS = 1, 2, 4
+_WIDEST = 28
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """[pad,] contraction, and the block that writes the result; element-wise ones inlined."""
+
+    sch: s_tir.Schedule
+    spatial: int
+    depthwise: bool
+    weight: tuple[int, ...]
+    item: int
+
+    @property
+    def blocks(self) -> list:
+        return self.sch.get_child_blocks(self.sch.get_sblock("root"))
+
+    @property
+    def width(self) -> ir.Expr:
+        """The columns of the result."""
+        return self.sch.get(self.blocks[-1]).iter_vars[self.spatial + 1].dom.extent
+
+    @property
+    def vector(self) -> int:
+        """Channels that are summed side by side."""
+        return int(self.sch.get(self.blocks[-2]).iter_vars[self.spatial + 2].dom.extent)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors in a panel of weights."""
+        return 1 if self.depthwise else self.weight[-1] // self.vector
+
+
+@dataclass(frozen=True)
+class Conv2dSymbolic(dl.base.ScheduleRule):
+    """[pad,] convolution with packed weights, dense, grouped or depthwise, and its epilogue.
+
+    float32[1, 64, h, w] of 256 x 256, 64 3x3 kernels, two Zen 5 cores: 435 GFLOP/s of 521.
+
+    Attributes:
+        shared: the part of L2 from which on threads share weights, not rows.
+    """
+
+    shared: float = number(0.5, 0.125, 8.0)
+
+    def apply(self, func, target, _tunable):
+        kernel = _take_apart(func)
+        if kernel is None:
+            return None
+        machine = Machine.of(target)
+        tiled = [
+            (tile, in_tiles(kernel.sch.mod["main"], [kernel.spatial + 1] * 2, tile.columns))
+            for tile in _tiles(kernel, machine)
+        ]
+        if any(func is None for _, func in tiled):
+            return None
+        choices = [
+            Choice(
+                tile.columns,
+                tile.rate(tile.columns),
+                self._scheduled(replace(kernel, sch=s_tir.Schedule(func)), machine),
+            )
+            for tile, func in tiled
+        ]
+        return choose(kernel.width, choices)
+
+    def _scheduled(self, kernel: _Kernel, machine: Machine) -> s_tir.Schedule:
+        """The kernel in tiles of one width."""
+        sch = kernel.sch
+        *pads, contraction, output = kernel.blocks
+        n, o, *rows, tile, column, lane = sch.get_loops(output)
+        row = sch.fuse(*rows) if rows else tile
+        tile = tile if rows else sch.add_unit_loop(column)
+        lanes = int(sch.get(lane).extent)
+        blocks = 1 if kernel.depthwise else kernel.weight[-1] // lanes
+        panel, vector = sch.split(o, [None, blocks])
+        count = size(sch.get(panel).extent)
+        weights = kernel.item * prod(kernel.weight)
+        if weights >= self.shared * machine.l2_bytes and count >= machine.cores:
+            sch.reorder(panel, n, row, tile, vector, column, lane)
+            outer = panel
+        else:
+            sch.reorder(n, row, panel, tile, vector, column, lane)
+            outer = sch.fuse(n, row)
+        if machine.cores > 1:
+            sch.parallel(outer)
+        for pad in pads:
+            run_by_itself(sch, pad)
+            sch.vectorize(sch.get_loops(pad)[-1])
+        sch.set_scope(contraction, 0, "local")
+        sch.compute_at(contraction, tile, preserve_unit_loops=True)
+        if kernel.depthwise:
+            accumulate_row(sch, contraction, kernel.spatial)
+            sch.unroll(column)
+            sch.vectorize(lane)
+        else:
+            accumulate_tile(sch, contraction, (vector, column), lane)
+        return sch
+
+
+def _tiles(kernel: _Kernel, machine: Machine) -> list[Tile]:
+    """Register tiles from the widest to those of one column."""
+    vectors = kernel.vectors
+    taken = kernel.weight[-2] + 2 if kernel.depthwise else vectors + 2
+    widest = min(_WIDEST, max(1, (machine.registers - taken) // vectors))
+    widths = {max(1, widest // part) for part in _PARTS} | {1}
+    return [Tile(vectors, columns) for columns in sorted(widths, reverse=True)]
+
+
+def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
+    if not isinstance(func, tirx.PrimFunc) or is_static(func):
+        return None
+    sch = s_tir.Schedule(func)
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    kinds = [axis_kinds(sch.get(block)) for block in blocks]
+    forms = [
+        (spatial, summed)
+        for spatial in (1, 2, 3)
+        for summed in (0, 2)
+        if kinds.count("S" * (spatial + 3) + "R" * (spatial + summed)) == 1
+        and set(kinds) == {"S" * (spatial + 3), "S" * (spatial + 3) + "R" * (spatial + summed)}
+    ]
+    if len(forms) != 1:
+        return None
+    ((spatial, summed),) = forms
+    at = kinds.index("S" * (spatial + 3) + "R" * (spatial + summed))
+    reads = [region.source for region in sch.get(blocks[at]).reads]
+    if len(reads) != 2 or reads[1] not in set(func.params) or at == len(blocks) - 1:
+        return None
+    weight = reads[1].ty.shape
+    if len(weight) != spatial + summed + 2 or not all(isinstance(d, tirx.IntImm) for d in weight):
+        return None
+    pads = [block for block in blocks[:at] if feeds(sch, block, blocks[at])]
+    for block in blocks[:-1]:
+        if block not in (*pads[-1:], blocks[at]):
+            sch.compute_inline(block)
+    item = int(str(reads[0].ty.dtype.dtype).lstrip("bfloat")) // 8
+    return _Kernel(sch, spatial, summed == 0, tuple(map(int, weight)), item)
