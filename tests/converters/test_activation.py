@@ -48,6 +48,28 @@ def test_gelu(approximate):
     )
 
 
+@pytest.mark.parametrize("op_type", ["Gelu", "Sigmoid"])
+def test_the_bounds_of_formulas_in_epilogues(op_type):
+    """3 ulp, of Gelu above -1 only; the limits at both ends; no infinity times zero."""
+    ends = [-np.inf, -3e38, -100, -88, -1e-38, -0.0, 1e-38, 88, 3e38, np.inf, np.nan]
+    x = np.concatenate([np.linspace(-12, 12, 40013), np.linspace(-86.9, 90, 8009), ends])
+    x = x.astype("float32")
+    if op_type == "Gelu":
+        x = x[(x > -1) | (x < -9) | np.isnan(x)]
+        expected = [v * math.erfc(-v / math.sqrt(2)) / 2 if v > -9 else 0 * v for v in x.tolist()]
+        expected = np.where(x < -9, 0, np.array(expected))
+    else:
+        x = x[(x > -87) | (x < -100) | np.isnan(x)]
+        expected = 1 / (1 + np.exp(-np.maximum(x.astype("float64"), -700)))
+    check_node(op_type, [x], rtol=3.6e-7, atol=1e-17, expected=[expected])
+
+
+def test_gelu_below_minus_one():
+    x = np.linspace(-9.5, -1, 5003).astype("float32")
+    expected = [v * math.erfc(-v / math.sqrt(2)) / 2 for v in x.tolist()]
+    check_node("Gelu", [x], rtol=0, atol=2.0**-24, expected=[np.array(expected)])
+
+
 def test_clip_takes_the_upper_bound_where_the_bounds_cross():
     low, high = np.array(5, "int8"), np.array(-5, "int8")
     x = np.array([-9, 0, 9], "int8")

@@ -6,7 +6,7 @@ Attributes are keyword arguments with the names of the ONNX operators.
 from tvm import tirx
 
 from . import approximations
-from .approximations import erf, exp, expm1_negative, log1p_positive
+from .approximations import exp, expm1_negative, log1p_positive
 from .elementwise import dtype_of, elementwise
 from .formula import once
 
@@ -91,7 +91,7 @@ def softsign(x):
 @elementwise
 def gelu(x):
     """``x[...] -> x (1 + erf(x / sqrt(2))) / 2``."""
-    return x * 0.5 * (erf(x * 0.7071067811865476) + 1.0)
+    return approximations.gelu(x)
 
 
 @elementwise

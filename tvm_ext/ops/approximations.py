@@ -26,6 +26,7 @@ __all__ = [
     "exp",
     "exp_nonpositive",
     "expm1_negative",
+    "gelu",
     "libm",
     "log",
     "log1p_positive",
@@ -36,6 +37,13 @@ __all__ = [
 LN2 = 0.693147182
 LN2_HIGH, LN2_LOW = 6.93145752e-1, 1.42860677e-6  # n * LN2_HIGH is exact for |n| < 2**8
 EXPM1 = (1.97350979e-4, 1.39309070e-3, 8.33343994e-3, 4.16668020e-2, 1.66666716e-1, 4.99999970e-1)
+# e**r and 2**r without the first terms: 1, or 1 and r.
+EXP = (1.38145836e-3, 8.36872397e-3, 4.16683887e-2, 1.66665206e-1, 4.99999934e-1)
+EXP2 = (1.53211222e-4, 1.33901846e-3, 9.61851846e-3, 5.55036217e-2, 2.40226477e-1, 6.93147182e-1)
+# log2(erfc(x / sqrt(2))) / x for x in [0, 9].
+LOG_TAIL = (2.30334862e-9, -8.81339943e-8, 1.48925960e-6, -1.45214344e-5, 8.77251005e-5,
+            -2.98770552e-4, 1.23587479e-5, 6.95521478e-3, -5.24582134e-2, -4.59212750e-1,
+            -1.15110528)  # fmt: skip
 LOG1P_ODD = (0.140869141, 0.139814854, 0.200120345)
 LOG1P_EVEN = (-0.130310059, -0.121483512, -0.166846126, -0.249996200)
 ERF_SMALL = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1,
@@ -75,13 +83,9 @@ def exp_nonpositive(x: tirx.Expr) -> tirx.Expr:
     if not _by_polynomial(x):
         return tirx.exp(x)
     x = once(x)
-    # Adding 1.5 * 2**23 leaves the nearest integer in the low bits: no conversion, NaN stays.
-    shifted = once(x * 1.442695041 + 12582912.0)
-    n = once(shifted - 12582912.0)
+    n, scale = _rounded(x * 1.442695041)
     r = once(x - n * LN2_HIGH - n * LN2_LOW)
     p = once(_horner(EXPM1, r) * (r * r) + r)
-    exponent = tirx.shift_left(_as_int(shifted), tirx.const(23, "int32"))
-    scale = once(_as_float(exponent + _bits_of(1.0)))
     return tirx.Select(x < _f32(-87.0), _f32(0.0), scale * p + scale)
 
 
@@ -152,9 +156,31 @@ def atanh(x: tirx.Expr) -> tirx.Expr:
 def sigmoid(x: tirx.Expr) -> tirx.Expr:
     """1 / (1 + e**-x), 3 ulp, also of the smaller tail; below -87 it is 0."""
     zero, one = tirx.const(0.0, x.ty), tirx.const(1.0, x.ty)
+    if not _by_polynomial(x):
+        return one / (one + tirx.exp(zero - x))
     x = once(x)
-    e = once(exp_nonpositive(tirx.Select(x < zero, x, zero - x)))
-    return tirx.Select(x < zero, e, one) / (e + one)
+    y = once(tirx.Select(x > _f32(87.0), _f32(87.0), x))
+    n, scale = _rounded(y * -1.442695041)
+    r = once(n * -LN2_HIGH - y - n * LN2_LOW)
+    power = scale * _horner((*EXP, 1.0, 1.0), r)
+    return tirx.Select(x < _f32(-87.0), zero, one / (power + 1.0))
+
+
+@formula
+def gelu(x: tirx.Expr) -> tirx.Expr:
+    """x (1 + erf(x / sqrt(2))) / 2, 3 ulp above -1, within 2**-24 below; below -9 it is 0.
+
+    max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2: nothing cancels, and one polynomial serves all x.
+    """
+    if not _by_polynomial(x):
+        return x * 0.5 * (erf(x * 0.7071067811865476) + 1.0)
+    x = once(x)
+    magnitude = once(_magnitude(x))
+    part = once(tirx.Select(magnitude > _f32(9.0), _f32(0.0), magnitude))
+    logarithm = once(_horner(LOG_TAIL, part) * part - 1.0)
+    n, scale = _rounded(logarithm)
+    tail = scale * _horner((*EXP2, 1.0), once(logarithm - n))
+    return tirx.Select(x < _f32(0.0), _f32(0.0), x) - part * tail
 
 
 @formula
@@ -169,6 +195,16 @@ def erf(x: tirx.Expr) -> tirx.Expr:
     tail = 1.0 - exp_nonpositive(_horner(ERF_LARGE, magnitude) * magnitude - magnitude)
     tail = _with_sign(tirx.Select(magnitude < 4.0, tail, _f32(1.0)), x)
     return _nan_or(x, tirx.Select(magnitude > 0.927734375, tail, small))
+
+
+def _rounded(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+    """The integer n nearest to ``x``, and 2**n, for -127 < n < 128.
+
+    Adding 1.5 * 2**23 leaves n in the low bits: no conversion, NaN stays.
+    """
+    shifted = once(x + 12582912.0)
+    exponent = tirx.shift_left(_as_int(shifted), tirx.const(23, "int32"))
+    return once(shifted - 12582912.0), once(_as_float(exponent + _bits_of(1.0)))
 
 
 def _reduced_expm1(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
