@@ -32,6 +32,7 @@ from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
 from .passes.branches import open_branches
 from .passes.compound import Compound
+from .passes.gated_conv2d import GATED_CONV2D
 from .passes.gather_dims import gather_dims
 from .passes.integer_products import INTEGER_CONV2D, INTEGER_MATMUL
 from .passes.legalize import legalize
@@ -296,6 +297,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
             if rounds:
                 run = bfloat16_recurrent
                 steps.append(Step("select", run.info.name, run, _BFLOAT16_BOUND))
+        compound(GATED_CONV2D)
         compound(BLOCKED_CONV2D)
         compound(INTEGER_CONV2D)
         add("select", blocked_layout(target))

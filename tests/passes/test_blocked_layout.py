@@ -282,6 +282,43 @@ def test_a_gate_is_computed_once_not_for_each_pixel():
     check_model(GATED, feeds((1, 32, 6, 5)), opt_levels=(3,), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "filters", "strides"),
+    [
+        ((1, 24, 28, 29), 40, [1, 1]),  # rows are shared, and gated where they are used
+        ((3, 40, 7, 5), 24, [2, 1]),
+        ((1, 640, 7, 7), 512, [1, 1]),  # channels are shared
+        ((1, 10, 5, 3), 7, [1, 1]),  # no whole blocks
+    ],
+)
+def test_gated_channels_enter_a_projection(shape, filters, strides):
+    channels = shape[1]
+    model = conv_network(
+        [
+            helper.make_node("Conv", ["x", "w0"], ["c0"], group=channels),
+            helper.make_node("GlobalAveragePool", ["c0"], ["p"]),
+            helper.make_node("Conv", ["p", "w1", "b1"], ["c1"]),
+            helper.make_node("Sigmoid", ["c1"], ["gate"]),
+            helper.make_node("Mul", ["gate", "c0"], ["gated"]),
+            helper.make_node("Conv", ["gated", "w2", "b2"], ["c2"], strides=strides),
+            helper.make_node("Relu", ["c2"], ["y"]),
+        ],
+        shape,
+        {
+            "w0": (channels, 1, 1, 1),
+            "w1": (channels, channels, 1, 1),
+            "b1": (channels,),
+            "w2": (filters, channels, 1, 1),
+            "b2": (filters,),
+        },
+    )
+    if channels != 10:
+        names = [kernel.symbol for kernel in convert_and_build(model, LLVM).executor.plan.kernels]
+        assert any("gated_conv2d_blocked" in name for name in names)
+        assert not any("multiply" in name for name in names)
+    check_model(model, feeds(shape), opt_levels=(3,), rtol=1e-4, atol=1e-4)
+
+
 def test_a_concat_of_single_blocks_stays_blocked():
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),

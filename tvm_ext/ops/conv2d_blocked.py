@@ -7,6 +7,7 @@ channels reads them in one stream.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
@@ -20,6 +21,7 @@ __all__ = [
     "conv2d_blocked",
     "convolution",
     "depthwise_conv2d_blocked",
+    "gated_conv2d_blocked",
     "pack_channels",
     "pack_depthwise_weight",
     "pack_weight",
@@ -157,6 +159,17 @@ def conv2d_blocked(
         x, window, oc_vectors, vector, columns, strides, pads, dilations, term, (ro,), (ri,),
         lanes=out_lanes, blocks=blocks,
     )  # fmt: skip
+
+
+def gated_conv2d_blocked(
+    x: te.Tensor, weight: te.Tensor, gate: te.Tensor, *geometry: Any, **options: Any
+) -> te.Tensor:
+    """As :func:`conv2d_blocked`, of ``x`` times ``gate[N, IC/b, 1, 1, b]``."""
+
+    def element(n, o, i, j, lane):
+        return x(n, o, i, j, lane) * gate(n, o, 0, 0, lane)
+
+    return conv2d_blocked(te.compute(x.shape, element, "gated"), weight, *geometry, **options)
 
 
 def depthwise_conv2d_blocked(

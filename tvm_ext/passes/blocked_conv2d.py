@@ -67,12 +67,7 @@ def _kernel(match: Match, target: Target) -> Kernel | None:
     if conv.depthwise:
         return _depthwise(conv, target)
     dense = Dense.of(conv, target, whole=True)
-    if dense is None:
-        return None
-    several = dense.vector > dense.lanes
-    blocks = -(-conv.weight.shape[0] // dense.lanes) if several else None
-    compute = partial(ops.conv2d_blocked, vector=dense.vector, blocks=blocks)
-    return dense.kernel(compute)
+    return None if dense is None else dense.direct()
 
 
 BLOCKED_CONV2D = Compound("BlockedConv2d", find_convolution, _kernel)
@@ -211,6 +206,12 @@ class Dense:
     def weight(self) -> np.ndarray:
         """The packed weights."""
         return ops.pack_weight(self.conv.weight, self.in_lanes, self.vector, self.vectors)
+
+    def direct(self, compute: Callable[..., te.Tensor] = ops.conv2d_blocked) -> Kernel:
+        """The direct convolution, or another of the same form, vectors summed as a whole."""
+        several = self.vector > self.lanes
+        blocks = -(-self.conv.weight.shape[0] // self.lanes) if several else None
+        return self.kernel(partial(compute, vector=self.vector, blocks=blocks))
 
     def kernel(
         self,
