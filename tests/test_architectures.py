@@ -48,6 +48,25 @@ def test_results_are_kept_and_tabulated(tmp_path):
     assert "- 1: `crash: SIGSEGV`: bert dynamo dynamic" in page
 
 
+def test_torch_is_compared_with_where_onnxruntime_refuses(monkeypatch):
+    check = pytest.importorskip("tests.architectures.check", exc_type=ImportError)
+    task = Task("elman", "torchscript", "dynamic")
+    wanted = check.export(task)
+    assert not wanted.refusal
+
+    def refuse(model, feeds):
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(check, "_onnxruntime", refuse)
+    got = check.export(task)
+    assert got.refusal == "RuntimeError: no kernel"
+    for ours, theirs in zip(got.expected, wanted.expected, strict=True):
+        assert check.compare(ours, theirs) < 1e-5
+    monkeypatch.setattr(check, "_valid", lambda model: False)
+    with pytest.raises(check.NotExported, match="no kernel"):
+        check.export(task)
+
+
 def test_a_difference_is_measured_against_the_largest_value():
     check = pytest.importorskip("tests.architectures.check", exc_type=ImportError)
     wanted = np.array([1e3, 1.0, np.inf], "f4")

@@ -10,8 +10,8 @@ import onnxruntime
 from tvm_ext import convert_and_build
 from tvm_ext.errors import ConversionError
 
-from .export import arrays, quiet, to_onnx
-from .registry import NOT_EXPORTED, Task, architectures
+from .export import arrays, eager, quiet, to_onnx
+from .registry import NOT_EXPORTED, Network, Task, architectures
 from .torchvision_ops import load_torchvision
 
 __all__ = [
@@ -33,11 +33,15 @@ class NotExported(Exception):
 
 
 class Exported(NamedTuple):
-    """A model, and per choice of sizes its inputs by name and what onnxruntime makes of them."""
+    """A model, and per choice of sizes its inputs by name and what its outputs must be.
+
+    Those are onnxruntime's; torch's where onnxruntime refuses the model: ``refusal`` says why.
+    """
 
     model: onnx.ModelProto
     feeds: list[dict[str, np.ndarray]]
     expected: list[list]
+    refusal: str = ""
 
 
 class Equal(NamedTuple):
@@ -56,12 +60,17 @@ def export(task: Task) -> Exported:
             load_torchvision()
             network = architecture.make()
             model = to_onnx(architecture, network, task.exporter, dynamic)
-            feeds = [arrays(network, architecture.sizes(which)) for which in range(1 + dynamic)]
-            feeds = [_of_inputs(model, each) for each in feeds]
-            expected = [_onnxruntime(model, each) for each in feeds]
+            whole = [arrays(network, architecture.sizes(which)) for which in range(1 + dynamic)]
+            feeds = [_of_inputs(model, each) for each in whole]
+            try:
+                return Exported(model, feeds, [_onnxruntime(model, each) for each in feeds])
+            except Exception as error:  # onnxruntime's have no class in common
+                if not (isinstance(network, Network) and _valid(model)):
+                    raise
+                expected = [eager(network, each) for each in whole]
+                return Exported(model, feeds, expected, _named(error))
     except Exception as error:
-        raise NotExported(f"{type(error).__name__}: {_first_line(error)}") from error
-    return Exported(model, feeds, expected)
+        raise NotExported(_named(error)) from error
 
 
 def equal(exported: Exported) -> Equal:
@@ -110,6 +119,15 @@ def compare(got: list, expected: list) -> float:
     return worst
 
 
+def _valid(model: onnx.ModelProto) -> bool:
+    """Whether shapes and types agree; exporters write models of which that is not so."""
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError:
+        return False
+    return True
+
+
 def cpu_seconds() -> float:
     """Of this process and its children so far: wall time says as much about other processes."""
     return sum(os.times()[:4])
@@ -138,7 +156,11 @@ def reason(error: BaseException) -> str:
         return f"{node.op_type}-{node.since_version}: {node.reason.splitlines()[0]}"[:200]
     if isinstance(error, AssertionError):
         return f"wrong result: {_first_line(error)}"[:200]
-    return f"{type(error).__name__}: {_first_line(error)}"[:200]
+    return _named(error)[:200]
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_first_line(error)}"
 
 
 def _first_line(error: BaseException) -> str:

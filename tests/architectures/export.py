@@ -14,7 +14,7 @@ from torch import nn
 
 from .registry import Architecture, Converted, Network
 
-__all__ = ["arrays", "quiet", "to_onnx"]
+__all__ = ["arrays", "eager", "quiet", "to_onnx"]
 
 OPSETS = {"torchscript": 17, "dynamo": 18}
 
@@ -40,6 +40,13 @@ def arrays(network: Network | Converted, sizes: dict[str, int]) -> dict[str, np.
     torch.manual_seed(1)
     inputs = network.inputs(**sizes)
     return {name: np.asarray(value) for name, value in inputs.items()}
+
+
+def eager(network: Network, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """What torch itself makes of ``inputs``, after :func:`to_onnx` has drawn the weights."""
+    tensors = [torch.from_numpy(each) for each in inputs.values()]
+    with torch.no_grad():
+        return [each.numpy() for each in Flat(network.module, list(inputs)).eval()(*tensors)]
 
 
 class Flat(nn.Module):

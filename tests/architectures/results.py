@@ -64,10 +64,14 @@ def summary(results: Iterable[Result]) -> list[str]:
 
 def reasons(results: Iterable[Result]) -> Iterator[str]:
     """What is not equal, by its reason, the most frequent first."""
+    return _grouped((each.reason, each) for each in results)
+
+
+def _grouped(results: Iterable[tuple[str, Result]]) -> Iterator[str]:
     groups = defaultdict(list)
-    for result in results:
-        if result.reason:
-            groups[result.reason].append(" ".join(result.task))
+    for reason, result in results:
+        if reason:
+            groups[reason].append(" ".join(result.task))
     for reason, members in sorted(groups.items(), key=lambda group: -len(group[1])):
         yield f"- {len(members)}: `{reason}`: {', '.join(members)}"
 
@@ -90,7 +94,9 @@ def document(results: Iterable[Result]) -> str:
         "",
         "- equal: all floats differ by at most 1e-3 of the largest value of the output, all others "
         "not at all; the largest error is relative to that value",
-        "- not exported: the exporter, or onnxruntime on its model, gives up; the reason is below",
+        "- not exported: the exporter gives up, or onnxruntime refuses a model that is not valid; "
+        "the reason is below",
+        "- where onnxruntime refuses a valid model of torch, torch itself is compared with",
         "- build: seconds of CPU time, static / dynamic",
         "",
         *summary(results),
@@ -105,9 +111,12 @@ def document(results: Iterable[Result]) -> str:
             *_rows(some),
         ]
     failing = list(reasons(results))
+    by_torch = list(_grouped((each.refusal, each) for each in results if not each.reason))
     missing = [name for name in architectures() if name not in {each.task.name for each in results}]
     if failing:
         lines += ["", "## What is not equal", "", *failing]
+    if by_torch:
+        lines += ["", "## What onnxruntime refuses", "", "Equal to torch instead.", "", *by_torch]
     if missing:
         lines += ["", "## What was not run", "", ", ".join(missing)]
     return "\n".join(lines) + "\n"

@@ -5,6 +5,7 @@ not import. The operators that the architectures here need are then defined in t
 """
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 
 import torch
@@ -28,16 +29,16 @@ def load_torchvision() -> None:
     if find_spec("torchvision") is None:
         return
     try:
-        import torchvision
+        import_module("torchvision")
     except RuntimeError as error:
         if "does not exist" not in str(error):
             raise
         for module in [key for key in sys.modules if key.partition(".")[0] == "torchvision"]:
             del sys.modules[module]
         _define()
-        import torchvision
-
-        torchvision.extension._has_ops = _has_ops
+        import_module("torchvision")
+        for module in ("extension", "ops.roi_align"):  # the latter has a name of its own for it
+            sys.modules[f"torchvision.{module}"]._has_ops = _has_ops
 
 
 def _has_ops() -> bool:  # scripted by torchvision: no lambda

@@ -28,6 +28,7 @@ class Result(NamedTuple):
         error: the largest difference, relative to the largest value of an output.
         build: CPU seconds that building took.
         cpu: CPU seconds of the whole, None where it was ended or crashed.
+        refusal: why onnxruntime refuses the model, where it is compared with torch instead.
     """
 
     task: Task
@@ -36,6 +37,7 @@ class Result(NamedTuple):
     error: float | None = None
     build: float | None = None
     cpu: float | None = None
+    refusal: str = ""
 
 
 def run(tasks: Iterable[Task], jobs: int, limit: float) -> Iterator[Result]:
@@ -78,10 +80,12 @@ def _serve(task: Task, pipe: Connection) -> None:
     os.dup2(quiet, 2)
     from .check import cpu_seconds, equal, export, reason
 
+    refusal = ""
     try:
         exported = export(task)
+        refusal = exported.refusal
         pipe.send(EXPORTED)
         answer = "", *equal(exported)
     except Exception as error:  # noqa: BLE001  any failure is what is asked for
         answer = reason(error), None, None
-    pipe.send((*answer, cpu_seconds()))
+    pipe.send((*answer, cpu_seconds(), refusal))
