@@ -1,13 +1,14 @@
 """The benchmark commands: what they write, and when they fail."""
 
 import json
+import os
 
 import numpy as np
 import onnx
 import pytest
 from onnx import parser
 
-from benchmarks import cpu, document, ship
+from benchmarks import cores, cpu, document, ship
 from benchmarks.quantize import NotQuantizedError, quantized
 
 
@@ -73,3 +74,17 @@ def test_the_costs_of_shipping(tmp_path, capsys, monkeypatch):
     assert set(cost["load"]) == {"tvm_ext", "onnxruntime"} and min(cost["load"].values()) > 0
     assert cost["live"] <= cost["arena"] < cost["planned"]
     assert ship.main(["table", "nothing"]) == 2
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_the_distance_of_two_cores(capsys, monkeypatch):
+    assert cores.main(["--repetitions", "3", "--pause", "0"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert len(first.split()) == 3 and all(float(trip) > 1 for trip in first.split())
+    assert rest[0].startswith("cores ")
+    monkeypatch.setattr(cores, "round_trips", lambda *_: [90.0, 440.0, 100.0])
+    assert cores.main([]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"{rest[0].partition(':')[0]}: 95 ns in 2 of 3",
+        "440 ns in 1: compare times of one run and one state only",
+    ]
