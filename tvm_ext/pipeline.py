@@ -38,6 +38,7 @@ from .passes.integer_products import INTEGER_CONV2D, INTEGER_MATMUL
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.order_dims import order_dims
+from .passes.scans import RUNNING, TOP_K
 from .passes.tiled_attention import TILED_ATTENTION
 from .passes.tiled_matmul import TILED_MATMUL
 from .passes.winograd import winograd
@@ -284,6 +285,9 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
             run = compound.on(target)
             steps.append(Step("select", compound.name, run, bound, compound=True))
 
+    if target.kind.name == "llvm":
+        compound(RUNNING, at=1)
+        compound(TOP_K, at=1)
     add("select", relax.backend.DispatchSampling())
     add("select", relax.backend.DispatchSortScan())
     if target.kind.name == "llvm" and opt_level >= 2:

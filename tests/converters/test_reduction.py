@@ -60,6 +60,14 @@ def test_running_sum():
                    constants=constants)  # fmt: skip
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((3, 41), 1), ((2, 5, 19), 1), ((1, 7), 0)])
+def test_running_sum_along_any_axis(shape, axis):
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    for flags in {}, {"exclusive": 1}, {"reverse": 1, "exclusive": 1}:
+        check_node("CumSum", [x, np.array(axis)], flags, constants=(1,))
+    check_node("CumSum", [x, np.array(axis)], {"reverse": 1}, constants=(1,), symbolic=True)
+
+
 def test_any_number_of_elements_known_at_run_time():
     model = node_model("ReduceSum", [np.ones(5, "f4")], {"keepdims": 0}, symbolic=True)
     compiled = convert_and_build(model, "llvm", opt_level=0)

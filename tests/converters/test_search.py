@@ -15,6 +15,27 @@ def test_top_k(k, constants, symbolic):
                constants=constants, symbolic=symbolic)  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis", "k", "dtype", "largest"),
+    [
+        ((2, 157), 1, 5, "float32", 1),
+        ((130, 3), 0, 7, "float32", 0),
+        ((2, 200, 3), 1, 1, "int32", 1),
+        ((1, 97), -1, 12, "int8", 0),
+    ],
+)
+def test_few_of_many_equal_elements(shape, axis, k, dtype, largest):
+    """The first of equals comes first, and zeros of both signs are equal."""
+    x = np.random.default_rng(0).integers(-3, 4, shape).astype(dtype)
+    x[x == 0] *= -1
+    along = x.astype("int64") * (-1 if largest else 1)
+    places = np.argsort(along, axis=axis, kind="stable").take(np.arange(k), axis)
+    want = [np.take_along_axis(x, places, axis), places]
+    for symbolic in False, True:
+        check_node("TopK", [x, np.array([k])], {"axis": axis, "largest": largest}, constants=(1,),
+                   symbolic=symbolic, outputs=2, expected=want, rtol=0)  # fmt: skip
+
+
 def test_unsigned_numbers_sort_above_signed_ones():
     x = np.array([1, 2**63, 2**64 - 1, 0], "uint64")
     want = [np.array([2**64 - 1, 2**63], "uint64"), np.array([2, 1])]

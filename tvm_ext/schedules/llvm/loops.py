@@ -84,12 +84,21 @@ def normal_form(
     if not infos or any("O" in info.dom_kind() for info in infos):
         return None
     blocks = [info.block_rv for info in infos]
+    if any(_holds_loops(sch.get(block)) for block in blocks):
+        return None
     for block in reversed(blocks[:-1]):
         if keep(sch, block) or not _worth_inlining(sch, block):
             continue
         if attempt(sch.compute_inline, block):
             blocks.remove(block)
     return sch, blocks
+
+
+def _holds_loops(block: s_tir.SBlock) -> bool:
+    """Whether ``block`` is more than statements about one element."""
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(block.body, (tirx.For, found.append))
+    return bool(found)
 
 
 def _worth_inlining(sch: Schedule, block: SBlockRV) -> bool:
