@@ -13,7 +13,7 @@ from . import build, pipeline, targets
 from .display import as_html, as_json
 from .errors import ConversionError, UnsupportedNode
 from .executors import artifact
-from .executors.plan import MemoryPlan
+from .executors.plan import MemoryPlan, Plan
 from .extend.plugin import load_installed
 from .frontend import TABLE, Limits, load
 from .interface import from_json
@@ -126,7 +126,7 @@ class BuiltInspection:
         features: what it needs of such a machine's CPU.
         runs_here: whether this machine can run it.
         kernels: calls of kernels in a run; None where the Relax VM runs the model.
-        memory: what was planned at compile time; None where the Relax VM runs it.
+        memory: what was planned at compile time; None where it depends on the sizes of inputs.
         sections: bytes of the parts of the file.
     """
 
@@ -175,10 +175,16 @@ def inspect_built(path: str | os.PathLike) -> BuiltInspection:
         needs.triple,
         needs.features,
         needs.lacking() is None,
-        None if plan is None else len(plan.kernels),
+        _kernels(header, plan),
         None if plan is None else plan.memory,
         {name: size for name, (_, size, _) in header["sections"].items()},
     )
+
+
+def _kernels(header: Mapping[str, Any], plan: Plan | None) -> int | None:
+    if plan is not None:
+        return len(plan.kernels)
+    return len(header["symbolic"]["kernels"]) if "symbolic" in header else None
 
 
 def _described(rows: Sequence[Mapping[str, Any]]) -> tuple[Port, ...]:

@@ -21,6 +21,7 @@ from .errors import InputError, OptionError
 from .executors import artifact, threads
 from .executors.plan import MemoryPlan
 from .executors.static import StaticExecutor
+from .executors.symbolic import SymbolicExecutor
 from .inputs import random_inputs
 from .interface import Info, TensorInfo, ValueInfo, as_json, from_json
 from .profile import KernelFacts, Peak, Profile, summarise
@@ -72,7 +73,7 @@ class CompiledModel:
 
     def __init__(
         self,
-        executor: StaticExecutor | VMExecutor,
+        executor: StaticExecutor | SymbolicExecutor | VMExecutor,
         inputs: Sequence[Info],
         outputs: Sequence[Info],
         facts: Mapping[str, KernelFacts] | None = None,
@@ -96,11 +97,11 @@ class CompiledModel:
 
     @property
     def memory(self) -> MemoryPlan | None:
-        """What was planned at compile time; None where memory is allocated at run time."""
+        """What was planned at compile time; None where it depends on the sizes of inputs."""
         return self._executor.memory
 
     @property
-    def executor(self) -> StaticExecutor | VMExecutor:
+    def executor(self) -> StaticExecutor | SymbolicExecutor | VMExecutor:
         """What runs it, for those who build on it."""
         return self._executor
 

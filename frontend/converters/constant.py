@@ -112,5 +112,5 @@ def one_hot(bb, indices, depth, values, *, axis=-1):
 def trilu(bb, x, k=None, *, upper=1):
     known = bb.const(np.zeros((), "int64")) if k is None else k
     diagonal = bb.static(known)
-    shift = known if diagonal is None else int(diagonal.item())
+    shift = known if diagonal is None else diagonal.item()  # a number, or a formula of dims
     return bb.emit_te(ops.trilu, x, shift, bool(upper))

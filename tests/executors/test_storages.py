@@ -8,8 +8,11 @@ from tests.oracle import reference
 from tvm_ext import convert_and_build
 
 
-def network():
-    """Tensors of n, 2n, n * m and of known sizes, views of them, and results among them."""
+def network(computed=True):
+    """Tensors of n, 2n, n * m and of known sizes, views of them, and results among them.
+
+    ``computed``: one has a size that follows from values, for which the VM is needed.
+    """
     nodes = [
         helper.make_node("Softmax", ["x"], ["a"]),
         helper.make_node("Concat", ["a", "x"], ["b"], axis=1),
@@ -23,19 +26,20 @@ def network():
         helper.make_node("Mul", ["i", "g"], ["j"]),
         helper.make_node("Softmax", ["a"], ["k"]),
         helper.make_node("Add", ["k", "x"], ["l"]),
+        helper.make_node("NonZero", ["x"], ["p"]),
     ]
     constants = [
         helper.make_tensor("flat", TensorProto.INT64, [2], [-1, 24]),
         helper.make_tensor("axis", TensorProto.INT64, [], [1]),
     ]
     graph = helper.make_graph(
-        nodes,
+        nodes if computed else nodes[:-1],
         "graph",
         [
             helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 24]),
             helper.make_tensor_value_info("z", TensorProto.FLOAT, [24, "m"]),
         ],
-        [helper.make_empty_tensor_value_info(name) for name in "jelg"],
+        [helper.make_empty_tensor_value_info(name) for name in "jelgp"[: 4 + computed]],
         constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

@@ -29,11 +29,12 @@ from .._version import __version__
 from ..errors import OutputPathError, TvmExtError
 from .atomic import replaced
 from .cpu import CpuNeeds
-from .library import Library, fresh_name
+from .library import Kind, Library, fresh_name
 from .parts import Parts, packed, unpacked
 from .plan import ALIGNMENT, Plan
 from .saved_plan import plan_as_json, plan_from_json
 from .static import StaticExecutor
+from .symbolic import SymbolicExecutor, SymbolicLibrary, SymbolicPlan
 
 if TYPE_CHECKING:
     from .vm import VMExecutor
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Saved", "describe", "dumps", "is_artifact", "loads", "read", "write"]
 
 MAGIC = b"tvm_ext"
-FORMAT = 5
+FORMAT = 6
 # The header's SHA-256 and its length, the format, the magic.
 _FOOTER = hashlib.sha256().digest_size + 8 + 1 + len(MAGIC)
 
@@ -52,29 +53,35 @@ Section = Any  # bytes, or an array of uint8: what the buffer protocol serves
 class Saved:
     """What a file holds: ``sources`` gives the program's texts, ``interface`` is the caller's."""
 
-    executor: StaticExecutor | VMExecutor
+    executor: StaticExecutor | SymbolicExecutor | VMExecutor
     interface: dict[str, Any]
     sources: Callable[[], dict[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
-    """The library in a file, and, compressed, what it was made from."""
+class _Linked:
+    """The library in a file, and its texts."""
 
     library: Section
     texts: Section
-    plan: Plan
-    needs: CpuNeeds
-    packed: Section
 
     def linked(self) -> Section:
         return self.library
 
-    def parts(self) -> Parts:
-        return unpacked(self.packed, self.plan, self.needs)
-
     def sources(self) -> dict[str, str]:
         return _texts(self.texts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept(_Linked):
+    """With them, compressed, what the library was made from."""
+
+    plan: Plan
+    needs: CpuNeeds
+    packed: Section
+
+    def parts(self) -> Parts:
+        return unpacked(self.packed, self.plan, self.needs)
 
 
 def _texts(section: Section) -> dict[str, str]:
@@ -83,7 +90,7 @@ def _texts(section: Section) -> dict[str, str]:
 
 def write(
     path: str | os.PathLike,
-    executor: StaticExecutor | VMExecutor,
+    executor: StaticExecutor | SymbolicExecutor | VMExecutor,
     interface: Mapping[str, object],
     sources: Mapping[str, str],
 ) -> None:
@@ -103,7 +110,7 @@ def write(
 
 
 def dumps(
-    executor: StaticExecutor | VMExecutor,
+    executor: StaticExecutor | SymbolicExecutor | VMExecutor,
     interface: Mapping[str, object],
     sources: Mapping[str, str],
 ) -> bytes:
@@ -173,7 +180,7 @@ def is_artifact(path: str | os.PathLike) -> bool:
 
 
 def _parts(
-    executor: StaticExecutor | VMExecutor,
+    executor: StaticExecutor | SymbolicExecutor | VMExecutor,
     interface: Mapping[str, object],
     sources: Mapping[str, str],
 ) -> Iterator[Section]:
@@ -187,6 +194,9 @@ def _parts(
     if isinstance(executor, StaticExecutor):
         header["plan"] = plan_as_json(executor.plan)
         sections |= {"weights": executor.weights, "parts": packed(executor.parts())}
+    elif isinstance(executor, SymbolicExecutor):
+        header["symbolic"] = asdict(executor.plan)
+        sections["weights"] = executor.weights
     else:
         header |= executor.requirements()
     sections["texts"] = zlib.compress(json.dumps(sources).encode())
@@ -214,12 +224,17 @@ def _read(file: IO[bytes], name: str, verify: bool) -> Saved:
             raise OutputPathError(f"{name} is damaged")
     needs = _needs(header)
     needs.check()
-    executor: StaticExecutor | VMExecutor
+    executor: StaticExecutor | SymbolicExecutor | VMExecutor
     library, texts = sections["library"], sections["texts"]
     if "plan" in header:
         plan = plan_from_json(header["plan"])
         kept = _Kept(library, texts, plan, needs, sections["parts"])
-        executor = StaticExecutor(plan, needs, sections["weights"], kept, _opened(file))
+        weights = sections["weights"]
+        executor = StaticExecutor(plan, needs, weights, kept, _opened(file, Library))
+    elif "symbolic" in header:
+        symbolic, weights = SymbolicPlan.of(header["symbolic"]), sections["weights"]
+        opened = _opened(file, SymbolicLibrary)
+        executor = SymbolicExecutor(symbolic, needs, weights, _Linked(library, texts), opened)
     else:
         from .vm import VMExecutor
 
@@ -237,12 +252,12 @@ def _mapped(file: IO[bytes]) -> np.ndarray:
     return np.memmap(file, mode="r")
 
 
-def _opened(file: IO[bytes]) -> Library:
+def _opened(file: IO[bytes], kind: type[Kind]) -> Kind:
     """The library in ``file``: in this very file, also where its name is another's by now."""
     by_descriptor = Path(f"/proc/self/fd/{file.fileno()}")
     path = by_descriptor if by_descriptor.exists() else Path(file.name).resolve()
     with fresh_name(path) as name:
-        return Library(name)
+        return kind(name)
 
 
 def _header(name: str, data: np.ndarray) -> dict[str, Any]:

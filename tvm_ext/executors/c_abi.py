@@ -1,7 +1,8 @@
 """Kernels as plain C functions: ``int32_t name(T0 *a, T1 *b, ...)``, no TVM at run time.
 
 TVM gives a kernel its packed calling convention, which unwraps and checks tensors on each call.
-A memory plan knows all shapes already, so here a kernel takes the addresses alone.
+A memory plan knows all shapes already, so here a kernel takes the addresses alone, and behind them
+the numbers that it has for parameters.
 """
 
 from collections.abc import Sequence
@@ -102,7 +103,8 @@ def _thread_bytes(kernel: tirx.PrimFunc) -> int:
     def visit(call: Call) -> None:
         nonlocal total
         if getattr(call.op, "name", None) == "tirx.TVMBackendAllocWorkspace":
-            total += aligned(int(call.args[2]))
+            size = call.args[2]  # what has no known size is allocated, and kept, as it is needed
+            total += aligned(int(size)) if isinstance(size, tirx.IntImm) else 0
 
     tvm_ffi.structural_walk(kernel.body, (Call, visit))
     return total
@@ -130,17 +132,20 @@ def _addresses_alone(module: IRModule, _context: PassContext) -> IRModule:
 
 
 def _with_addresses(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    pointers = [tirx.Var(p.name, tirx.buffer_data_pointer_type(p)) for p in function.params]
+    buffers = [param for param in function.params if tirx.is_buffer_var(param)]
+    numbers = [param for param in function.params if not tirx.is_buffer_var(param)]
+    pointers = [tirx.Var(p.name, tirx.buffer_data_pointer_type(p)) for p in buffers]
     declared = [
         tirx.DeclBuffer(buffer, data=pointer)
-        for buffer, pointer in zip(function.params, pointers, strict=True)
+        for buffer, pointer in zip(buffers, pointers, strict=True)
     ]
     zero, cpu = tirx.const(0, "int32"), tirx.const(1, "int32")
     # Allocations that leave the stack ask for the device.
     body = tirx.AttrStmt(zero, "device_type", cpu, function.body)
     body = tirx.AttrStmt(zero, "device_id", zero, body)
-    statements = tirx.SeqStmt([*_starts(function.params), *declared, body, tirx.Return(zero)])
-    return tirx.PrimFunc(pointers, statements, tvm.ir.PrimType("int32"), function.attrs)
+    statements = tirx.SeqStmt([*_starts(buffers), *declared, body, tirx.Return(zero)])
+    params = [*pointers, *numbers]
+    return tirx.PrimFunc(params, statements, tvm.ir.PrimType("int32"), function.attrs)
 
 
 def _starts(buffers: Sequence[tirx.Var]) -> list[tirx.Stmt]:

@@ -10,6 +10,8 @@ from tvm.target import Target
 from .planning import NotStatic
 from .static import StaticExecutor
 from .static_build import build_static
+from .symbolic import SymbolicExecutor
+from .symbolic_build import build_symbolic
 from .vm import VMExecutor
 
 __all__ = ["build_executor"]
@@ -17,11 +19,15 @@ __all__ = ["build_executor"]
 _log = logging.getLogger(__name__)
 
 
-def build_executor(module: IRModule, target: Target) -> StaticExecutor | VMExecutor:
-    """The static executor where shapes are static and the target is a CPU, else the VM."""
+Executor = StaticExecutor | SymbolicExecutor | VMExecutor
+
+
+def build_executor(module: IRModule, target: Target) -> Executor:
+    """On a CPU the static executor, where dims are symbolic the symbolic one, else the VM."""
     if target.kind.name != "cuda":
-        try:
-            return build_static(module, target)
-        except NotStatic as reason:
-            _log.debug("the VM runs this model: %s", reason)
+        for build in build_static, build_symbolic:
+            try:
+                return build(module, target)
+            except NotStatic as reason:
+                _log.debug("not by %s: %s", build.__name__, reason)
     return VMExecutor.build(module, target)

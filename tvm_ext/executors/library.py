@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from ..errors import BuildError, RunError
 from . import threads
 from .emit import ENTRY
 
-__all__ = ["Library", "fresh_name", "open_bytes"]
+__all__ = ["Library", "fresh_name", "open_bytes", "opened"]
 
 _NO_MEMORY = -1  # what kernels return that cannot allocate
+
+Kind = TypeVar("Kind", bound="Library")
 
 _Observer = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_double)
 
@@ -35,13 +37,24 @@ class Library:
     def __init__(self, path: str | Path):
         try:
             self._library = ctypes.CDLL(str(path))
-            self._function = getattr(self._library, ENTRY)
-        except (OSError, AttributeError) as error:
+        except OSError as error:
             raise BuildError(f"cannot load the kernels: {error}") from error
+        self._function = self.function(ENTRY)
         self._library.tvmx_set_launcher(ctypes.c_void_p(threads.launcher(self._library)))
         self._function.argtypes = [ctypes.c_void_p] * 5
         self._library.tvmx_lend.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         self._library.tvmx_lend.restype = None
+
+    def function(self, name: str) -> Any:
+        """The C function of that name.
+
+        Raises:
+            BuildError: there is none.
+        """
+        try:
+            return getattr(self._library, name)
+        except AttributeError as error:
+            raise BuildError(f"cannot load the kernels: {error}") from error
 
     def execute(
         self,
@@ -51,11 +64,13 @@ class Library:
         outputs: Sequence[np.ndarray],
         scratch: tuple[int, int, int] | None,
         observe: Callable[[int, float], None] | None = None,
+        *more: Any,
     ) -> None:
         """Fill ``outputs``; ``observe`` gets each kernel's number and seconds when it is done.
 
         ``weights`` and ``arena`` are addresses; ``scratch``, where kernels need any, is one too,
         with the bytes for each thread of a parallel loop and how many threads these are for.
+        ``more``: what else the function takes.
 
         Raises:
             RunError: a kernel gave up.
@@ -69,6 +84,7 @@ class Library:
             _addresses(inputs),
             _addresses(outputs),
             ctypes.cast(observer, ctypes.c_void_p) if observer else None,
+            *more,
         )
         if scratch is not None:
             self._library.tvmx_lend(None, 0, 0)
@@ -78,17 +94,28 @@ class Library:
 
 
 def _addresses(arrays: Sequence[np.ndarray]) -> ctypes.Array:
-    # Quicker than array.ctypes.data, which makes an object first.
-    addresses = [array.__array_interface__["data"][0] for array in arrays]
-    return (ctypes.c_void_p * len(arrays))(*addresses)
+    return (ctypes.c_void_p * len(arrays))(*map(_address, arrays))
+
+
+def _address(array: Any) -> int:
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type without buffers
+        # Still quicker than array.ctypes.data, which makes an object first.
+        return array.__array_interface__["data"][0]
 
 
 def open_bytes(image: Any) -> Library:
     """The library whose file would hold ``image``."""
+    return opened(image, Library)
+
+
+def opened(image: Any, kind: type[Kind]) -> Kind:
+    """The same, of a kind."""
     with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
         path = Path(folder, "library.so")
         path.write_bytes(image)
-        return Library(path)
+        return kind(path)
 
 
 @contextmanager

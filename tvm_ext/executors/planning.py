@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax, tirx
-from tvm.ir import GlobalVar
+from tvm.ir import GlobalVar, PrimType
 from tvm.ir.expr import GenericConst
 
 from .plan import Kernel, Plan, Slot, aligned, aligned_bytes
 
-__all__ = ["Draft", "NotStatic", "draft"]
+__all__ = [
+    "Draft", "NotStatic", "Walk", "adjacent", "alive_during", "arguments", "draft", "peak", "place",
+]  # fmt: skip
 
 
 class NotStatic(Exception):
@@ -46,18 +48,19 @@ class Draft:
         Each thread takes ``thread_bytes`` more within parallel loops.
         """
         kernels = tuple(
-            replace(kernel, scratch=_alive_during(number, scratch.get(kernel.symbol, ())))
+            replace(kernel, scratch=alive_during(number, scratch.get(kernel.symbol, ())))
             for number, kernel in enumerate(self.kernels)
         )
         arena = [*self.arena, *(slot for kernel in kernels for slot in kernel.scratch)]
-        live = _peak(arena, len(kernels))
-        total = _place(arena, live)
+        live = peak(arena, len(kernels))
+        total = place(arena, live)
         return Plan(
             kernels, self.inputs, self.outputs, self.weights.size, total, live, thread_bytes
         )
 
 
-def _alive_during(kernel: int, sizes: Sequence[int]) -> tuple[Slot, ...]:
+def alive_during(kernel: int, sizes: Sequence[int]) -> tuple[Slot, ...]:
+    """Slots of so many bytes for one kernel alone."""
     return tuple(Slot((size,), "uint8", live=[kernel, kernel]) for size in sizes)
 
 
@@ -67,25 +70,13 @@ def draft(module: IRModule) -> Draft:
     Raises:
         NotStatic: ``main`` holds symbolic shapes, control flow or calls that are no kernels.
     """
-    walk = _Walk()
-    main = module["main"]
-    inputs = tuple(walk.parameter(k, param) for k, param in enumerate(main.params))
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            try:
-                walk.bind(binding)
-            except NotStatic as reason:
-                reason.variable = binding.var.name
-                raise
-    outputs = tuple(walk.flat(main.body.body))
-    for index, slot in enumerate(outputs):
-        if slot.root.kind == "arena":  # else an input, a weight or an earlier output: copied
-            slot.root.kind, slot.root.index = "output", index
+    walk = Walk()
+    inputs, outputs = walk.run(module["main"])
     arena = tuple(slot for slot in walk.arena if slot.kind == "arena")
-    return Draft(tuple(walk.kernels), inputs, outputs, _adjacent(walk.weights), arena)
+    return Draft(tuple(walk.kernels), inputs, outputs, adjacent(walk.weights), arena)
 
 
-def _adjacent(weights: Mapping[Slot, np.ndarray]) -> np.ndarray:
+def adjacent(weights: Mapping[Slot, np.ndarray]) -> np.ndarray:
     """All ``weights`` in one block; each slot learns its offset."""
     whole = aligned_bytes(sum(aligned(array.nbytes) for array in weights.values()))
     offset = 0
@@ -99,7 +90,7 @@ def _adjacent(weights: Mapping[Slot, np.ndarray]) -> np.ndarray:
     return whole
 
 
-class _Walk:
+class Walk:
     """Turns bindings into kernels and slots, in execution order."""
 
     def __init__(self) -> None:
@@ -109,35 +100,56 @@ class _Walk:
         self.values: dict[relax.Var, Any] = {}  # a Slot, or a tuple of values
         self._constants: dict[GenericConst, Slot] = {}
 
+    def run(self, main: relax.Function) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+        """All of ``main``; its inputs and its outputs.
+
+        Raises:
+            NotStatic: a binding cannot be computed so.
+        """
+        inputs = tuple(self.parameter(k, param) for k, param in enumerate(main.params))
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                try:
+                    self.bind(binding)
+                except NotStatic as reason:
+                    reason.variable = binding.var.name
+                    raise
+        outputs = tuple(self.flat(main.body.body))
+        for index, slot in enumerate(outputs):
+            if slot.root.kind == "arena":  # else an input, a weight or an earlier output: copied
+                slot.root.kind, slot.root.index = "output", index
+        return inputs, outputs
+
     def parameter(self, index: int, param: relax.Var) -> Slot:
-        slot = Slot(*_tensor(param.ty), kind="input", index=index)
+        slot = Slot(*self.tensor(param.ty), kind="input", index=index)
         self.values[param] = slot
         return slot
 
     def bind(self, binding: relax.Binding) -> None:
         value = binding.value
         if isinstance(binding, relax.MatchCast):
-            _tensor(binding.ty)
-            self.values[binding.var] = self.value(value)
+            self.match(binding)
         elif not isinstance(value, relax.Call):
             self.values[binding.var] = self.value(value)
         elif value.op == _CALL_TIR:
             self.values[binding.var] = self.kernel(value, binding.var.name)
         elif value.op == _RESHAPE:
             base = self.value(value.args[0])
-            shape, dtype = _tensor(binding.var.ty)
+            shape, dtype = self.tensor(binding.var.ty)
             self.values[binding.var] = Slot(shape, dtype, base.kind, base.index, base=base)
         else:
             raise NotStatic(f"a call of {getattr(value.op, 'name', value.op)}")
 
     def kernel(self, call: relax.Call, variable: str) -> Slot | tuple[Slot, ...]:
-        symbol, arguments = call.args[0], call.args[1]
-        if not isinstance(symbol, GlobalVar) or len(call.args) > 2:
-            raise NotStatic("a kernel with symbolic arguments")
-        reads = tuple(self.flat(arguments))
+        symbol = call.args[0]
+        if not isinstance(symbol, GlobalVar):
+            raise NotStatic("a call of no kernel of the module")
+        tensors, numbers = arguments(call)
+        reads = tuple(slot for field in tensors for slot in self.flat(field))
         (ty,) = call.ty_args
         parts = ty.fields if isinstance(ty, relax.TupleType) else [ty]
-        writes = tuple(Slot(*_tensor(part)) for part in parts)
+        writes = tuple(Slot(*self.tensor(part)) for part in parts)
+        self.called(symbol, [*reads, *writes], numbers)
         self.arena += writes
         now = len(self.kernels)
         self.kernels.append(Kernel(symbol.name_hint, reads, writes, variable))
@@ -146,6 +158,22 @@ class _Walk:
         for slot in reads:
             slot.root.live[1] = now
         return writes if isinstance(ty, relax.TupleType) else writes[0]
+
+    def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
+        """The shape and the element type of a tensor."""
+        return _tensor(ty)
+
+    def match(self, binding: relax.MatchCast) -> None:
+        """What a match_cast says holds, or is seen to."""
+        _tensor(binding.ty)
+        self.values[binding.var] = self.value(binding.value)
+
+    def called(
+        self, _symbol: GlobalVar, _operands: Sequence[Slot], numbers: Sequence[relax.Expr]
+    ) -> None:
+        """A kernel is called with these tensors, and with numbers, or shapes, beside them."""
+        if numbers:
+            raise NotStatic("a kernel with symbolic arguments")
 
     def value(self, expr: relax.Expr) -> Any:
         if isinstance(expr, GenericConst):
@@ -164,10 +192,18 @@ class _Walk:
 
     def _constant(self, expr: GenericConst) -> Slot:
         if expr not in self._constants:
-            shape, dtype = _tensor(expr.ty)
+            shape, dtype = self.tensor(expr.ty)
             self._constants[expr] = slot = Slot(shape, dtype, "weight", len(self.weights))
             self.weights[slot] = expr.value.numpy()
         return self._constants[expr]
+
+
+def arguments(call: relax.Call) -> tuple[list[relax.Expr], list[relax.Expr]]:
+    """The tensors that a kernel is called with; the numbers, and the shapes."""
+    _, given, *dims = call.args
+    fields = given.fields if isinstance(given, relax.Tuple) else [given]
+    tensors = [field for field in fields if not isinstance(field.ty, PrimType)]
+    return tensors, [*(field for field in fields if isinstance(field.ty, PrimType)), *dims]
 
 
 _CALL_TIR = tirx.op.Op.get("relax.call_tir")
@@ -194,7 +230,7 @@ def _tensor(ty: object) -> tuple[tuple[int, ...], str]:
 _TRIES = 32
 
 
-def _place(slots: Sequence[Slot], bound: int) -> int:
+def place(slots: Sequence[Slot], bound: int) -> int:
     """Give each slot an offset; the bytes of all, which are ``bound`` at least.
 
     The largest slots are placed first. Where that wastes memory, it is tried again with those
@@ -236,7 +272,8 @@ def _overlap(a: Slot, b: Slot) -> bool:
     return a.live[0] <= b.live[1] and b.live[0] <= a.live[1]
 
 
-def _peak(slots: Sequence[Slot], end: int) -> int:
+def peak(slots: Sequence[Slot], end: int) -> int:
+    """The most bytes alive at one time, of ``end`` kernels."""
     return max(
         (
             sum(aligned(s.nbytes) for s in slots if s.live[0] <= k <= s.live[1])

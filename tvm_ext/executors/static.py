@@ -5,7 +5,6 @@ Part of what loading a model needs: nothing here imports TVM before it is asked 
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,21 +18,26 @@ from .cpu import CpuNeeds
 from .library import Library, open_bytes
 from .parts import Parts
 from .plan import MemoryPlan, Plan, Slot, aligned_bytes
+from .results import Results
 
-__all__ = ["Linked", "StaticExecutor"]
+__all__ = ["LibraryExecutor", "Linked", "StaticExecutor"]
 
 
 class Linked(Protocol):
-    """A library, and perhaps what it was made from."""
+    """A library, and its texts."""
 
     def linked(self) -> Any:
         """The bytes of the shared library."""
 
-    def parts(self) -> Parts:
-        """What the library is linked from."""
-
     def sources(self) -> dict[str, str]:
         """The program as text."""
+
+
+class Program(Linked, Protocol):
+    """One that knows what it was made from."""
+
+    def parts(self) -> Parts:
+        """What the library is linked from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,37 +61,14 @@ class _Workspace:
         return cls(memory, address, scratch, count)
 
 
-class _Results:
-    """Memory of one calling thread's large results, lent again once nobody refers to them.
-
-    The system gives out new memory as pages of zeros, which takes longer than to write them.
-    """
-
-    def __init__(self) -> None:
-        self._lent: dict[int, np.ndarray] = {}
-
-    def array(self, number: int, slot: Slot) -> np.ndarray:
-        """An array for a result, which ``slot`` describes; what it holds is undefined."""
-        if slot.nbytes < _LARGE:
-            return np.empty(slot.shape, slot.dtype)
-        memory = self._lent.get(number)
-        # Two refer to it by themselves: ``memory``, and the call. Every view is one more.
-        if memory is None or sys.getrefcount(memory.base) > 2:
-            memory = self._lent[number] = aligned_bytes(slot.nbytes)
-        return memory.view(slot.dtype).reshape(slot.shape)
-
-
-_LARGE = 128 << 10  # bytes from which on malloc asks the system
-
-
-class StaticExecutor:
-    """A plan and the library made for it; each thread has an arena, weights are shared.
+class LibraryExecutor:
+    """A library, the weights that all threads share, and what else every run of it needs.
 
     Args:
-        plan: which kernel runs when, on which bytes.
         needs: what the kernels need of a CPU.
         weights: the constants, at the offsets that the plan gives them.
         program: what gives the bytes of the library.
+        opening: makes a library of its bytes.
         library: the same, open; by default it is opened when the first run needs it.
     """
 
@@ -95,16 +76,16 @@ class StaticExecutor:
 
     def __init__(
         self,
-        plan: Plan,
         needs: CpuNeeds,
         weights: np.ndarray,
         program: Linked,
+        opening: Callable[[Any], Library],
         library: Library | None = None,
     ):
-        self.plan = plan
         self.needs = needs
         self.weights = weights
         self.program = program
+        self._opening = opening
         self._library = library
         self._loading = threading.Lock()
         self._local = threading.local()
@@ -115,6 +96,55 @@ class StaticExecutor:
         import tvm
 
         return tvm.cpu()
+
+    def linked(self) -> Any:
+        """The bytes of the shared library.
+
+        Raises:
+            BuildError: there is no C compiler for this target, or it fails.
+        """
+        return self.program.linked()
+
+    def sources(self) -> dict[str, str]:
+        """The C function that calls the kernels, and these as C, LLVM IR and assembly."""
+        return self.program.sources()
+
+    def load(self) -> Any:
+        """The library, ready to run.
+
+        Raises:
+            TargetError: it is for another machine, or needs instructions that this one lacks.
+            BuildError: it cannot be linked, or is no library.
+        """
+        with self._loading:
+            if self._library is None:
+                self.needs.check()
+                self._library = self._opening(self.linked())
+        return self._library
+
+    @cached_property
+    def _weights_address(self) -> int:
+        return self.weights.ctypes.data
+
+
+class StaticExecutor(LibraryExecutor):
+    """A plan and the library made for it; each thread has an arena, weights are shared.
+
+    ``plan`` says which kernel runs when, on which bytes.
+    """
+
+    program: Program
+
+    def __init__(
+        self,
+        plan: Plan,
+        needs: CpuNeeds,
+        weights: np.ndarray,
+        program: Program,
+        library: Library | None = None,
+    ):
+        super().__init__(needs, weights, program, open_bytes, library)
+        self.plan = plan
 
     @property
     def memory(self) -> MemoryPlan:
@@ -128,20 +158,15 @@ class StaticExecutor:
         self, inputs: Sequence[np.ndarray], observe: Callable[[int, float], None] | None
     ) -> list[np.ndarray]:
         results = self._results
-        outputs = [results.array(k, slot) for k, slot in enumerate(self.plan.outputs)]
+        outputs = [
+            results.array(k, slot.shape, np.dtype(slot.dtype))
+            for k, slot in enumerate(self.plan.outputs)
+        ]
         library, workspace = self.load(), self._workspace
         library.execute(
             self._weights_address, workspace.address, inputs, outputs, workspace.scratch, observe
         )
         return outputs
-
-    def linked(self) -> Any:
-        """The bytes of the shared library.
-
-        Raises:
-            BuildError: there is no C compiler for this target, or it fails.
-        """
-        return self.program.linked()
 
     def parts(self) -> Parts:
         """What the library is linked from.
@@ -150,10 +175,6 @@ class StaticExecutor:
             BuildError: the kernels cannot be written.
         """
         return self.program.parts()
-
-    def sources(self) -> dict[str, str]:
-        """The C function that calls the kernels, and these as C, LLVM IR and assembly."""
-        return self.program.sources()
 
     def time_kernels(
         self, inputs: Sequence[np.ndarray], repeat: int
@@ -195,26 +216,9 @@ class StaticExecutor:
         return made
 
     @property
-    def _results(self) -> _Results:
+    def _results(self) -> Results:
         """That of this thread."""
         made = getattr(self._local, "results", None)
         if made is None:
-            made = self._local.results = _Results()
+            made = self._local.results = Results()
         return made
-
-    @cached_property
-    def _weights_address(self) -> int:
-        return self.weights.ctypes.data
-
-    def load(self) -> Library:
-        """The library, ready to run.
-
-        Raises:
-            TargetError: it is for another machine, or needs instructions that this one lacks.
-            BuildError: it cannot be linked, or is no library.
-        """
-        with self._loading:
-            if self._library is None:
-                self.needs.check()
-                self._library = open_bytes(self.linked())
-        return self._library

@@ -28,9 +28,15 @@ from .planning import NotStatic, draft
 from .static import StaticExecutor
 from .toolchain import link_shared
 
-__all__ = ["Program", "build_static"]
+__all__ = ["Compiled", "Program", "build_static", "compile_kernels", "object_file", "texts"]
 
 _TEXTS = {"llvm": "ll", "asm": "asm"}
+
+
+def texts(code: Sequence[str], kernels: tvm.runtime.Module) -> dict[str, str]:
+    """A program as text: C, and the others as LLVM IR and as assembly."""
+    compiled = {name: kernels.inspect_source(kind) for name, kind in _TEXTS.items()}
+    return {"c": "\n".join(code)} | compiled
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,19 +87,15 @@ class Program:
     def _parts(self) -> Parts:
         with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
             file = Path(folder, "kernels.o")
-            try:
-                self.kernels.write_to_file(str(file))
-            except RuntimeError as error:
-                raise BuildError(f"cannot write the kernels: {error}") from error
+            object_file(self.kernels, file)
             kernels = file.read_bytes()
         return Parts(self.plan, self.tag, self.needs, kernels, tuple(self.code))
 
     def sources(self) -> dict[str, str]:
         """The C function that calls the kernels, and those in C; the others as LLVM IR and as
         assembly."""
-        text = {"c": "\n".join([entry_source(self.plan, self.tag), *self.code])}
         with self._compiler:
-            return text | {name: self.kernels.inspect_source(kind) for name, kind in _TEXTS.items()}
+            return texts([entry_source(self.plan, self.tag), *self.code], self.kernels)
 
 
 def build_static(module: IRModule, target: Target) -> StaticExecutor:
@@ -105,11 +107,42 @@ def build_static(module: IRModule, target: Target) -> StaticExecutor:
     """
     drafted = draft(lower_views(module))
     used = {kernel.symbol for kernel in drafted.kernels}
-    scheduled = {
-        gv.name_hint: f
-        for gv, f in module.functions_items()
-        if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
-    }
+    made = compile_kernels(
+        {
+            gv.name_hint: f
+            for gv, f in module.functions_items()
+            if isinstance(f, tirx.PrimFunc) and gv.name_hint in used
+        },
+        target,
+    )
+    planned = drafted.plan(made.arrays, made.thread_bytes)
+    program = Program(planned, made.tag, needs_of(target), made.kernels, made.code)
+    if not program.needs.foreign:
+        program.linked()
+    return StaticExecutor(planned, program.needs, drafted.weights, program)
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """Kernels with a C ABI: those that TVM compiled, and C files of the others.
+
+    ``arrays`` and ``thread_bytes`` say what memory they need, by their names: see
+    :class:`.c_abi.Scratch`.
+    """
+
+    tag: str
+    kernels: tvm.runtime.Module
+    code: Sequence[str]
+    arrays: Mapping[str, Sequence[int]]
+    thread_bytes: int
+
+
+def compile_kernels(scheduled: Mapping[str, tirx.PrimFunc], target: Target) -> Compiled:
+    """Kernels by their names; see :func:`.emit.kernel_symbol` for those that they have in C.
+
+    Raises:
+        NotStatic: one calls functions of TVM's.
+    """
     tag = _tag(scheduled, target)
     compiled = {name: f for name, f in scheduled.items() if not is_c_code(f)}
     if any(map(calls_tvm, compiled.values())):
@@ -119,12 +152,20 @@ def build_static(module: IRModule, target: Target) -> StaticExecutor:
     named = {symbol: f.with_attr("global_symbol", symbol) for symbol, f in named.items()}
     kernels, scratch = build_c_abi(IRModule(named), target)
     arrays = {name: scratch.arrays[symbols[name]] for name in compiled}
-    planned = drafted.plan(arrays, scratch.thread_bytes)
     code = c_sources({symbols[name]: f for name, f in scheduled.items()})
-    program = Program(planned, tag, needs_of(target), kernels, code)
-    if not program.needs.foreign:
-        program.linked()
-    return StaticExecutor(planned, program.needs, drafted.weights, program)
+    return Compiled(tag, kernels, code, arrays, scratch.thread_bytes)
+
+
+def object_file(kernels: tvm.runtime.Module, file: Path) -> None:
+    """Write compiled ``kernels`` to ``file``.
+
+    Raises:
+        BuildError: TVM cannot.
+    """
+    try:
+        kernels.write_to_file(str(file))
+    except RuntimeError as error:
+        raise BuildError(f"cannot write the kernels: {error}") from error
 
 
 def _tag(kernels: Mapping[str, tirx.PrimFunc], target: Target) -> str:

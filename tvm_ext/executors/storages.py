@@ -32,7 +32,7 @@ from tvm import DataType, IRModule, relax, tirx
 from tvm.ir import GlobalVar, Op
 from tvm.sym import Analyzer
 
-__all__ = ["Blocks", "lend", "share_storages"]
+__all__ = ["Blocks", "lend", "share_storages", "size_of"]
 
 _STORAGE, _TENSOR = Op.get("relax.memory.alloc_storage"), Op.get("relax.memory.alloc_tensor")
 _GIVE = "tvm_ext.storages"
@@ -258,10 +258,14 @@ def _is_storage(binding: relax.Binding) -> bool:
 
 
 def _size(ty: relax.TensorType) -> tuple[int, tirx.Expr]:
+    return size_of(ty.shape.values, str(ty.dtype.dtype))
+
+
+def size_of(shape: Sequence[Any], dtype: str) -> tuple[int, tirx.Expr]:
     """The bytes of a tensor as a number and a product of symbolic dims."""
-    numbers, rest = [DataType(str(ty.dtype.dtype)).itemsize], []
-    for dim in ty.shape.values:
-        number, factor = _split(_ANALYZER.simplify(dim))
+    numbers, rest = [DataType(dtype).itemsize], []
+    for dim in shape:
+        number, factor = _split(_ANALYZER.simplify(tirx.convert(dim)))
         numbers.append(number)
         rest += [] if factor is None else [factor]
     unit: tirx.Expr = tirx.const(1, "int64")

@@ -1,8 +1,29 @@
-"""Elements moved: blocks of channels into space, sequences reversed in part."""
+"""Elements moved: tensors joined, blocks of channels into space, sequences reversed in part."""
 
 from tvm import te, tirx
 
-__all__ = ["depth_to_space", "reverse_sequence"]
+__all__ = ["concatenate", "depth_to_space", "reverse_sequence"]
+
+
+def concatenate(tensors, axis):
+    """``tensors``, equal in all dims but ``axis``, one after the other along it.
+
+    Where an element is from is told by comparisons with sums of dims alone.
+    """
+    starts = [tirx.const(0, "int64")]
+    for x in tensors:
+        starts.append(starts[-1] + x.shape[axis])
+
+    def element(*index):
+        value = None
+        for x, start, end in reversed(list(zip(tensors, starts, starts[1:], strict=False))):
+            read = x(*index[:axis], index[axis] - start, *index[axis + 1 :])
+            value = read if value is None else tirx.if_then_else(index[axis] < end, read, value)
+        return value
+
+    shape = list(tensors[0].shape)
+    shape[axis] = starts[-1]
+    return te.compute(shape, element, "concatenate")
 
 
 def depth_to_space(x, block):

@@ -9,13 +9,16 @@ division trap, loses tanh near 0, and calls libm per element for exp, log, erf, 
 from collections.abc import Callable, Mapping
 
 import tvm
-from tvm import relax, te
+from tvm import relax, te, tirx
 
 from tvm_ext.ops import activation, arithmetic, logic, math, pooling, softmax
+from tvm_ext.ops.rearrangement import concatenate
 
 __all__ = ["REPLACED", "legalize", "to_kernel"]
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+
+_INJECTIVE = 2  # FuseOps' kind of a kernel each of whose elements is made of one of each operand
 
 # Relax operator -> the TE function that computes it
 REPLACED = {
@@ -76,7 +79,11 @@ def to_kernel(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def _legalizations() -> dict[str, Legalization]:
     replaced = {name: _legalization(compute) for name, compute in REPLACED.items()}
-    return replaced | {"relax.reshape": lambda _bb, call: call, "relax.nn.max_pool2d": _max_pool2d}
+    return replaced | {
+        "relax.reshape": lambda _bb, call: call,
+        "relax.nn.max_pool2d": _max_pool2d,
+        "relax.concat": _concat,
+    }
 
 
 def _legalization(compute: Callable[..., te.Tensor]) -> Legalization:
@@ -89,6 +96,21 @@ def _legalization(compute: Callable[..., te.Tensor]) -> Legalization:
         return bb.call_te(compute, *call.args, *attributes, primfunc_name_hint=name)
 
     return replace
+
+
+def _concat(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Along an axis of symbolic size by our formula, whose operands are fused with it.
+
+    TVM's clamps sums of dims, and its passes then see neither what is read nor that it is one
+    element each.
+    """
+    (joined,) = call.args
+    axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % call.ty.ndim
+    known = (isinstance(field.shape.values[axis], tirx.IntImm) for field in joined.ty.fields)
+    if all(known) or not hasattr(joined, "fields"):
+        return call.op.get_attr("FLegalize")(bb, call)
+    tensors, attrs = list(joined.fields), {"op_pattern": _INJECTIVE}
+    return bb.call_te(concatenate, tensors, axis, primfunc_attrs=attrs)
 
 
 def _max_pool2d(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

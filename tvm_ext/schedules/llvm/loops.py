@@ -345,13 +345,18 @@ def shareable(sch: Schedule, loops: list[LoopRV], machine: Machine) -> int:
         extent = _int(sch.get(loop).extent)
         if used > 1 and _is_choice(extent):
             return used - 1 if symbolic else 0
-        if isinstance(extent, int):
-            static *= extent
-        else:
-            symbolic += 1
+        static *= _factor(extent)
+        symbolic += not isinstance(extent, int)
         if _even(static, machine.cores) or symbolic == _PLENTY:
             return used
     return len(loops) if symbolic else 0
+
+
+def _factor(extent: ir.Expr | int) -> int:
+    """A number that divides ``extent``: that of heads, where these are one loop with a batch."""
+    if isinstance(extent, tirx.Mul) and isinstance(extent.b, tirx.IntImm):
+        return int(extent.b)
+    return extent if isinstance(extent, int) else 1
 
 
 def _is_choice(extent: ir.Expr | int) -> bool:

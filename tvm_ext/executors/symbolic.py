@@ -1,0 +1,189 @@
+"""Runs a model of symbolic dims on the CPU: one C function calls every kernel, as in a static one.
+
+It takes the sizes of the inputs. From these it computes the dims of results and where each tensor
+lies in the arena, all of which were planned as formulas of these sizes.
+
+Part of what loading a model needs: nothing here imports TVM before it is asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import RunError
+from . import threads
+from .cpu import CpuNeeds
+from .library import Library, opened
+from .plan import aligned_bytes
+from .results import SPARE, Results
+from .static import LibraryExecutor, Linked
+
+__all__ = ["SIZES", "SymbolicExecutor", "SymbolicLibrary", "SymbolicPlan"]
+
+SIZES = "tvmx_sizes"
+
+
+@dataclass(frozen=True)
+class SymbolicPlan:
+    """What the caller of the C functions of a model has to know.
+
+    Attributes:
+        sizes: the input and its axis that give each number which the functions take.
+        held: the same of the further ones, elements of inputs: the input and the place in it.
+        outputs: the element type and the rank of each result.
+        checks: what does not hold of sizes that are refused with code 1, 2 and so on.
+        kernels: the symbol of each call, and the variable that it defines.
+        weight_bytes: what the constants take, one after the other, each aligned.
+        scratch_bytes: what each thread takes at most within parallel loops, where that is known.
+    """
+
+    sizes: tuple[tuple[int, int], ...]
+    held: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[str, int], ...]
+    checks: tuple[str, ...]
+    kernels: tuple[tuple[str, str], ...]
+    weight_bytes: int
+    scratch_bytes: int
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> SymbolicPlan:
+        """The plan whose fields, as JSON has them, are ``saved``."""
+        lists = "sizes", "held", "outputs", "kernels"
+        rows = {name: tuple(map(tuple, saved[name])) for name in lists}
+        return cls(**{**saved, **rows, "checks": tuple(saved["checks"])})
+
+    @cached_property
+    def results(self) -> list[tuple[np.dtype, int, int]]:
+        """Of each result, its type and between which numbers its dims are."""
+        found, start = [], 1
+        for dtype, rank in self.outputs:
+            found.append((np.dtype(dtype), start, start + rank))
+            start += rank
+        return found
+
+    @cached_property
+    def numbers(self) -> int:
+        """How many numbers follow from the sizes: the bytes of the arena, and the dims."""
+        return 1 + sum(rank for _, rank in self.outputs)
+
+
+class SymbolicLibrary(Library):
+    """Calls the two functions of a model of symbolic dims.
+
+    Raises:
+        BuildError: the file at ``path`` is no such library.
+    """
+
+    def __init__(self, path: str | Path):
+        super().__init__(path)
+        self._function.argtypes = [ctypes.c_void_p] * 6
+        self._sizes = self.function(SIZES)
+        self._sizes.argtypes = [ctypes.c_void_p] * 2
+
+    def follow(self, sizes: ctypes.Array, numbers: ctypes.Array) -> int:
+        """Fill ``numbers`` with what follows from ``sizes``; 0, or which check fails."""
+        return self._sizes(sizes, numbers)
+
+
+class _Workspace:
+    """Memory of one calling thread: the arena, scratch memory for parallel loops, and integers."""
+
+    def __init__(self, plan: SymbolicPlan) -> None:
+        self.results = Results(growing=True)
+        self.sizes = (ctypes.c_int64 * (len(plan.sizes) + len(plan.held)))()
+        self.numbers = (ctypes.c_int64 * plan.numbers)()
+        self._arena, self._address = aligned_bytes(0), 0
+        self._scratch, self._shares = aligned_bytes(0), 0
+
+    def arena(self, size: int) -> int:
+        """The address of ``size`` bytes."""
+        if not size <= self._arena.nbytes <= max(SPARE * size, _SMALL):
+            self._arena = aligned_bytes(max(size + size // 4, _SMALL))
+            self._address = self._arena.ctypes.data
+        return self._address
+
+    def scratch(self, each: int) -> tuple[int, int, int] | None:
+        """The address of ``each`` bytes for as many threads as there are, and both numbers."""
+        if not each:
+            return None
+        if self._shares < threads.threads():
+            self._shares = threads.threads()
+            self._scratch = aligned_bytes(each * self._shares)
+        return self._scratch.ctypes.data, each, self._shares
+
+
+_SMALL = 64 << 10  # bytes that are kept in any case
+
+
+class SymbolicExecutor(LibraryExecutor):
+    """A plan and the library made for it; each thread has memory of its own, weights are shared."""
+
+    memory = None  # its size follows from those of the inputs
+
+    def __init__(
+        self,
+        plan: SymbolicPlan,
+        needs: CpuNeeds,
+        weights: np.ndarray,
+        program: Linked,
+        library: SymbolicLibrary | None = None,
+    ):
+        super().__init__(needs, weights, program, _open, library)
+        self.plan = plan
+
+    def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return self._run(inputs, None)
+
+    def _run(
+        self, inputs: Sequence[np.ndarray], observe: Callable[[int, float], None] | None
+    ) -> list[np.ndarray]:
+        plan, library, workspace = self.plan, self.load(), self._workspace
+        sizes = [inputs[number].shape[axis] for number, axis in plan.sizes]
+        sizes += [int(inputs[number].flat[place]) for number, place in plan.held]
+        workspace.sizes[:] = sizes
+        code = library.follow(workspace.sizes, workspace.numbers)
+        if code != 0:
+            raise RunError(plan.checks[code - 1])
+        numbers = workspace.numbers[:]
+        outputs = [
+            workspace.results.array(k, tuple(numbers[first:end]), dtype)
+            for k, (dtype, first, end) in enumerate(plan.results)
+        ]
+        library.execute(
+            self._weights_address,
+            workspace.arena(numbers[0]),
+            inputs,
+            outputs,
+            workspace.scratch(plan.scratch_bytes),
+            observe,
+            workspace.sizes,
+        )
+        return outputs
+
+    def time_kernels(
+        self, inputs: Sequence[np.ndarray], repeat: int
+    ) -> tuple[list[tuple[str, str]], np.ndarray]:
+        """Each call's symbol and variable; its seconds in whole runs, ``[repeat, calls]``."""
+        seconds = np.empty((repeat, len(self.plan.kernels)))
+        for row in seconds:
+            self._run(inputs, row.__setitem__)
+        return list(self.plan.kernels), seconds
+
+    @property
+    def _workspace(self) -> _Workspace:
+        """That of this thread."""
+        made = getattr(self._local, "workspace", None)
+        if made is None:
+            made = self._local.workspace = _Workspace(self.plan)
+        return made
+
+
+def _open(image: Any) -> SymbolicLibrary:
+    return opened(image, SymbolicLibrary)

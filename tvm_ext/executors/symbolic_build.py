@@ -1,0 +1,315 @@
+"""Compiles a scheduled module of symbolic dims: where its tensors lie is known as formulas.
+
+What the Relax VM does between kernels, match shapes, allocate and free, takes longer than the
+kernels of a small model; here that is a few additions per call. The VM stays for what is decided
+by computed values: branches, loops, and shapes that no formula of the inputs' gives.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import IRModule, relax, tirx
+from tvm.ir import GlobalVar, Op, PrimType
+from tvm.sym import Analyzer
+from tvm.target import Target
+
+from ..errors import BuildError
+from .c_code import is_c_code
+from .cpu import CpuNeeds
+from .cpu_features import needs_of
+from .plan import ALIGNMENT, Slot
+from .planning import NotStatic, Walk, adjacent, alive_during, peak, place
+from .static_build import Compiled, compile_kernels, object_file, texts
+from .storages import size_of
+from .symbolic import SymbolicExecutor, SymbolicPlan
+from .symbolic_elements import Elements
+from .symbolic_emit import Check, Entry, c_text, entry_source
+from .toolchain import compiler, link_shared
+
+__all__ = ["build_symbolic"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """Compiled kernels, and the C text of what calls them."""
+
+    compiled: Compiled
+    entry: str
+    needs: CpuNeeds
+    _compiler: threading.Lock = field(default_factory=threading.Lock)  # LLVM: one thread at a time
+
+    def linked(self) -> np.ndarray:
+        """The bytes of the shared library.
+
+        Raises:
+            BuildError: there is no C compiler for this target, or it fails.
+        """
+        with self._compiler:
+            return self._linked
+
+    @cached_property
+    def _linked(self) -> np.ndarray:
+        with tempfile.TemporaryDirectory(prefix="tvm_ext_") as name:
+            folder, sources = Path(name), []
+            object_file(self.compiled.kernels, folder / "kernels.o")
+            for number, text in enumerate([self.entry, *self.compiled.code]):
+                sources.append(folder / f"source{number}.c")
+                sources[-1].write_text(text)
+            triple = self.needs.triple if self.needs.foreign else None
+            link_shared(folder / "library.so", [folder / "kernels.o"], sources, triple)
+            return np.frombuffer((folder / "library.so").read_bytes(), np.uint8)
+
+    def sources(self) -> dict[str, str]:
+        """The C functions that call the kernels, and those in C; the others as LLVM IR and as
+        assembly."""
+        with self._compiler:
+            return texts([self.entry, *self.compiled.code], self.compiled.kernels)
+
+
+def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
+    """Plan and compile ``module`` (kernels already scheduled).
+
+    Raises:
+        NotStatic: the module needs the VM, or there is no C compiler, which that can do without.
+        BuildError: the compiler fails.
+    """
+    needs = needs_of(target)
+    try:
+        compiler(needs.triple if needs.foreign else None)
+    except BuildError as error:
+        raise NotStatic(str(error)) from error
+    walk = _Walk(relax.transform.RewriteDataflowReshape()(module))
+    _, outputs = walk.run(walk.module["main"])
+    used = {
+        kernel.symbol: walk.numbered(walk.module.get_global_var(kernel.symbol))[0]
+        for kernel in walk.kernels
+    }
+    weights = adjacent(walk.weights)
+    compiled = compile_kernels(used, target)
+    entry = walk.entry(outputs, compiled.arrays)
+    plan = SymbolicPlan(
+        sizes=tuple(walk.sizes),
+        held=walk.held,
+        outputs=tuple((slot.dtype, len(slot.shape)) for slot in outputs),
+        checks=tuple(check.text for check in entry.checks),
+        kernels=tuple((kernel.symbol, kernel.variable) for kernel in walk.kernels),
+        weight_bytes=weights.size,
+        scratch_bytes=compiled.thread_bytes,
+    )
+    program = _Program(compiled, entry_source(entry, compiled.tag), needs)
+    if not program.needs.foreign:
+        program.linked()
+    return SymbolicExecutor(plan, program.needs, weights, program)
+
+
+class _Walk(Walk):
+    """Turns bindings into kernels and slots, whose dims are numbers or formulas of the sizes of
+    the inputs."""
+
+    def __init__(self, module: IRModule):
+        super().__init__()
+        self.module = module
+        self.sizes: list[tuple[int, int]] = []
+        self.names: list[tirx.Var] = []  # of the sizes
+        self.calls: list[tuple[tirx.Expr, ...]] = []  # the numbers that each kernel takes
+        self._known: dict[tirx.Var, tirx.Expr] = {}  # dims, as formulas of the sizes
+        self._checks: list[tuple[str, tirx.Expr, tirx.Expr]] = []
+        self._shapes: dict[relax.Var, Sequence[tirx.Expr]] = {}
+        self._elements = Elements(module, self._resolved)
+        self._numbered: dict[GlobalVar, tuple[tirx.PrimFunc, list[tirx.Var]]] = {}
+
+    def run(self, main: relax.Function) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+        for index, param in enumerate(main.params):
+            self._learn(index, param)
+            self._elements.inputs[param] = index
+        return super().run(main)
+
+    def _learn(self, index: int, param: relax.Var) -> None:
+        """Note what the dims of an input are called."""
+        if not isinstance(param.ty, relax.TensorType) or param.ty.shape is None:
+            raise NotStatic(f"an input of type {param.ty}")
+        for axis, dim in enumerate(param.ty.shape.values):
+            if isinstance(dim, tirx.IntImm):
+                continue
+            size = tirx.Var(f"s{len(self.sizes)}", "int64")
+            self.sizes.append((index, axis))
+            self.names.append(size)
+            if isinstance(dim, tirx.Var) and dim not in self._known:
+                self._known[dim] = size
+            else:
+                self._checks.append((f"input {index} axis {axis}", size, dim))
+
+    def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
+        if not isinstance(ty, relax.TensorType) or ty.shape is None:
+            raise NotStatic(f"a value of type {ty}")
+        return self._dims(ty.shape.values), str(ty.dtype.dtype)
+
+    def _dims(self, values: Sequence[tirx.Expr] | None) -> tuple[Any, ...]:
+        if values is None:
+            raise NotStatic("a computed shape")
+        return tuple(map(self._resolved, values))
+
+    def _resolved(self, dim: tirx.Expr) -> Any:
+        """A dim as a number, or as a formula of the sizes."""
+        formula = tvm_ffi.structural_map(dim, (tirx.Var, lambda v: self._known.get(v, v)))
+        formula = _ANALYZER.simplify(formula)
+        if isinstance(formula, tirx.IntImm):
+            return int(formula)
+        free = tirx.analysis.undefined_vars(formula, [])
+        known = [*self.names, *self._elements.held.values()]
+        if not all(any(var.same_as(name) for name in known) for var in free):
+            raise NotStatic(f"the dim {dim}")
+        c_text(formula)
+        return formula
+
+    def bind(self, binding: relax.Binding) -> None:
+        value = binding.value
+        if isinstance(binding, relax.MatchCast):
+            self.match(binding)
+        elif isinstance(value, relax.ShapeExpr):
+            self._shapes[binding.var] = value.values
+        elif isinstance(value, relax.Call) and value.op == _TO_SHAPE:
+            self._shapes[binding.var] = self._elements.vector(value.args[0])
+        else:
+            super().bind(binding)
+            self._elements.values[binding.var] = value
+
+    def match(self, binding: relax.MatchCast) -> None:
+        what, wanted = getattr(binding.value, "name", "a constant"), binding.ty
+        if isinstance(wanted, relax.ShapeType) and binding.value in self._shapes:
+            dims, wants = self._dims(self._shapes[binding.value]), wanted.values
+            self._checks += [(what, tirx.min(dim, 0), tirx.const(0, "int64")) for dim in dims]
+        else:
+            dims, _ = self.tensor(binding.value.ty)
+            wants = getattr(getattr(wanted, "shape", None), "values", None)
+            self.values[binding.var] = self.value(binding.value)
+            self._elements.values[binding.var] = binding.value
+        if wants is None:
+            raise NotStatic(f"a match_cast to {wanted}")
+        for axis, (dim, want) in enumerate(zip(dims, wants, strict=True)):
+            if isinstance(want, tirx.Var) and want not in self._known:
+                self._known[want] = tirx.convert(dim)
+            else:
+                self._checks.append((f"{what} axis {axis}", tirx.convert(dim), want))
+
+    def called(
+        self, symbol: GlobalVar, operands: Sequence[Slot], numbers: Sequence[relax.Expr]
+    ) -> None:
+        func, wanted = self.numbered(symbol)
+        values: dict[tirx.Var, Any] = {}
+        given = [value for number in numbers for value in _values(number)]
+        buffers = [param for param in func.params if tirx.is_buffer_var(param)]
+        scalars = func.params[len(buffers) : len(buffers) + len(given)]
+        values |= zip(scalars, map(self._resolved, given), strict=True)
+        for buffer, operand in zip(buffers, operands, strict=True):
+            for dim, value in zip(buffer.ty.shape, operand.shape, strict=True):
+                if isinstance(dim, tirx.Var):
+                    values.setdefault(dim, value)
+        if not all(var in values for var in wanted):
+            raise NotStatic(f"what {symbol.name_hint} is called with")
+        self.calls.append(tuple(tirx.convert(values[var]) for var in wanted))
+
+    def numbered(self, symbol: GlobalVar) -> tuple[tirx.PrimFunc, list[tirx.Var]]:
+        """A kernel that takes every number it uses as a parameter, and those parameters."""
+        if symbol not in self._numbered:
+            self._numbered[symbol] = _with_numbers(self.module[symbol])
+        return self._numbered[symbol]
+
+    def entry(self, outputs: Sequence[Slot], arrays: Mapping[str, Sequence[int]]) -> Entry:
+        """What the C functions do, where kernels have ``arrays`` of their own."""
+        kernels = tuple(
+            replace(kernel, scratch=alive_during(number, arrays.get(kernel.symbol, ())))
+            for number, kernel in enumerate(self.kernels)
+        )
+        tensors = [slot for slot in self.arena if slot.kind == "arena"]
+        tensors += [slot for kernel in kernels for slot in kernel.scratch]
+        units, places = _placed(tensors, len(kernels))
+        calls = list(zip(kernels, self.calls, strict=True))
+        checks = [Check(f"{what}: {_differ(a, b)}", a, b) for what, a, b in self._to_check()]
+        sizes = [*self.names, *self._elements.held.values()]
+        return Entry(sizes, checks, calls, outputs, units, places)
+
+    @property
+    def held(self) -> tuple[tuple[int, int], ...]:
+        """The elements of inputs that sizes follow from: the input, and the place in it."""
+        return tuple(self._elements.held)
+
+    def _to_check(self) -> Iterator[tuple[str, Any, Any]]:
+        for what, given, wanted in self._checks:
+            a, b = (tirx.convert(self._resolved(dim)) for dim in (given, wanted))
+            if not _equal(a, b):
+                yield what, a, b
+
+
+def _differ(given: tirx.Expr, wanted: tirx.Expr) -> str:
+    return f"match_cast: {given} is not {wanted}"
+
+
+def _values(number: relax.Expr) -> Sequence[tirx.Expr]:
+    """A number beside tensors, or those of a shape."""
+    if isinstance(number, relax.ShapeExpr):
+        return number.values
+    if isinstance(number.ty, PrimType):
+        return [number]
+    raise NotStatic("a kernel with computed arguments")
+
+
+def _with_numbers(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Var]]:
+    buffers = [param for param in func.params if tirx.is_buffer_var(param)]
+    numbers = [param for param in func.params if not tirx.is_buffer_var(param)]
+    for buffer in buffers:
+        for dim in buffer.ty.shape:
+            for var in tirx.analysis.undefined_vars(dim, []):
+                if not any(var.same_as(other) for other in numbers):
+                    numbers.append(var)
+    if is_c_code(func) and numbers:
+        raise NotStatic("C code of symbolic dims")
+    params = [*buffers, *numbers]
+    return tirx.PrimFunc(params, func.body, func.ret_type, func.attrs), numbers
+
+
+def _placed(
+    tensors: Sequence[Slot], end: int
+) -> tuple[list[tuple[int, tirx.Expr]], dict[Slot, tuple[int, int]]]:
+    """Parts of the arena for tensors whose sizes are proportional: their bytes as a number times a
+    formula; of each tensor its part, and its offset as a number times the same.
+
+    What the numbers lack in powers of two the formula is rounded up to, so that each is aligned.
+    """
+    groups: list[tuple[int, tirx.Expr, dict[Slot, Slot]]] = []
+    for slot in tensors:
+        number, unit = size_of(slot.shape, slot.dtype)
+        power = min(number & -number, ALIGNMENT) or ALIGNMENT
+        group = next((g for p, u, g in groups if p == power and _equal(u, unit)), None)
+        if group is None:
+            groups.append((power, unit, group := {}))
+        group[slot] = Slot((number // power * ALIGNMENT,), "uint8", live=slot.live)
+    units, places = [], {}
+    for part, (power, unit, group) in enumerate(groups):
+        lines = list(group.values())
+        whole = place(lines, peak(lines, end)) // ALIGNMENT * power
+        units.append((whole, _rounded(unit, ALIGNMENT // power)))
+        for slot, stands in group.items():
+            places[slot] = part, stands.offset // ALIGNMENT * power
+    return units, places
+
+
+def _equal(a: tirx.Expr, b: tirx.Expr) -> bool:
+    return bool(_ANALYZER.can_prove_equal(a, b))
+
+
+def _rounded(unit: tirx.Expr, multiple: int) -> tirx.Expr:
+    return unit if multiple == 1 else tirx.floordiv(unit + (multiple - 1), multiple) * multiple
+
+
+_ANALYZER = Analyzer()
+_TO_SHAPE = Op.get("relax.tensor_to_shape")
