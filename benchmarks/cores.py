@@ -4,8 +4,8 @@
 
 A virtual machine's cores may be neighbours at one time and share no cache at another, as the host
 places them. On an EPYC (Zen 5) a cache line went to and fro in 95 ns, or in 440 ns for seconds on
-end, with nothing else running: memory-bound kernels then took up to three times as long, whole
-small networks (EfficientNet-B0, MobileNetV2) a third longer, in every engine.
+end, with nothing else running. Times of small networks (EfficientNet-B0, MobileNetV2) have two
+modes a third apart there, too.
 """
 
 import argparse
