@@ -4,6 +4,7 @@ from tvm_ext.ops import assembly as ops
 
 from .. import window as windows
 from ..axes import placed
+from ..precision import cast
 from ..table import converter
 
 
@@ -19,8 +20,12 @@ def col2im(bb, x, image_shape, block_shape, *, dilations=None, pads=None, stride
     image, block = bb.dims(image_shape, count), bb.dims(block_shape, count)
     window = windows.resolve(image, block, strides, dilations, pads, "NOTSET")
     positions = window.outputs(image)
-    return bb.emit_te(ops.col2im, x, image, block, window.strides, window.dilations,
-                      window.before, positions)  # fmt: skip
+    dtype = bb.dtype(x)
+    if dtype == "bool":  # whose sum is whether one of them is true
+        x = cast(bb, x, "int32")
+    y = bb.emit_te(ops.col2im, x, image, block, window.strides, window.dilations, window.before,
+                   positions)  # fmt: skip
+    return cast(bb, y, dtype)
 
 
 @converter("TensorScatter", 24)

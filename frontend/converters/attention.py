@@ -61,7 +61,7 @@ def attention(bb, q, k, v, attn_mask=None, past_key=None, past_value=None, nonpa
         hidden = bb.emit(relax.op.equal(wide, relax.const(-inf, bb.dtype(wide))))
         weights = bb.emit(relax.op.where(hidden, relax.const(0, bb.dtype(wide)), weights))
     weights = cast(bb, weights, dtype)
-    y = cast(bb, _grouped(bb, weights, v), dtype)
+    y = cast(bb, _grouped(bb, weights, cast(bb, v, dtype)), dtype)
     if flat:
         y = bb.emit(relax.op.permute_dims(y, [0, 2, 1, 3]))
         batch, length, heads, size = bb.shape(y)

@@ -48,8 +48,10 @@ def constant(
 @converter("ConstantOfShape", 9, 20, 21, 23, 24, 25)
 def constant_of_shape(bb, shape, *, value=None):
     fill = bb.const(np.zeros((), "float32") if value is None else value.numpy().reshape(()))
-    dims = bb.dims(shape, bb.declared_rank)
-    return bb.emit(relax.op.full(relax.ShapeExpr(dims), fill, bb.dtype(fill)))
+    dims = relax.ShapeExpr(bb.dims(shape, bb.declared_rank))
+    if "float8" in bb.dtype(fill):  # which full converts to itself, and so not at all
+        return bb.emit(relax.op.broadcast_to(fill, dims))
+    return bb.emit(relax.op.full(dims, fill, bb.dtype(fill)))
 
 
 @converter("EyeLike", 9, 22)

@@ -10,7 +10,8 @@ from tests.oracle import check_node
 from tvm_ext import convert_and_build
 
 X = np.array([-9.5, -3, -1.5, -0.25, 0, 0.3, 0.75, 1, 2.5, 3.5, 5, 7, 100], "float32")
-NARROW = ["int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float8_e8m0fnu"]
+NARROW = ["int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn",
+          "float8_e8m0fnu"]  # fmt: skip
 
 
 def number(name):

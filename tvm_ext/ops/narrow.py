@@ -1,8 +1,8 @@
 """Element types narrower than a byte, and float8e8m0: their values in a byte of their own.
 
 TVM packs int4 and cannot compute with float4. A model holds integers of 2 and 4 bits as int8 or
-uint8 of the same value, float4 and float8e8m0 as their codes in uint8. Strings are held as numbers,
-which only move here.
+uint8 of the same value, float4, float6 and float8e8m0 as their codes in uint8. Strings are held as
+numbers, which only move here.
 """
 
 from tvm import tirx
@@ -12,7 +12,12 @@ from .narrow_arrays import FLOAT4, INTEGERS, STORAGE, STRING, restored, stored
 
 __all__ = ["FLOAT4", "INTEGERS", "STORAGE", "STRING", "decode", "encode", "restored", "stored"]
 
-_E2M1 = float8.Format(1, 1, 6.0, None, 0x80)
+# Floats of fewer bits than 8 -> the place of their sign, and the rest in the low bits of float8.
+_FLOATS = {
+    FLOAT4: (3, float8.Format(1, 1, 6.0, None, 0x80)),
+    "float6_e2m3fn": (5, float8.Format(3, 1, 7.5, None, 0x80)),
+    "float6_e3m2fn": (5, float8.Format(2, 3, 28.0, None, 0x80)),
+}
 
 
 def decode(x: tirx.Expr, dtype: str) -> tirx.Expr:
@@ -20,9 +25,10 @@ def decode(x: tirx.Expr, dtype: str) -> tirx.Expr:
     if dtype in INTEGERS:
         return x
     code = x.astype("uint32")
-    if dtype == FLOAT4:
-        sign = (code & _word(8)) << _word(4)
-        return float8.decode(sign | (code & _word(7)), _E2M1)
+    if dtype in _FLOATS:
+        place, form = _FLOATS[dtype]
+        sign = (code & _word(1 << place)) << _word(7 - place)
+        return float8.decode(sign | (code & _word((1 << place) - 1)), form)
     # The code is the exponent of float32; below the least of those, half of it.
     bits = tirx.Select(code == _word(0), _word(1 << 22), code << _word(23))
     nan = tirx.const(float("nan"), "float32")
@@ -32,16 +38,18 @@ def decode(x: tirx.Expr, dtype: str) -> tirx.Expr:
 def encode(x: tirx.Expr, dtype: str, saturate: bool = True, round_mode: str = "up") -> tirx.Expr:
     """A scalar ``x`` as ``dtype``, as it is stored.
 
-    Integers truncate toward zero and wrap; float4 rounds half to even and saturates, and NaN is
-    -0, as in ml_dtypes; float8e8m0 takes the exponent, rounded as ``round_mode`` says, and drops
-    the sign.
+    Integers truncate toward zero and wrap; float4 and float6 round half to even and saturate, and
+    NaN is -0, as in ml_dtypes; float8e8m0 takes the exponent, rounded as ``round_mode`` says, and
+    drops the sign.
     """
     if dtype in INTEGERS:
         return _wrapped(x.astype("int32"), dtype)
     x = x.astype("float32")
-    if dtype == FLOAT4:
-        code = float8.encode(x, _E2M1, saturate=True)
-        return (((code >> _word(4)) & _word(8)) | (code & _word(7))).astype("uint8")
+    if dtype in _FLOATS:
+        place, form = _FLOATS[dtype]
+        code = float8.encode(x, form, saturate=True)
+        sign = (code >> _word(7 - place)) & _word(1 << place)
+        return (sign | (code & _word((1 << place) - 1))).astype("uint8")
     return _exponent(tirx.reinterpret("uint32", x), saturate, round_mode).astype("uint8")
 
 
