@@ -2,7 +2,8 @@
 # make test   the whole test suite
 # make lint   ruff and mypy
 # make conformance   the official ONNX suite in three forms at two opt levels, counted
-# make operators   the same, and the support table of docs/operators.md from what has run
+# make operators   the same, the sweep over versions and element types, and the support table of
+#                  docs/operators.md from what has run
 # make architectures   models of torch, timm, transformers, diffusers, scikit-learn, Keras, counted
 # Each works in a fresh clone: it creates $(VENV) and installs into it first.
 
@@ -39,6 +40,7 @@ operators: export TVM_EXT_RECORD = $(CURDIR)/out/uses.jsonl
 operators: conformance
 	rm -f $(TVM_EXT_RECORD)
 	$(BIN)/python -m pytest -n $(JOBS) tests/converters
+	$(BIN)/python -m tests.operator_sweep
 	$(BIN)/python -m tests.official_suite.table docs/operators.md out/suite.jsonl \
 		--uses $(TVM_EXT_RECORD)
 

@@ -2,6 +2,7 @@
 
     python -m tests.official_suite --forms plain symbolic --results out/suite.jsonl
     TVM_EXT_RECORD=out/uses.jsonl python -m pytest tests/converters
+    TVM_EXT_RECORD=out/uses.jsonl python -m tests.operator_sweep
     python -m tests.official_suite.table docs/operators.md out/suite.jsonl --uses out/uses.jsonl
 
 Cases that no file of results has are not counted; the last result of a case counts.
@@ -33,9 +34,10 @@ _INTRODUCTION = """\
 # Operators
 
 Generated from what ran, not typed, by `python -m tests.official_suite.table`, {date}, onnx {onnx},
-{machine}: models of the official suite of ONNX backends in three forms at opt levels {levels} and
-of the tests of the converters, built and compared. `make operators` runs all of them; how many ran
-for this page is in the first table.
+{machine}: models of the official suite of ONNX backends in three forms at opt levels {levels}, of
+the tests of the converters, and of the suite's nodes restated for other versions and converted to
+other element types (`python -m tests.operator_sweep`), built and compared. `make operators` runs
+all of them; how many ran for this page is in the first table.
 
 - **versions**: the since_versions that ran and passed; in brackets those that have a converter and
   no model here.

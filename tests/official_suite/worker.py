@@ -4,18 +4,18 @@ import multiprocessing
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tvm_ext.errors import ConversionError
 
 from . import Task
 
-__all__ = ["Result", "run"]
+__all__ = ["Result", "Worker", "run"]
 
 _SECONDS_PER_CASE = 120
 
@@ -42,9 +42,9 @@ class Result(NamedTuple):
 
 def run(tasks: Iterable[Task], jobs: int = 1) -> Iterator[Result]:
     """The results of all ``tasks``, in order."""
-    idle: SimpleQueue[_Worker] = SimpleQueue()
+    idle: SimpleQueue[Worker] = SimpleQueue()
     for _ in range(jobs):
-        idle.put(_Worker())
+        idle.put(Worker(_failure))
 
     def one(task: Task) -> Result:
         worker = idle.get()
@@ -59,29 +59,35 @@ def run(tasks: Iterable[Task], jobs: int = 1) -> Iterator[Result]:
         yield from pool.map(one, tasks)
 
 
-class _Worker:
-    """A child process that runs one case at a time and is replaced when it dies."""
+class Worker:
+    """A child process that answers one task at a time and is replaced when it dies.
+
+    Instead of an answer comes why there is none, as text.
+    """
 
     _context = multiprocessing.get_context("forkserver")
     _context.set_forkserver_preload([__name__])  # the suite is loaded once, then forked
 
-    def __init__(self):
+    def __init__(self, answer: Callable, seconds: float = _SECONDS_PER_CASE):
+        self._answer = answer  # of a module, so that it can be sent to the child
+        self._seconds = seconds  # that it may take
         self._start()
 
     def _start(self) -> None:
         self._pipe, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        arguments = theirs, self._answer
+        self._process = self._context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
 
-    def __call__(self, task: Task) -> str:
+    def __call__(self, task: object) -> Any:
         self._pipe.send(task)
         try:
-            if self._pipe.poll(_SECONDS_PER_CASE):
+            if self._pipe.poll(self._seconds):
                 return self._pipe.recv()
             self._process.kill()
-            return self._restarted(f"no answer in {_SECONDS_PER_CASE} s")
-        except EOFError:
+            return self._restarted(f"no answer in {self._seconds} s")
+        except (EOFError, ConnectionResetError):
             self._process.join()
             code = self._process.exitcode
             cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -92,12 +98,12 @@ class _Worker:
         return reason
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, answer: Callable) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     while True:
-        pipe.send(_failure(pipe.recv()))
+        pipe.send(answer(pipe.recv()))
 
 
 def _failure(task: Task) -> str:
