@@ -8,7 +8,7 @@ from tvm_ext.interface import TensorType
 from tvm_ext.ops.cast import bit_cast as reinterpret
 from tvm_ext.ops.cast import cast as convert
 from tvm_ext.ops.float8 import FORMATS
-from tvm_ext.ops.narrow import STORAGE, STRING
+from tvm_ext.ops.narrow import FLOAT4, FLOAT6, SCALE, STORAGE, STRING
 
 from .. import host
 from ..table import converter
@@ -87,6 +87,12 @@ def _cast(bb, x: relax.Expr, dtype: str, saturate: int = 1, round_mode: str = "u
     if dtype == "bool" or source in STORAGE or "float8" in source + dtype:
         return bb.emit_te(convert, x, source, dtype, bool(saturate))
     return bb.emit(relax.op.astype(x, dtype))
+
+
+def widened(bb, x: relax.Expr) -> relax.Expr:
+    """Floats of 8 bits or fewer as float32, exactly; others as they are."""
+    element = bb.element(x)
+    return _cast(bb, x, "float32") if element in (*FORMATS, FLOAT4, *FLOAT6, SCALE) else x
 
 
 def _of_texts(bb, x: relax.Expr, dtype: str) -> relax.Expr:

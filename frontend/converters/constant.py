@@ -8,6 +8,7 @@ import onnx_ir as ir
 from tvm import relax, tirx
 
 from tvm_ext.ops import constant as ops
+from tvm_ext.ops.cast import bit_cast as reinterpret
 
 from ..axes import placed
 from ..table import converter
@@ -49,8 +50,9 @@ def constant(
 def constant_of_shape(bb, shape, *, value=None):
     fill = bb.const(np.zeros((), "float32") if value is None else value.numpy().reshape(()))
     dims = relax.ShapeExpr(bb.dims(shape, bb.declared_rank))
-    if "float8" in bb.dtype(fill):  # which full converts to itself, and so not at all
-        return bb.emit(relax.op.broadcast_to(fill, dims))
+    if "float8" in bb.dtype(fill):  # of which TVM makes no constant in a kernel
+        codes = relax.op.full(dims, bb.const(bb.static(fill).view("uint8")), "uint8")
+        return bb.emit_te(reinterpret, bb.emit(codes), bb.dtype(fill))
     return bb.emit(relax.op.full(dims, fill, bb.dtype(fill)))
 
 

@@ -6,6 +6,7 @@ from tvm_ext.ops import logic as ops
 
 from ..broadcasting import align, emit_broadcast
 from ..table import converter
+from .cast import widened
 
 # ONNX operator -> Relax operator, TE function, since_versions with numpy's broadcasting
 _BINARY = {
@@ -56,4 +57,10 @@ def where(bb, condition, x, y):
 
 @converter("IsInf", 10, 20)
 def is_inf(bb, x, *, detect_negative=1, detect_positive=1):
+    x = widened(bb, x)
     return bb.emit_te(ops.is_inf, x, negative=bool(detect_negative), positive=bool(detect_positive))
+
+
+@converter("IsNaN", 9, 13, 20)
+def is_nan(bb, x):
+    return bb.emit(relax.op.isnan(widened(bb, x)))

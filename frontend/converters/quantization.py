@@ -12,12 +12,13 @@ from tvm import relax
 from tvm_ext.ops import arithmetic
 from tvm_ext.ops import quantization as ops
 from tvm_ext.ops.float8 import FORMATS
-from tvm_ext.ops.narrow import FLOAT4, INTEGERS
+from tvm_ext.ops.narrow import FLOAT4, FLOAT6, INTEGERS
 
 from ..axes import placed
 from ..broadcasting import emit_broadcast
 from ..precision import cast, constant
 from ..table import converter
+from .cast import widened
 from .convolution import add_bias, convolve
 from .matmul import product
 
@@ -32,7 +33,7 @@ def quantize_linear(bb, x, y_scale, y_zero_point=None, *, axis=1, saturate=1):
 @converter("QuantizeLinear", 21, 23, 24, 25, 28)
 def quantize_linear_21(bb, x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0,
                        precision=0, saturate=1):  # fmt: skip
-    dtype = "uint8"
+    dtype, y_scale = "uint8", widened(bb, y_scale)
     if y_zero_point is not None:
         dtype = bb.element(y_zero_point)
     elif output_dtype:
@@ -61,6 +62,7 @@ def dequantize_linear(bb, x, x_scale, x_zero_point=None, *, axis=1):
 @converter("DequantizeLinear", 21, 23, 24, 25, 28)
 def dequantize_linear_21(bb, x, x_scale, x_zero_point=None, *, axis=1, block_size=0,
                          output_dtype=0):  # fmt: skip
+    x_scale = widened(bb, x_scale)
     dtype = _name(output_dtype) if output_dtype else bb.dtype(x_scale)
     axis, block = _granularity(bb, x, x_scale, axis, block_size)
     code = bb.element(x)
@@ -198,7 +200,7 @@ def _bounds(dtype):
     if dtype in INTEGERS:
         info = ml_dtypes.iinfo(dtype)
         return int(info.min), int(info.max)
-    if dtype == FLOAT4:
+    if dtype in (FLOAT4, *FLOAT6):
         return None
     if dtype in FORMATS:
         return -FORMATS[dtype].largest, FORMATS[dtype].largest

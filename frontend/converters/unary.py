@@ -32,7 +32,6 @@ _ONE_TO_ONE = {
     "Atanh": (relax.op.atanh, 9, 22),
     "BitwiseNot": (relax.op.bitwise_not, 18),
     "Not": (relax.op.logical_not, 1),
-    "IsNaN": (relax.op.isnan, 9, 13, 20),
     "Relu": (relax.op.nn.relu, 1, 6, 13, 14),
     "Sigmoid": (relax.op.sigmoid, 1, 6, 13),
 }

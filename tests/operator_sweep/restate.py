@@ -319,6 +319,8 @@ class _Words:
             axis = self.given.get("axis", 0)
             if self.shape(0)[axis] % self.given.pop("num_outputs"):
                 raise Unsayable("parts are equal")
+        if self.op_type == "Scan" and _between(9, self.source, self.since):
+            raise Unsayable("it scans the members of a batch")
         if self.op_type == "GroupNormalization" and self.since < 21 <= self.source:
             raise Unsayable("scales are per group")
         if self.op_type == "ReduceSum" or _MOVES.get(self.op_type) is _AXES_18:

@@ -31,14 +31,15 @@ class NoOracle(Exception):
 
 def retyped(variants: list[Variant]) -> Iterator[Variant]:
     """The first of ``variants`` that has the variable, once for each type that none of them has."""
+    variants = [v for v in variants if not any(a.HasField("g") for a in v.node.attribute)]
     seen = {pair for variant in variants for pair in _types(variant).items()}
-    for constraint in variants[0].schema.type_constraints:
+    for constraint in variants[0].schema.type_constraints if variants else ():
         variable = constraint.type_param_str
         source = next((v for v in variants if variable in _types(v)), None)
         for kind in sorted(constraint.allowed_type_strs):
             if source and (variable, kind) not in seen and _is_element(kind):
                 variant = _of_type(source, variable, kind)
-                if variant.node.op_type != "BitCast" or _is_bit_cast(variant):
+                if _is_valid(variant):
                     yield variant
 
 
@@ -62,12 +63,28 @@ def _of_type(variant: Variant, variable: str, kind: str) -> Variant:
             value.data = converted(np.asarray(value.data), _numpy(kind))
             value.info.type.tensor_type.elem_type = _number(kind)
     _adapt(result, variable, kind)
+    _declare_results(result)
     return result
 
 
-def _is_bit_cast(variant: Variant) -> bool:
-    sizes = {np.asarray(x.data).dtype.itemsize for x in (*variant.inputs, *variant.outputs)}
-    return len(sizes) == 1
+def _declare_results(variant: Variant) -> None:
+    """The types that onnx infers, which follow from others than the variable, too."""
+    graph = variant.graph()
+    for info in graph.output:
+        info.ClearField("type")
+    opsets = {**variant.opsets, variant.node.domain: variant.since}
+    imports = [helper.make_opsetid(*entry) for entry in opsets.items()]
+    inferred = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports))
+    for value, info in zip(variant.outputs, inferred.graph.output, strict=True):
+        if number := info.type.tensor_type.elem_type:
+            value.info.type.tensor_type.elem_type = number
+
+
+def _is_valid(variant: Variant) -> bool:
+    """Whether the types that follow are types of the schema, and bits are cast to as many."""
+    if variant.node.op_type == "BitCast":
+        return len({np.asarray(x.data).dtype.itemsize for _, x in variant.formals()}) == 1
+    return all(value.dtype in formal.types for formal, value in variant.formals())
 
 
 def _adapt(variant: Variant, variable: str, kind: str) -> None:
@@ -78,6 +95,10 @@ def _adapt(variant: Variant, variable: str, kind: str) -> None:
             _give(variant.node, name, _number(kind))
     if op_type == "ConstantOfShape":
         _give(variant.node, "value", numpy_helper.from_array(np.ones(1, _numpy(kind)), "value"))
+    if op_type in ("DequantizeLinear", "QuantizeLinear"):
+        for formal, value in variant.formals():  # zero points of floats are zero
+            if "zero_point" in formal.name and "float" in value.dtype:
+                value.data = np.zeros_like(value.data)
     if op_type == "Constant":
         del variant.node.attribute[:]
         _give(variant.node, "value", numpy_helper.from_array(variant.outputs[0].data, "value"))

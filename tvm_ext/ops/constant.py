@@ -6,7 +6,8 @@ from tvm.te import Tensor
 
 def eye(shape, k, dtype):
     """``[rows, columns]``: one on the ``k``-th diagonal, zero elsewhere."""
-    return te.compute(shape, lambda i, j: (j - i == k).astype(dtype), "eye")
+    one, zero = (tirx.const(value, dtype) for value in (1, 0))
+    return te.compute(shape, lambda i, j: tirx.Select(j - i == k, one, zero), "eye")
 
 
 def arange(start, delta, length, compute_dtype):

@@ -8,9 +8,20 @@ numbers, which only move here.
 from tvm import tirx
 
 from . import float8
-from .narrow_arrays import FLOAT4, INTEGERS, STORAGE, STRING, restored, stored
+from .narrow_arrays import FLOAT4, FLOAT6, INTEGERS, SCALE, STORAGE, STRING, restored, stored
 
-__all__ = ["FLOAT4", "INTEGERS", "STORAGE", "STRING", "decode", "encode", "restored", "stored"]
+__all__ = [
+    "FLOAT4",
+    "FLOAT6",
+    "INTEGERS",
+    "SCALE",
+    "STORAGE",
+    "STRING",
+    "decode",
+    "encode",
+    "restored",
+    "stored",
+]
 
 # Floats of fewer bits than 8 -> the place of their sign, and the rest in the low bits of float8.
 _FLOATS = {
