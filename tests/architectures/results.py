@@ -53,12 +53,17 @@ def summary(results: Iterable[Result]) -> list[str]:
             lines.append(f"| {exporter} | {form} | {equal} | {exported} | {not_exported} |")
     equal, failing = _equal_and_failing(results)
     names = {each.task.name for each in results}
+    static, dynamic = (
+        {each.task.name for each in results if each.task.form == form and not each.reason}
+        for form in FORMS
+    )
+    both = static & dynamic
     return [
         *lines,
         "",
-        f"{len(equal - failing)} of {len(names)} architectures are equal to onnxruntime in every "
-        f"form that is exported; {len(failing)} are not, {len(names - equal - failing)} are "
-        "exported in none.",
+        f"{len(equal - failing)} of {len(names)} architectures are equal in whatever was run and "
+        f"exported of them, {len(both - failing)} of these static and dynamic; {len(failing)} are "
+        f"not, of {len(names - equal - failing)} nothing is exported.",
     ]
 
 
@@ -94,9 +99,8 @@ def document(results: Iterable[Result]) -> str:
         "",
         "- equal: all floats differ by at most 1e-3 of the largest value of the output, all others "
         "not at all; the largest error is relative to that value",
-        "- not exported: the exporter gives up, or onnxruntime refuses a model that is not valid; "
-        "the reason is below",
-        "- where onnxruntime refuses a valid model of torch, torch itself is compared with",
+        "- not exported: the exporter gives up, or onnxruntime refuses the model; the reason is "
+        "below; where it refuses a valid one of torch, torch itself is compared with",
         "- build: seconds of CPU time, static / dynamic",
         "",
         *summary(results),
