@@ -279,9 +279,12 @@ def _interpolated(bb, x, plan, sampling):
 
 
 def _turn(a):
-    """What sorts axes resized one by one: what shrinks first, and of what grows the last axis."""
+    """What sorts axes resized one by one: what shrinks first, and of what grows the last axis.
+
+    Images of unknown size grow: results of networks are brought to the size of their input.
+    """
     scale = 1.0 if a.static_scale is None else a.static_scale
-    return scale, -a.axis if scale > 1 else a.axis
+    return scale, -a.axis if scale > 1 or a.static_scale is None else a.axis
 
 
 def _taps(bb, a, sampling):
