@@ -35,7 +35,7 @@ def retyped(variants: list[Variant]) -> Iterator[Variant]:
     seen = {pair for variant in variants for pair in _types(variant).items()}
     for constraint in variants[0].schema.type_constraints if variants else ():
         variable = constraint.type_param_str
-        source = next((v for v in variants if variable in _types(v)), None)
+        source = next((v for v in variants if _is_element(_types(v).get(variable, ""))), None)
         for kind in sorted(constraint.allowed_type_strs):
             if source and (variable, kind) not in seen and _is_element(kind):
                 variant = _of_type(source, variable, kind)
