@@ -103,7 +103,10 @@ def matmul_integer(bb, a, b, a_zero_point=None, b_zero_point=None):
 
 @converter("QLinearMatMul", 10, 21)
 def qlinear_matmul(bb, a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point):
-    total = _integer_product(bb, a, b, a_zero_point, b_zero_point)
+    if "float8" in bb.dtype(a) + bb.dtype(b):
+        total = _float_product(bb, a, b, a_zero_point, b_zero_point)
+    else:
+        total = _integer_product(bb, a, b, a_zero_point, b_zero_point)
     scales = _rows(bb, a_scale, bb.rank(a)), b_scale, _rows(bb, y_scale, bb.rank(a))
     return _requantized(bb, total, *scales, _rows(bb, y_zero_point, bb.rank(a)))
 
@@ -131,6 +134,13 @@ def qlinear_conv(bb, x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale
 def _integer_product(bb, a, b, a_zero, b_zero):
     a = _shifted(bb, a, None if a_zero is None else _rows(bb, a_zero, bb.rank(a)))
     return product(bb, a, _shifted(bb, b, b_zero))
+
+
+def _float_product(bb, a, b, a_zero, b_zero):
+    """Of float8, whose fractions integers do not hold."""
+    pairs = (a, _rows(bb, a_zero, bb.rank(a))), (b, b_zero)
+    wide = [[cast(bb, widened(bb, value), "float32") for value in pair] for pair in pairs]
+    return product(bb, *(emit_broadcast(bb, relax.op.subtract, arithmetic.sub, *w) for w in wide))
 
 
 def _shifted(bb, x, zero):
