@@ -31,11 +31,11 @@ class NoOracle(Exception):
 
 def retyped(variants: list[Variant]) -> Iterator[Variant]:
     """The first of ``variants`` that has the variable, once for each type that none of them has."""
-    variants = [v for v in variants if not any(a.HasField("g") for a in v.node.attribute)]
+    variants = [v for v in variants if _is_of_tensors(v)]
     seen = {pair for variant in variants for pair in _types(variant).items()}
     for constraint in variants[0].schema.type_constraints if variants else ():
         variable = constraint.type_param_str
-        source = next((v for v in variants if _is_element(_types(v).get(variable, ""))), None)
+        source = next((v for v in variants if variable in _types(v)), None)
         for kind in sorted(constraint.allowed_type_strs):
             if source and (variable, kind) not in seen and _is_element(kind):
                 variant = _of_type(source, variable, kind)
@@ -49,6 +49,12 @@ def _types(variant: Variant) -> dict[str, str]:
     for formal, value in variant.formals():
         found.setdefault(formal.type_str, value.dtype)
     return found
+
+
+def _is_of_tensors(variant: Variant) -> bool:
+    """No sequences, whose elements would have to change with the others, and no subgraphs."""
+    tensors = all(value.dtype.startswith("tensor(") for _, value in variant.formals())
+    return tensors and not any(a.HasField("g") for a in variant.node.attribute)
 
 
 def _is_element(kind: str) -> bool:
