@@ -146,7 +146,7 @@ class SymbolicExecutor(LibraryExecutor):
     ) -> list[np.ndarray]:
         plan, library, workspace = self.plan, self.load(), self._workspace
         sizes = [inputs[number].shape[axis] for number, axis in plan.sizes]
-        sizes += [int(inputs[number].flat[place]) for number, place in plan.held]
+        sizes += [_held(inputs[number], place) for number, place in plan.held]
         workspace.sizes[:] = sizes
         code = library.follow(workspace.sizes, workspace.numbers)
         if code != 0:
@@ -183,6 +183,11 @@ class SymbolicExecutor(LibraryExecutor):
         if made is None:
             made = self._local.workspace = _Workspace(self.plan)
         return made
+
+
+def _held(array: np.ndarray, place: int) -> int:
+    """An element; 0 where there is none, which a check of the array's size tells."""
+    return int(array.flat[place]) if place < array.size else 0
 
 
 def _open(image: Any) -> SymbolicLibrary:

@@ -146,7 +146,7 @@ class _Walk(Walk):
             if isinstance(dim, tirx.Var) and dim not in self._known:
                 self._known[dim] = size
             else:
-                self._checks.append((f"input {index} axis {axis}", size, dim))
+                self._checks.append((f"input {index}, shape[{axis}]", size, dim))
 
     def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
         if not isinstance(ty, relax.TensorType) or ty.shape is None:
@@ -199,7 +199,7 @@ class _Walk(Walk):
             if isinstance(want, tirx.Var) and want not in self._known:
                 self._known[want] = tirx.convert(dim)
             else:
-                self._checks.append((f"{what} axis {axis}", tirx.convert(dim), want))
+                self._checks.append((f"{what}, shape[{axis}]", tirx.convert(dim), want))
 
     def called(
         self, symbol: GlobalVar, operands: Sequence[Slot], numbers: Sequence[relax.Expr]
@@ -234,7 +234,10 @@ class _Walk(Walk):
         tensors += [slot for kernel in kernels for slot in kernel.scratch]
         units, places = _placed(tensors, len(kernels))
         calls = list(zip(kernels, self.calls, strict=True))
-        checks = [Check(f"{what}: {_differ(a, b)}", a, b) for what, a, b in self._to_check()]
+        checks = [
+            Check(f"match_cast error: {what} mismatch: {a} is not {b}", a, b)
+            for what, a, b in self._to_check()
+        ]
         sizes = [*self.names, *self._elements.held.values()]
         return Entry(sizes, checks, calls, outputs, units, places)
 
@@ -248,10 +251,6 @@ class _Walk(Walk):
             a, b = (tirx.convert(self._resolved(dim)) for dim in (given, wanted))
             if not _equal(a, b):
                 yield what, a, b
-
-
-def _differ(given: tirx.Expr, wanted: tirx.Expr) -> str:
-    return f"match_cast: {given} is not {wanted}"
 
 
 def _values(number: relax.Expr) -> Sequence[tirx.Expr]:
