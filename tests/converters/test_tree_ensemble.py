@@ -109,6 +109,18 @@ def test_other_versions():
             check(op_type, [x], attributes, version=version, expected=expected, **given)
 
 
+def test_one_label_declared_of_many_rows():
+    """As exporters of LightGBM write it, and onnxruntime takes it."""
+    x, attributes = rows(9), forest(5, 4, 3, "class") | {"classlabels_int64s": [5, 6, -7]}
+    given = {"domain": "ai.onnx.ml", "version": 3, "outputs": 2, "types": ["int64", "float32"]}
+    model = contrib_model("TreeEnsembleClassifier", [x], attributes, **given)
+    expected = run_onnxruntime(model, {"x0": x})
+    label = model.graph.output[0].type.tensor_type
+    label.shape.dim.add().dim_value = 1
+    for got, want in zip(convert_and_build(model)(x), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
 def test_numbers_that_only_float64_tells_apart():
     attributes = forest(5, 3, 1, "target") | {"n_targets": 1}
     close = 1 + 2.0**-40 * RNG.integers(-1, 2, len(attributes["nodes_values"]))
