@@ -11,7 +11,7 @@ import numpy as np
 
 from tvm_ext.ops.tree_ensemble import EQUAL, GREATER, LANES, LESS, UNORDERED
 
-__all__ = ["Packed", "Trees", "from_ids", "from_indices", "pack"]
+__all__ = ["Packed", "Trees", "all_speak", "from_ids", "from_indices", "pack"]
 
 _RULES = {
     "BRANCH_LEQ": LESS | EQUAL,
@@ -217,6 +217,23 @@ def _expand_sets(trees: Trees, sets: Sequence[int], members: np.ndarray) -> None
 
 def _columns(trees: Trees) -> tuple[np.ndarray, ...]:
     return trees.features, trees.rules, trees.thresholds, trees.true, trees.false
+
+
+def all_speak(trees: Trees, targets: int) -> bool:
+    """Whether each of ``targets`` gets a weight, whatever leaves a row reaches: some tree has one
+    for it in all of its leaves. What :func:`pack` refuses is not asked here."""
+    leaf, count = trees.leaf, len(trees.true)
+    speaks = np.zeros((count, targets), bool)
+    speaks[trees.nodes, trees.targets] = True
+    silent = np.zeros((len(trees.roots), targets), bool)  # in some leaf of a tree
+    tree, node = np.arange(len(trees.roots)), trees.roots
+    while len(node):
+        ends = leaf[node]
+        np.logical_or.at(silent, tree[ends], ~speaks[node[ends]])
+        tree, node = np.tile(tree[~ends], 2), node[~ends]
+        node = np.concatenate([trees.true[node], trees.false[node]])
+        tree, node = np.divmod(np.unique(tree * count + node), count)
+    return not silent.all(0).any()
 
 
 def pack(trees: Trees, targets: int) -> Packed:

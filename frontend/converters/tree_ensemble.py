@@ -57,9 +57,10 @@ def tree_ensemble_classifier(bb, x, *, base_values=(), base_values_as_tensor=Non
     if len(labels) == 2 and len(set(class_ids)) == 1:
         return _binary(bb, x, ensemble, labels, base, post_transform)
     scores = _aggregate(bb, x, ensemble, len(labels), "SUM", base)
-    return labelled(bb, scores, labels), cast(
-        bb, transformed(bb, scores, post_transform), "float32"
-    )
+    voted = scores
+    if len(labels) > 2 and len(base) < len(labels) and not trees.all_speak(ensemble, len(labels)):
+        voted = _of_voted(bb, x, ensemble, scores)
+    return labelled(bb, voted, labels), cast(bb, transformed(bb, scores, post_transform), "float32")
 
 
 @converter("TreeEnsemble", 5, domain=_ML)
@@ -104,6 +105,15 @@ def _aggregate(bb, x, ensemble, targets, aggregate, base):
     if base.any():
         y = bb.emit(relax.op.add(y, bb.const(base.astype(dtype))))
     return y
+
+
+def _of_voted(bb, x, ensemble, scores):
+    """``scores``, lowest for a class that no leaf speaks of: as in onnxruntime it never wins."""
+    votes = replace(ensemble, weights=np.ones_like(ensemble.weights))
+    votes = _aggregate(bb, x, votes, bb.shape(scores)[1], "SUM", np.zeros(0))
+    dtype = bb.dtype(scores)
+    voted = bb.emit(relax.op.greater(votes, bb.const(0, dtype)))
+    return bb.emit(relax.op.where(voted, scores, bb.const(-np.inf, dtype)))
 
 
 def _wide_enough(bb, x, width):

@@ -139,6 +139,15 @@ def test_classes(transform):
     check("TreeEnsembleClassifier", [rows(9)], attributes, outputs=2, types=["int64", "float32"])
 
 
+@pytest.mark.parametrize("bases", [[], [0.25, 0.5, -1.0, 1e-3]])
+def test_a_class_that_no_leaf_speaks_of(bases):
+    """Its score is 0, and those of others are below: without a base value it does not win."""
+    attributes = forest(3, 2, 4, "class") | {"classlabels_int64s": [5, 6, -7, 8]}
+    attributes["class_weights"] = [-1 - abs(weight) for weight in attributes["class_weights"]]
+    attributes |= {"base_values": bases} if bases else {}
+    check("TreeEnsembleClassifier", [rows(40)], attributes, outputs=2, types=["int64", "float32"])
+
+
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("scored", [0, 1])

@@ -131,5 +131,6 @@ def _flat(indices: Sequence[tirx.Expr], shape: Sequence[tirx.Expr]) -> int:
     return int(place)
 
 
+tvm_ffi.register_error("NotStatic", NotStatic)  # raised in the walks of TVM, too
 _ANALYZER = Analyzer()
 _RESHAPE = Op.get("relax.reshape")
