@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tvm_ext.executors.plan import Slot, aligned
-from tvm_ext.executors.planning import _peak, _place
+from tvm_ext.executors.planning import peak, place
 
 
 def slots_of(rows):
@@ -15,8 +15,8 @@ def slots_of(rows):
 def placed(slots):
     """The arena by its lower bound; no two slots that are alive together share a byte."""
     end = max(slot.live[1] for slot in slots)
-    bound = _peak(slots, end)
-    total = _place(slots, bound)
+    bound = peak(slots, end)
+    total = place(slots, bound)
     for k in range(end + 1):
         alive = sorted((s.offset, s.nbytes) for s in slots if s.live[0] <= k <= s.live[1])
         ends = [0, *(offset + size for offset, size in alive)]
@@ -42,5 +42,5 @@ def test_tensors_of_any_size_and_life(seed):
 
 def test_offsets_are_aligned():
     slots = slots_of([(1, 0, 2), (65, 0, 2), (7, 1, 2)])
-    assert _place(slots, 0) == 64 + 128 + 64
+    assert place(slots, 0) == 64 + 128 + 64
     assert all(slot.offset == aligned(slot.offset) or slot.offset == 0 for slot in slots)

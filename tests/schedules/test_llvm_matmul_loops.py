@@ -40,7 +40,7 @@ def test_any_shape(compiled, b, m, k, n):
 def test_they_are_register_tiles(compiled):
     """Small products run in the kernels themselves, on whole vectors of sums."""
     text = compiled.sources()["llvm"]
-    kernels = [part for part in text.split("\ndefine ")[1:] if "@__tvm_ffi_" in part[:120]]
+    kernels = [part for part in text.split("\ndefine ")[1:] if "@tvmx_kernel_" in part[:120]]
     products = [kernel for kernel in kernels if "matmul" in kernel.partition("(")[0]]
     assert len(products) == 2
     assert all("x float> @llvm.fmuladd" in kernel for kernel in products)

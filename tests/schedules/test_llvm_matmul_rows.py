@@ -1,5 +1,7 @@
 """Products of symbolically many rows and constant weights, with what is fused to them."""
 
+import re
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -58,7 +60,7 @@ def test_any_number_of_rows(compiled, batch, length):
 def test_few_rows_open_no_parallel_region(compiled):
     """Behind the branch on the work of a kernel; each of the two has one parallel loop."""
     text = compiled.sources()["llvm"]
-    kernels = text.split("@__tvm_ffi_fused_matmul")[1:]
+    kernels = re.split(r"\ndefine .*@tvmx_kernel_\w+?_fused_matmul", text)[1:]
     kernels = [kernel.split("\n}\n", 1)[0] for kernel in kernels]
     assert [kernel.count("@__TVMBackendParallelLaunch") for kernel in kernels] == [1, 1]
     # The serial body stands in the kernel itself, on accumulators in vector registers.

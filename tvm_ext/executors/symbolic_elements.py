@@ -52,6 +52,8 @@ class Elements:
         if not str(tensor.ty.dtype.dtype).startswith("int"):
             raise NotStatic("a shape that is no integers")
         if isinstance(tensor, GenericConst):
+            if not 0 <= place < tensor.value.numpy().size:
+                raise NotStatic("a shape that follows from an element that is not there")
             return tirx.const(int(tensor.value.numpy().flat[place]), "int64")
         if tensor in self.inputs:
             at = self.inputs[tensor], place
@@ -92,7 +94,7 @@ class Elements:
 
         value = tvm_ffi.structural_map(stores[0].value, (tirx.Var, lambda v: known.get(v, v)))
         value = tvm_ffi.structural_map(value, (ir.TensorLoad, load))
-        return _ANALYZER.simplify(value.astype("int64"))
+        return _short(_ANALYZER.simplify(value.astype("int64")))
 
     def _number(self, number: relax.Expr) -> tirx.Expr:
         if isinstance(number, relax.ShapeExpr):
@@ -120,6 +122,15 @@ def _place(indices: Sequence[tirx.Expr], place: int) -> dict[tirx.Var, tirx.Expr
     return {indices[0]: tirx.const(place, indices[0].ty)}
 
 
+def _short(formula: tirx.Expr) -> tirx.Expr:
+    """``formula``, which others are made of: sizes of broadcasts would double at each step."""
+    parts: list[tirx.Expr] = []
+    tvm_ffi.structural_walk(formula, (tirx.Expr, parts.append))
+    if len(parts) > _LONGEST:
+        raise NotStatic("a shape of a long formula")
+    return formula
+
+
 def _flat(indices: Sequence[tirx.Expr], shape: Sequence[tirx.Expr]) -> int:
     """The place of an element whose index is known."""
     place = tirx.const(0, "int64")
@@ -131,6 +142,7 @@ def _flat(indices: Sequence[tirx.Expr], shape: Sequence[tirx.Expr]) -> int:
     return int(place)
 
 
+_LONGEST = 100  # parts of a formula
 tvm_ffi.register_error("NotStatic", NotStatic)  # raised in the walks of TVM, too
 _ANALYZER = Analyzer()
 _RESHAPE = Op.get("relax.reshape")

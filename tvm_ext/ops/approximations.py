@@ -180,7 +180,8 @@ def gelu(x: tirx.Expr) -> tirx.Expr:
     logarithm = once(_horner(LOG_TAIL, part) * part - 1.0)
     n, scale = _rounded(logarithm)
     tail = scale * _horner((*EXP2, 1.0), once(logarithm - n))
-    return tirx.Select(x < _f32(0.0), _f32(0.0), x) - part * tail
+    # x + |x| is 0 below 0, and NaN at -inf, as -inf (1 - 1) is.
+    return tirx.Select(x < _f32(0.0), x + magnitude, x) - part * tail
 
 
 @formula
