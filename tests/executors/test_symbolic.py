@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 from onnxruntime import InferenceSession
 
 from tests.executors.test_storages import network
@@ -167,3 +167,18 @@ def test_steps_of_grouped_attention_over_caches_of_any_length():
         wanted = session.run(None, given)
         for ours, theirs in zip(model.run(None, given), wanted, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_beyond_any_memory_are_refused():
+    text = """<ir_version: 9, opset_import: ["": 17]>
+    g (int64[1] n) => (float[1] y) {
+      ones = ConstantOfShape <value = float[1] {1.0}> (n)
+      e = Exp (ones)
+      y = ReduceSum <keepdims = 1> (e)
+    }"""
+    model = convert_and_build(parser.parse_model(text), "llvm", opt_level=0)
+    assert isinstance(model._executor, SymbolicExecutor)
+    for size in (2**62, 2**63 - 1, 2**50):
+        with pytest.raises(RunError, match="more memory"):
+            model(np.array([size]))
+    np.testing.assert_allclose(model(np.array([5])), [5 * np.e], rtol=1e-6)

@@ -119,6 +119,7 @@ class _Workspace:
         return self._scratch.ctypes.data, each, self._shares
 
 
+_MOST = 1 << 48  # bytes that an address can tell apart; what overflows is more
 _SMALL = 64 << 10  # bytes that are kept in any case
 
 
@@ -152,6 +153,8 @@ class SymbolicExecutor(LibraryExecutor):
         if code != 0:
             raise RunError(plan.checks[code - 1])
         numbers = workspace.numbers[:]
+        if max(numbers) > _MOST:
+            raise RunError("the sizes given need more memory than any machine has")
         outputs = [
             workspace.results.array(k, tuple(numbers[first:end]), dtype)
             for k, (dtype, first, end) in enumerate(plan.results)

@@ -72,10 +72,31 @@ def _head(entry: Entry, tag: str) -> Iterator[str]:
 _HELPERS = """\
 static inline int64_t lower(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t upper(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t floor_div(int64_t a, int64_t b) {
-  return a / b - (a % b && (a < 0) != (b < 0));
+/* Sizes follow from what a model is given: none may overflow to a small one or stop a process. */
+static inline int64_t plus(int64_t a, int64_t b) {
+  int64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? (a < 0 ? INT64_MIN : INT64_MAX) : sum;
 }
-static inline int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
+static inline int64_t minus(int64_t a, int64_t b) {
+  int64_t rest;
+  return __builtin_sub_overflow(a, b, &rest) ? (a < 0 ? INT64_MIN : INT64_MAX) : rest;
+}
+static inline int64_t times(int64_t a, int64_t b) {
+  int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? ((a < 0) != (b < 0) ? INT64_MIN : INT64_MAX)
+                                                : product;
+}
+static inline int64_t quotient(int64_t a, int64_t b) {
+  return b == 0 ? 0 : b == -1 ? minus(0, a) : a / b;
+}
+static inline int64_t remainder_of(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+static inline int64_t floor_div(int64_t a, int64_t b) {
+  return quotient(a, b) - (remainder_of(a, b) && (a < 0) != (b < 0));
+}
+static inline int64_t floor_mod(int64_t a, int64_t b) {
+  int64_t rest = remainder_of(a, b);
+  return rest && (rest < 0) != (b < 0) ? rest + b : rest;
+}
 """
 
 
@@ -90,8 +111,10 @@ def _sizes(entry: Entry) -> Iterator[str]:
     yield from _named(entry)
     for number, check in enumerate(entry.checks, 1):
         yield f"  if ({c_text(check.given)} != {c_text(check.wanted)}) return {number};"
-    parts = (f"{total} * {c_text(unit)}" for total, unit in entry.parts)
-    yield f"  *numbers++ = {' + '.join(parts) or '0'};"
+    yield "  int64_t bytes = 0;"
+    for total, unit in entry.parts:
+        yield f"  bytes = plus(bytes, times({total}, {c_text(unit)}));"
+    yield "  *numbers++ = bytes;"
     for slot in entry.outputs:
         yield from (f"  *numbers++ = {c_text(dim)};" for dim in slot.shape)
     yield "  (void)numbers;"
@@ -139,11 +162,11 @@ def _address(entry: Entry, slot: Slot) -> str:
 
 
 _OPERATORS: dict[type, str] = {
-    tirx.Add: "({} + {})",
-    tirx.Sub: "({} - {})",
-    tirx.Mul: "({} * {})",
-    tirx.Div: "({} / {})",
-    tirx.Mod: "({} % {})",
+    tirx.Add: "plus({}, {})",
+    tirx.Sub: "minus({}, {})",
+    tirx.Mul: "times({}, {})",
+    tirx.Div: "quotient({}, {})",
+    tirx.Mod: "remainder_of({}, {})",
     tirx.FloorDiv: "floor_div({}, {})",
     tirx.FloorMod: "floor_mod({}, {})",
     tirx.Min: "lower({}, {})",
