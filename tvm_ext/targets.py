@@ -8,6 +8,7 @@ from tvm.target import Target, codegen
 from tvm_ffi import Array
 
 from .errors import TargetError
+from .executors.cpu import CpuNeeds
 from .executors.cpu_features import masked_features, triple_of
 from .executors.threads import threads
 
@@ -21,6 +22,7 @@ _SYSTEMS = "linux", "none", "wasi"
 _RISCV = {"mtriple": "riscv64-unknown-linux-gnu", "mabi": "lp64d"}
 _RISCV_FEATURES = ["+m", "+a", "+f", "+d", "+c"]
 _X86 = "x86_64-unknown-linux-gnu"
+_WASM = {"mtriple": "wasm32-unknown-wasi", "num-cores": 1}
 _ARMV7 = {"mtriple": "armv7a-unknown-linux-gnueabihf", "mfloat-abi": "hard"}
 
 # Machines by name, as TVM knows them; schedules share loops among so many cores.
@@ -30,7 +32,7 @@ MACHINES: dict[str, dict[str, object]] = {
     "armv7": {**_ARMV7, "mattr": ["+neon"]},
     "riscv64": {**_RISCV, "mattr": _RISCV_FEATURES},
     "riscv64-v": {**_RISCV, "mattr": [*_RISCV_FEATURES, "+v"]},
-    "wasm32": {"mtriple": "wasm32-unknown-wasi", "mattr": ["+simd128"], "vector-width": 128},
+    "wasm32": {**_WASM, "mattr": ["+simd128"], "vector-width": 128},
 }
 _CORES = 4
 
@@ -61,10 +63,12 @@ def resolve(target: object = "auto", cores: int | None = None) -> Target:
     """The TVM target that ``target`` means.
 
     ``"auto"`` is cuda where a GPU is, else this CPU; ``"llvm"`` is this CPU with its exact
-    features; ``"cuda"`` is the GPU here, or sm_80 where there is none (it builds, it cannot
-    run); one of :data:`MACHINES` is any such machine, with Linux where that is not WebAssembly
-    (``"aarch64"`` or ``"aarch64-linux"``). Anything else is given to ``tvm.target.Target``: a tag,
-    a kind, a JSON dict, or options as TVM once wrote them (``"llvm -mcpu=core-avx2"``).
+    features, and so is a TVM target that names no CPU; ``"cuda"`` is the GPU here, or sm_80 where
+    there is none (it builds, it cannot run); one of :data:`MACHINES` is any such machine, with
+    Linux where that is not WebAssembly (``"aarch64"`` or ``"aarch64-linux"``). Anything else is
+    given to ``tvm.target.Target``: a tag, a kind, a JSON dict, or options as TVM once wrote them
+    (``"llvm -mcpu=core-avx2"``). Loops are shared among its ``num-cores``; where it has none, among
+    ``cores``, or as many as TVM's pool uses here.
 
     Raises:
         TargetError: TVM does not know the target, or tvm_ext has no kernels for its kind.
@@ -82,8 +86,7 @@ def resolve(target: object = "auto", cores: int | None = None) -> Target:
         target = {"kind": "cuda", "arch": arch}
     if isinstance(target, str) and target.removesuffix("-linux") in MACHINES:
         machine = MACHINES[target.removesuffix("-linux")]
-        alone = machine is MACHINES["wasm32"]
-        target = {"kind": "llvm", "num-cores": cores or (1 if alone else _CORES), **machine}
+        target = {"kind": "llvm", "num-cores": cores or _CORES, **machine}
     try:
         resolved = target if isinstance(target, Target) else Target(_described(target))
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
@@ -97,22 +100,33 @@ def resolve(target: object = "auto", cores: int | None = None) -> Target:
         )
     if resolved.kind.name == "cuda" and not resolved.host:
         return resolved.with_host(host_target())
-    cpu = _normal(resolved if resolved.kind.name == "llvm" else resolved.host)
+    cpu = _completed(resolved if resolved.kind.name == "llvm" else resolved.host, cores)
     _check_cpu(cpu, target)
     return cpu if resolved.kind.name == "llvm" else resolved.with_host(cpu)
 
 
-def _normal(cpu: Target) -> Target:
-    """``cpu`` with a triple that names a vendor: LLVM takes the second part for one.
+def _completed(cpu: Target, cores: int | None) -> Target:
+    """``cpu`` with what was left open: which CPU, how many cores, and a vendor in its triple."""
+    spec = {name: _plain(v) for name, v in cpu.attrs.items() if not name.startswith("feature.")}
+    triple = triple_of(cpu)
+    if triple == codegen.llvm_get_system_triple():
+        spec.pop("mtriple", None)  # TVM adds it to "llvm" alone
+        if spec.get("mcpu", "native") == "native" and "mattr" not in spec:
+            host = host_target(cores).attrs
+            spec |= {name: _plain(host[name]) for name in ("mcpu", "mattr") if name in host}
+    elif len(parts := triple.split("-")) > 1 and parts[1] in _SYSTEMS:
+        # LLVM takes the second part for the vendor. With the system in that place, 32-bit ARM
+        # calls functions by a convention that libgcc's lack.
+        spec["mtriple"] = "-".join([parts[0], "unknown", *parts[1:]])
+    spec.setdefault("num-cores", cores or _cores(triple))
+    return Target({"kind": "llvm", "keys": list(cpu.keys), **spec})
 
-    With the system in that place, 32-bit ARM calls functions by a convention that libgcc's lack.
-    """
-    machine, *system = str(cpu.attrs.get("mtriple", "")).split("-")
-    if not system or system[0] not in _SYSTEMS:
-        return cpu
-    spec = {name: v for name, v in cpu.attrs.items() if not name.startswith("feature.")}
-    spec |= {"kind": "llvm", "mtriple": "-".join([machine, "unknown", *system])}
-    return Target({name: _plain(value) for name, value in spec.items()})
+
+def _cores(triple: str) -> int:
+    """How many cores a machine has, where nobody says."""
+    if CpuNeeds(triple, ()).foreign:
+        return 1 if {"none", "wasi"} & set(triple.split("-")) else _CORES
+    return threads()
 
 
 def _plain(value: object) -> object:

@@ -41,3 +41,15 @@ def test_the_work_counts_sizes_that_are_named_inside_and_no_indices_but_division
         return bool(Analyzer().simplify(at))
 
     assert (serial(few), serial(many)) == (True, False)
+
+
+def test_a_loop_of_static_extents_in_scalable_vectors_stays_as_its_schedule_made_it():
+    i, j = (tirx.Var(name, "int64") for name in "ij")
+    y = tirx.decl_buffer((64,), "float32", "y")
+    vectors = tirx.const(1024, "int64") // (tirx.vscale().astype("int64") * 4)
+    store = tirx.BufferStore(y, tirx.const(1.0, "float32"), [i])
+    row = tirx.For(j, tirx.const(0, "int64"), vectors, tirx.ForKind.SERIAL, store)
+    trips = tirx.const(64, "int64")
+    loop = tirx.For(i, tirx.const(0, "int64"), trips, tirx.ForKind.PARALLEL, row)
+    (func,) = serial_where_small(IRModule({"main": tirx.PrimFunc([y], loop)})).functions.values()
+    assert isinstance(func.body, tirx.For) and func.body.kind == tirx.ForKind.PARALLEL

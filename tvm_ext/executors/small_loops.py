@@ -21,6 +21,7 @@ WORK = 1 << 15
 # What stands for the trips of a loop whose extent depends on memory or on the loops around it.
 _SOME_TRIPS = 16
 _CALL = 16
+_VSCALE = ir.Op.get("prim.vscale")
 _DIVISION = 16
 
 _OPERATIONS = (
@@ -50,7 +51,7 @@ def serial_where_small(module: IRModule, _context: object) -> IRModule:
 def _rewritten(stmt: tirx.Stmt) -> tirx.Stmt:
     if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
         return map_children(stmt, _rewritten)
-    work = _ANALYZER.simplify(_cost(stmt))
+    work = _ANALYZER.simplify(_of_narrow_vectors(_cost(stmt)))
     if int(_ANALYZER.simplify(_at_least(work))) >= WORK or isinstance(work, tirx.IntImm):
         return stmt  # enough in any case, or the schedule has decided
     own = _with_own_names(stmt)
@@ -58,6 +59,15 @@ def _rewritten(stmt: tirx.Stmt) -> tirx.Stmt:
         own.loop_var, own.min, own.extent, tirx.ForKind.SERIAL, own.body, None, {}, own.step
     )
     return tirx.IfThenElse(work < WORK, serial, stmt)
+
+
+def _of_narrow_vectors(work: tirx.Expr) -> tirx.Expr:
+    """``work`` where scalable vectors have their least length, so that static work is a number."""
+
+    def least(call: ir.Call) -> ir.Expr:
+        return tirx.const(1, call.ty) if call.op == _VSCALE else call
+
+    return tvm_ffi.structural_map(work, (ir.Call, least))
 
 
 def _at_least(work: tirx.Expr) -> tirx.Expr:
