@@ -82,8 +82,7 @@ def non_max_suppression(
     limit = scalar(max_output_boxes_per_class, "int64")
     overlap = scalar(iou_threshold, "float32")
     # Without a threshold every score passes.
-    lowest = bb.const(np.full(1, -np.inf, "float32"))
-    lowest = lowest if score_threshold is None else scalar(score_threshold, "float32")
+    lowest = None if score_threshold is None else scalar(score_threshold, "float32")
     selected = bb.emit_te(nms, boxes, scores, limit, overlap, lowest, bool(center_point_box))
     rows, count = _outputs(bb, selected, 2)
     return leading(bb, rows, bb.dims(count)[0])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.onnxruntime_oracle import check_against_onnxruntime
 from tests.oracle import check_node
 
 RNG = np.random.default_rng(0)
@@ -70,6 +71,23 @@ def test_non_max_suppression_of_centred_boxes():
         {"center_point_box": 1},
         expected=[np.array([[0, 0, 0], [0, 0, 2]])],
     )
+
+
+def test_non_max_suppression_of_many_boxes():
+    # Several blocks of boxes that stay, equal scores, equal and empty boxes, more classes than one.
+    rng = np.random.default_rng(3)
+    centres, sizes = rng.uniform(0, 100, (2, 2, 300, 2)).astype("float32") * [[[[1]]], [[[0.2]]]]
+    given = np.concatenate([centres - sizes, centres + sizes], -1).astype("float32")
+    given[:, 7] = given[:, 5]
+    given[:, 9, 2:] = given[:, 9, :2]
+    scores = rng.integers(0, 50, (2, 3, 300)).astype("float32")
+    for most, overlap, lowest in (200, 0.5, None), (70, 0.1, 20.0):
+        limits = [np.array([most]), np.float32([overlap])]
+        limits += [] if lowest is None else [np.float32([lowest])]
+        check_against_onnxruntime(
+            "NonMaxSuppression", [given, scores, *limits], domain="", types=["int64"],
+            constants=(2, 3, 4), symbolic=() if lowest is None else {2, 3, 300},
+        )  # fmt: skip
 
 
 def test_nan_is_not_zero():

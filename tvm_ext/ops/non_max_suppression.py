@@ -1,9 +1,24 @@
-"""Non-maximum suppression: of boxes that overlap, the one with the best score stays."""
+"""Non-maximum suppression: of boxes that overlap, the one with the best score stays.
 
-from tvm import tirx
-from tvm.script.ir_builder import tirx as T
+The boxes of a class come from a heap, best first, and each is compared with those that stay, many
+at once, until one covers it: no more are looked at than are needed. Classes are independent.
+"""
 
-from . import serial
+from contextlib import contextmanager
+from math import ceil, log2
+
+from tvm import te, tirx
+from tvm.ir import Range
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as T
+
+from . import heap
+from .heap import WIDEST, Heap
+
+__all__ = ["non_max_suppression"]
+
+# Boxes that are compared at once, and scores that are passed by together: some vectors.
+_BLOCK = 64
 
 
 def non_max_suppression(boxes, scores, limit, overlap, lowest, centred):
@@ -11,62 +26,130 @@ def non_max_suppression(boxes, scores, limit, overlap, lowest, centred):
 
     ``boxes[batches, boxes, 4]`` hold two corners, or centre and size if ``centred``;
     ``scores[batches, classes, boxes]``. Per class at most ``limit[0]`` boxes stay, best first,
-    with scores above ``lowest[0]``, none overlapping a better one by more than ``overlap[0]``.
+    with scores above ``lowest[0]`` (or None: any), none overlapping a better one by more than
+    ``overlap[0]``. What follows these two is scratch.
     """
     batches, classes, number = scores.shape
-    rows = batches * classes * number
+    groups = batches * classes
+    levels = ceil(log2(int(number) + 1)) if isinstance(number, tirx.IntImm) else WIDEST
+    padded = tirx.floordiv(number + (_BLOCK - 1), _BLOCK) * _BLOCK
 
-    def body(ins, outs):
-        box, score, most, threshold, floor = ins
-        selected, count, alive, best, taken = outs
+    def body(inputs, outputs):
+        box, score, most, threshold, *floor = inputs
+        selected, total, keys, corners, taken = outputs
 
-        def store(buffer, value, *index):
-            value = tirx.const(value, "int64") if isinstance(value, int) else value
-            T.buffer_store(buffer, value, list(index))
+        def select(group, b, c):
+            """The boxes that stay become the last ones in the row of ``keys``."""
+            node = T.sblock_alloc_buffer([2], "int64", scope="local")
+            count = T.sblock_alloc_buffer([1], "int64", scope="local")
+            covered = T.sblock_alloc_buffer([1], "int32", scope="local")
+            waiting = Heap(keys, (group,), node, levels)
+            _store(count, 0)
+            _store(taken, 0, group)
+            gather(group, b, c, waiting, count, covered)
+            waiting.build(count[0])
+            with T.serial(0, T.bind(count[0])):
+                with T.If(taken[group] < most[0].astype("int64")), T.Then():
+                    best = T.bind(heap.place_of(tirx.bitwise_not(waiting[0])))
+                    _store(count, count[0] - 1)
+                    waiting.store(0, waiting[count[0]])
+                    waiting.sink(tirx.const(0, "int64"), count[0])
+                    candidate = [T.bind(side) for side in _corners(box, b, best, centred)]
+                    compare(group, candidate, covered)
+                    with T.If(covered[0] == 0), T.Then():
+                        keep(group, candidate, best)
 
-        def suppress(b, c):
-            store(taken, 0, 0)
-            with T.serial(0, number) as j:
-                store(alive, (score[b, c, j] > floor[0]).astype("int64"), j)
-            with T.serial(0, number):
-                serial.when(taken[0] < most[0].astype("int64"), lambda: select(b, c))
+        def gather(group, b, c, waiting, count, above):
+            """Entries of all boxes that may stay; ``above``: a block has some."""
 
-        def select(b, c):
-            store(best, -1, 0)
-            with T.serial(0, number) as j:
-                candidate = tirx.max(best[0], 0)
-                better = tirx.any(best[0] < 0, score[b, c, j] > score[b, c, candidate])
-                serial.when(
-                    tirx.all(alive[j] != 0, better), lambda: store(best, j.astype("int64"), 0)
-                )
-            with T.If(best[0] < 0):
-                with T.Then():
-                    store(taken, most[0].astype("int64"), 0)
-                with T.Else():
-                    keep(b, c)
+            def add(j):
+                key = heap.entry(heap.order(score[b, c, j], nan_is_largest=False), j)
+                waiting.store(count[0], tirx.bitwise_not(key))
+                _store(count, count[0] + 1)
 
-        def keep(b, c):
-            for column, value in enumerate((b, c, best[0])):
-                store(selected, value.astype("int64"), count[0], column)
-            store(count, count[0] + 1, 0)
-            store(taken, taken[0] + 1, 0)
-            store(alive, 0, best[0])
-            with T.serial(0, number) as j:
-                covers = _overlaps(
-                    _corners(box, b, best[0], centred), _corners(box, b, j, centred), threshold[0]
-                )
-                serial.when(tirx.all(alive[j] != 0, covers), lambda: store(alive, 0, j))
+            if not floor:
+                with T.serial(0, number) as j:
+                    add(j.astype("int64"))
+                return
+            with T.serial(0, tirx.floordiv(padded, _BLOCK)) as block:
+                first = block * _BLOCK
+                size = tirx.min(tirx.const(_BLOCK, "int64"), number - first)
 
-        clear = serial.nest([1], lambda i: store(count, 0, i))
-        return tirx.SeqStmt([clear, serial.nest([batches, classes], suppress)])
+                def passes(t):
+                    return score[b, c, first + t] > floor[0][0]
 
-    return serial.kernel(
-        [(rows, 3), (1,), (number,), (1,), (1,)],
-        ["int64"] * 5,
-        [boxes, scores, limit, overlap, lowest],
-        body,
-        "non_max_suppression",
-    )
+                _store(above, 0)
+                with T.serial(0, size) as t:
+                    _store(above, tirx.bitwise_or(above[0], passes(t).astype("int32")))
+                with T.If(above[0] != 0), T.Then(), T.serial(0, size) as t:
+                    with T.If(passes(t)), T.Then():
+                        add((first + t).astype("int64"))
+
+        def compare(group, candidate, covered):
+            """Is the candidate ``covered`` by one of those that stay?"""
+            _store(covered, 0)
+            with T.serial(0, tirx.floordiv(taken[group] + (_BLOCK - 1), _BLOCK)) as block:
+                with T.If(covered[0] == 0), T.Then(), T.serial(0, _BLOCK) as t:
+                    other = [corners[group, side, block * _BLOCK + t] for side in range(4)]
+                    hit = _overlaps(other, candidate, threshold[0])
+                    _store(covered, tirx.bitwise_or(covered[0], hit.astype("int32")))
+
+        def keep(group, candidate, best):
+            place = T.bind(taken[group])
+            with T.If(tirx.floormod(place, _BLOCK) == 0), T.Then():
+                with T.serial(0, 4) as side, T.serial(0, _BLOCK) as t:
+                    T.buffer_store(corners, tirx.const(0.0, "float32"), [group, side, place + t])
+            for side, value in enumerate(candidate):
+                T.buffer_store(corners, value, [group, side, place])
+            T.buffer_store(keys, best, [group, number - 1 - place])
+            _store(taken, place + 1, group)
+
+        def collect(group):
+            with T.serial(0, T.bind(taken[group])) as j:
+                place = keys[group, number - 1 - j]
+                row = tirx.floordiv(group, classes), tirx.floormod(group, classes), place
+                for column, value in enumerate(row):
+                    T.buffer_store(selected, value.astype("int64"), [total[0], column])
+                _store(total, total[0] + 1)
+
+        with IRBuilder() as builder, _block("root", inputs, outputs):
+            with T.serial(0, groups) as loop, T.sblock("classes"):
+                group = T.axis.spatial(Range(0, groups), loop)
+                T.reads(*map(_whole, inputs))
+                rows = keys[group, 0:number], corners[group, 0:4, 0:padded], taken[group]
+                T.writes(*rows)
+                with T.sblock("select"):
+                    T.reads(*map(_whole, inputs))
+                    T.writes(*rows)
+                    select(group, tirx.floordiv(group, classes), tirx.floormod(group, classes))
+            with _block("collect", [keys, taken], [selected, total]):
+                _store(total, 0)
+                with T.serial(0, groups) as group:
+                    collect(group)
+        return builder.get()
+
+    inputs = [boxes, scores, limit, overlap, *([] if lowest is None else [lowest])]
+    shapes = [(groups * number, 3), (1,), (groups, number), (groups, 4, padded), (groups,)]
+    dtypes = ["int64", "int64", "int64", "float32", "int64"]
+    return te.extern(shapes, inputs, body, name="non_max_suppression", dtype=dtypes)
+
+
+@contextmanager
+def _block(name, reads, writes):
+    """A block that may touch all of these buffers: places that are computed have no region."""
+    with T.sblock(name):
+        T.reads(*map(_whole, reads))
+        T.writes(*map(_whole, writes))
+        yield
+
+
+def _whole(buffer):
+    return buffer[tuple(slice(0, extent) for extent in buffer.shape)]
+
+
+def _store(buffer, value, place=0):
+    dtype = str(buffer.dtype)
+    T.buffer_store(buffer, tirx.const(value, dtype) if isinstance(value, int) else value, [place])
 
 
 def _corners(box, b, j, centred):
