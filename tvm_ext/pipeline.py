@@ -307,7 +307,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
         add("select", blocked_layout(target))
         compound(TILED_MATMUL)
         compound(INTEGER_MATMUL)
-    add("select", legalize(), name="LegalizeOps")
+    add("select", legalize(cpu=target.kind.name == "llvm"), name="LegalizeOps")
     add("fuse", transform.AnnotateTIROpPattern(), at=1)
     add("fuse", mark_epilogues, at=1)
     if precision == "bf16":

@@ -1,5 +1,8 @@
 """Converters for matrix products: MatMul and Gemm as relax.matmul, Einsum."""
 
+from itertools import combinations
+from math import prod
+
 import numpy as np
 from tvm import relax
 
@@ -9,6 +12,7 @@ from tvm_ext.ops.einsum import einsum, extents, result_labels
 from ..broadcasting import demanded_dims, emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..table import converter
+from .shape import reshaped
 
 
 @converter("MatMul", 1, 9, 13)
@@ -82,7 +86,109 @@ def _scaled(bb, x, factor):
 
 @converter("Einsum", 12, 28)
 def einsum_(bb, *inputs, equation):
-    return _einsum(bb, equation, *inputs)
+    labels, output = result_labels(equation, [bb.rank(x) for x in inputs])
+    terms = [_Term(bb, x, own) for x, own in zip(inputs, labels, strict=True)]
+    if not _are_products(bb, terms, output):
+        return _einsum(bb, equation, *inputs)
+    dtype = bb.dtype(inputs[0])
+    terms = [_Term(bb, cast(bb, term.x, accumulator(dtype)), term.labels) for term in terms]
+    while len(terms) > 1:
+        a, b = _cheapest(terms, output)
+        rest = [term for term in terms if term is not a and term is not b]
+        wanted = {*output, *(label for term in rest for label in term.labels)}
+        terms = [*rest, _contracted(bb, a, b, wanted, output)]
+    return cast(bb, terms[0].in_order(bb, output), dtype)
+
+
+# So many multiply-adds are worth kernels that bring the operands of a product into order.
+_WORK = 1 << 16
+
+
+class _Term:
+    """An operand of an einsum; ``sizes`` maps its labels to their dims."""
+
+    def __init__(self, bb, x, labels):
+        self.x, self.labels = x, list(labels)
+        self.sizes = dict(zip(labels, bb.shape(x), strict=True))
+
+    def in_order(self, bb, labels):
+        """Its tensor with the axes of ``labels``, which are its own."""
+        order = [self.labels.index(label) for label in labels]
+        in_place = order == list(range(len(order)))
+        return self.x if in_place else bb.emit(relax.op.permute_dims(self.x, order))
+
+    def without(self, bb, kept):
+        """The sum over all labels but those ``kept``."""
+        axes = [k for k, label in enumerate(self.labels) if label not in kept]
+        if not axes:
+            return self
+        left = [label for label in self.labels if label in kept]
+        return _Term(bb, bb.emit(relax.op.sum(self.x, axes)), left)
+
+    def grouped(self, bb, *groups):
+        """Its tensor with one axis for each group of labels."""
+        x = self.in_order(bb, [label for group in groups for label in group])
+        return reshaped(bb, x, [_size(bb, self.sizes, group) for group in groups])
+
+
+def _size(bb, sizes, labels):
+    return bb.simplify(prod(sizes[label] for label in labels))
+
+
+def _are_products(bb, terms, output):
+    """Is each a tensor of floats without a label twice, with dims that are known to agree?
+
+    Small ones are left in one kernel, and so are those that sum nothing.
+    """
+    sizes = {}
+    for term in terms:
+        if len(set(term.labels)) < len(term.labels) or "float" not in bb.dtype(term.x):
+            return False
+        for label, dim in term.sizes.items():
+            if not bb.equal(sizes.setdefault(label, dim), dim):
+                return False
+    work = prod(sizes.values())
+    is_large = not isinstance(work, int) or work >= _WORK
+    return len(terms) > 1 and is_large and set(output) < set(sizes)
+
+
+def _cheapest(terms, output):
+    """The two terms whose product is least; the first ones, where sizes are symbolic."""
+    pairs = list(combinations(terms, 2))
+
+    def elements(pair):
+        a, b = pair
+        others = {label for term in terms if term not in pair for label in term.labels}
+        sizes = {k: n for k, n in (a.sizes | b.sizes).items() if k in others or k in output}
+        total = prod(sizes.values())
+        return total if isinstance(total, int) else 0
+
+    return min(pairs, key=elements)
+
+
+def _contracted(bb, a, b, wanted, output):
+    """The product of two terms, summed over the labels that nothing else has, as a matmul."""
+    a = a.without(bb, {*wanted, *b.labels})
+    b = b.without(bb, {*wanted, *a.labels})
+    order = {label: k for k, label in enumerate(output)}
+
+    def among(term, *conditions):
+        found = [label for label in term.labels if all(c(label) for c in conditions)]
+        return sorted(found, key=lambda label: order.get(label, len(order)))
+
+    def shared(label):
+        return label in a.labels and label in b.labels
+
+    batch = among(a, shared, wanted.__contains__)
+    summed = [label for label in b.labels if shared(label) and label not in wanted]
+    rows, columns = (among(term, lambda label: not shared(label)) for term in (a, b))
+    if rows and columns and order.get(rows[0], 0) > order.get(columns[0], 0):
+        (a, rows), (b, columns) = (b, columns), (a, rows)
+    left = a.grouped(bb, batch, rows, summed)
+    y = bb.emit(relax.op.matmul(left, b.grouped(bb, batch, summed, columns)))
+    labels = [*batch, *rows, *columns]
+    sizes = a.sizes | b.sizes
+    return _Term(bb, reshaped(bb, y, [sizes[label] for label in labels]), labels)
 
 
 def _einsum(bb, equation, *inputs):

@@ -1,8 +1,13 @@
 """Converters that read images between pixels or by region: GridSample, AffineGrid, RoiAlign."""
 
+from tvm import relax
+
 from tvm_ext.ops import sampling as ops
 
 from ..table import converter
+
+# So many channels are worth two transpositions of an image.
+_CHANNELS_LAST = 8
 
 # Opset 16 has the names of the 2-D case.
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -15,7 +20,14 @@ def grid_sample(bb, x, grid, *, align_corners=0, mode="linear", padding_mode="ze
         raise NotImplementedError(f"mode {mode!r}")
     if padding_mode not in ("zeros", "border", "reflection"):
         raise NotImplementedError(f"padding_mode {padding_mode!r}")
-    return bb.emit_te(ops.grid_sample, x, grid, mode, padding_mode, bool(align_corners))
+    # Channels side by side: a point is found once for all of them, and a pixel is whole vectors.
+    rank, channels = bb.rank(x), bb.shape(x)[1]
+    last = isinstance(channels, int) and channels >= _CHANNELS_LAST
+    if last:
+        x = bb.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1]))
+    options = mode, padding_mode, bool(align_corners), last
+    y = bb.emit_te(ops.grid_sample, x, grid, *options)
+    return bb.emit(relax.op.permute_dims(y, [0, rank - 1, *range(1, rank - 1)])) if last else y
 
 
 @converter("GridSample", 16)

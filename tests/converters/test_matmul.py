@@ -93,6 +93,23 @@ def test_einsum(equation, shapes):
     check_node("Einsum", inputs, {"equation": equation}, expected=[expected], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "equation, shapes, symbolic",
+    [
+        ("bqc,bchw->bqhw", [(2, 17, 33), (2, 33, 9, 10)], False),
+        ("bwc,wkc->bwk", [(31, 14, 19), (14, 13, 19)], True),
+        ("bi,ijk,bk->jb", [(13, 21), (21, 19, 17), (13, 17)], False),
+        ("abc,dcb,xe->ade", [(11, 7, 6), (23, 6, 7), (2, 5)], False),
+    ],
+)
+def test_einsum_as_products(equation, shapes, symbolic):
+    """Large enough for matrix products: orders, sums of one operand, more than two, outer ones."""
+    inputs = [data(*shape) for shape in shapes]
+    expected = np.einsum(equation, *[x.astype("float64") for x in inputs])
+    check_node("Einsum", inputs, {"equation": equation}, symbolic=symbolic, expected=[expected],
+               rtol=1e-4, atol=1e-3, opt_levels=(3,))  # fmt: skip
+
+
 def test_a_bias_that_may_have_to_be_stretched():
     """The rows are symbolic, those of the bias are not."""
     a, b, c = (RNG.normal(size=s).astype("float32") for s in ((7, 3), (7, 5), (3, 1)))

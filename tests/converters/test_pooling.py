@@ -132,6 +132,21 @@ def test_max_unpool_undoes_max_pool():
     check_node("MaxUnpool", [y.numpy(), places], attributes, expected=[want])
 
 
+def test_max_unpool_into_a_larger_image():
+    """Places count in the image that the windows give; one of another channel is left out."""
+    x, places = data(2, 2, 2, 2), np.arange(16).reshape(2, 2, 2, 2) * 4
+    places[1, 0, 1, 1] = 2
+    want = np.zeros((2, 2, 16), "float32")
+    for n, c, i in np.ndindex(2, 2, 4):
+        place = places.reshape(2, 2, 4)[n, c, i] - (2 * n + c) * 16
+        if place >= 0:
+            want[n, c, place] = x.reshape(2, 2, 4)[n, c, i]
+    want = np.pad(want.reshape(2, 2, 4, 4), [(0, 0), (0, 0), (0, 1), (0, 3)])
+    inputs = [x, places, np.array([2, 2, 5, 7])]
+    attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    check_node("MaxUnpool", inputs, attributes, expected=[want], constants=(2,), opt_levels=(0, 3))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("pads, strides", [([1] * 4, [1, 1]), ([0] * 4, [2, 2])], ids=str)
 def test_max_pool_keeps_nan_and_minus_infinity(dtype, pads, strides):

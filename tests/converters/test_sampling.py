@@ -27,8 +27,22 @@ def test_grid_sample(mode, padding_mode, align_corners):
     check_node("GridSample", [x, grid], attributes, expected=expected, atol=1e-5, opset=20)
 
 
-def test_grid_sample_of_a_volume():
-    x = RNG.normal(size=(2, 1, 3, 4, 5)).astype("float32")
+@pytest.mark.parametrize("padding_mode", ["zeros", "reflection"])
+def test_grid_sample_of_many_channels(padding_mode):
+    x = RNG.normal(size=(2, 19, 7, 5)).astype("float32")
+    x[0, 3, 0, 0], x[1, 2, 6, 4] = np.inf, np.nan  # corners, which no point outside may meet
+    grid = RNG.uniform(-1.7, 1.7, (2, 11, 6, 2)).astype("float32")
+    tensors = torch.from_numpy(x), torch.from_numpy(grid)
+    want = functional.grid_sample(*tensors, "bilinear", padding_mode, False).numpy()
+    attributes = {"mode": "linear", "padding_mode": padding_mode}
+    symbolic = padding_mode == "reflection"
+    check_node("GridSample", [x, grid], attributes, expected=[want], atol=1e-5, opset=20,
+               symbolic=symbolic, opt_levels=(3,))  # fmt: skip
+
+
+@pytest.mark.parametrize("channels", [1, 8])
+def test_grid_sample_of_a_volume(channels):
+    x = RNG.normal(size=(2, channels, 3, 4, 5)).astype("float32")
     grid = RNG.uniform(-1.2, 1.2, (2, 2, 1, 3, 3)).astype("float32")
     want = functional.grid_sample(torch.from_numpy(x), torch.from_numpy(grid), align_corners=False)
     check_node("GridSample", [x, grid], expected=[want.numpy()], atol=1e-5)

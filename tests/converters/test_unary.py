@@ -1,9 +1,11 @@
 """Mathematics of one tensor; oracle: onnx.reference in float64."""
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.oracle import check_node
+from tvm_ext import convert_and_build
 
 X = np.array([[0.0, -0.0, 1e-4, -0.7, 1.0, 3.5, -12.0], [60, -80, 1, 2, 3, 4, 5]], "float32")
 
@@ -18,3 +20,25 @@ def test_hyperbolic(op_type, dtype):
 def test_erf_of_integers_truncates():
     x = np.array([0, 1, -2, 7], "int8")
     check_node("Erf", [x], expected=[np.array([0, 0, 0, 1], "int8")])
+
+
+def test_trigonometry_of_any_number():
+    """4 ulp: random bits, what is nearest to multiples of pi / 2, both zeros, infinities, NaN."""
+    bits = np.random.default_rng(0).integers(0, 2**32, 20000, dtype="uint64").astype("uint32")
+    near = (np.arange(1, 9000) * (np.pi / 2)).astype("float32")
+    worst = [16367173 * 2.0**72, 0.0, -0.0, 1e-40, -1e-7, np.inf, -np.inf, np.nan, 0.5, 1.0]
+    x = np.concatenate([bits.view("float32"), near, -near, np.float32(worst)])
+    functions = {"Sin": np.sin, "Cos": np.cos, "Tan": np.tan, "Atan": np.arctan}
+    nodes = "".join(f"y{op} = {op}(x) " for op in functions)
+    outputs = ", ".join(f"float[{x.size}] y{op}" for op in functions)
+    head = '<ir_version: 10, opset_import: ["": 22]>'
+    model = onnx.parser.parse_model(f"{head} g (float[{x.size}] x) => ({outputs}) {{ {nodes} }}")
+    results = convert_and_build(model, "llvm").run(None, {"x": x})
+    for got, function in zip(results, functions.values(), strict=True):
+        with np.errstate(invalid="ignore"):
+            want = function(x.astype("float64"))
+        assert np.array_equal(np.isnan(got), np.isnan(want))
+        known = ~np.isnan(want)
+        ulp = np.spacing(np.abs(want[known]).astype("float32"))
+        assert (np.abs(got[known] - want[known]) <= 4 * ulp).all()
+        assert np.array_equal(np.signbit(got[x == 0]), np.signbit(want[x == 0]))

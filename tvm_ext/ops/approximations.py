@@ -21,7 +21,9 @@ from tvm import tirx
 from .formula import formula, once
 
 __all__ = [
+    "atan",
     "atanh",
+    "cos",
     "erf",
     "exp",
     "exp_nonpositive",
@@ -31,6 +33,8 @@ __all__ = [
     "log",
     "log1p_positive",
     "sigmoid",
+    "sin",
+    "tan",
     "tanh",
 ]
 
@@ -50,6 +54,16 @@ ERF_SMALL = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76
              1.28379166e-1)  # fmt: skip
 ERF_LARGE = (-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1,
              -6.34846687e-1, -1.28717512e-1)  # fmt: skip
+
+SIN = 2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1
+COS = 2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0
+ATAN = (2.78569828e-3, -1.58660226e-2, 4.24722321e-2, -7.49753043e-2, 1.06448799e-1,
+        -1.42070308e-1, 1.99934542e-1, -3.33331466e-1)  # fmt: skip
+# 2 / pi in parts of 24 bits: the product of one and a float32 is exact in float64.
+TWO_OVER_PI = 0xA2F983, 0x6E4E44, 0x1529FC, 0x2757D1, 0xF534DD, 0xC0DB62, 0x95993C, 0x439041
+_PART_BITS = 24
+# The product of a later part and any float32 is below 1.
+_WHOLE_PARTS = 6
 
 _by_libm: ContextVar[bool] = ContextVar("by_libm", default=False)
 
@@ -196,6 +210,93 @@ def erf(x: tirx.Expr) -> tirx.Expr:
     tail = 1.0 - exp_nonpositive(_horner(ERF_LARGE, magnitude) * magnitude - magnitude)
     tail = _with_sign(tirx.Select(magnitude < 4.0, tail, _f32(1.0)), x)
     return _nan_or(x, tirx.Select(magnitude > 0.927734375, tail, small))
+
+
+@formula
+def sin(x: tirx.Expr) -> tirx.Expr:
+    """Sine, 2 ulp, of any finite number."""
+    if not _by_polynomial(x):
+        return tirx.sin(x)
+    x = once(x)
+    quarter, sine, cosine = _in_quarter(x)
+    value = once(tirx.Select(_is_odd(quarter), cosine, sine))
+    is_negative = tirx.any(quarter < _f32(-0.5), quarter > _f32(1.5))
+    return _tiny_or(x, tirx.Select(is_negative, -value, value))
+
+
+@formula
+def cos(x: tirx.Expr) -> tirx.Expr:
+    """Cosine, 2 ulp, of any finite number."""
+    if not _by_polynomial(x):
+        return tirx.cos(x)
+    quarter, sine, cosine = _in_quarter(once(x))
+    value = once(tirx.Select(_is_odd(quarter), sine, cosine))
+    is_negative = tirx.any(quarter < _f32(-1.5), quarter > _f32(0.5))
+    return tirx.Select(is_negative, -value, value)
+
+
+@formula
+def tan(x: tirx.Expr) -> tirx.Expr:
+    """Tangent, 3 ulp, of any finite number."""
+    if not _by_polynomial(x):
+        return tirx.tan(x)
+    x = once(x)
+    quarter, sine, cosine = _in_quarter(x)
+    odd = _is_odd(quarter)
+    return _tiny_or(x, tirx.Select(odd, -cosine, sine) / tirx.Select(odd, sine, cosine))
+
+
+@formula
+def atan(x: tirx.Expr) -> tirx.Expr:
+    """Inverse tangent, 2 ulp."""
+    if not _by_polynomial(x):
+        return tirx.atan(x)
+    x = once(x)
+    magnitude = once(_magnitude(x))
+    is_large = magnitude > _f32(1.0)
+    t = once(tirx.Select(is_large, 1.0 / magnitude, magnitude))
+    square = once(t * t)
+    angle = once(_horner(ATAN, square) * square * t + t)
+    # pi / 2 in two parts
+    return _with_sign(tirx.Select(is_large, 1.57079637 - (angle + 4.37113883e-8), angle), x)
+
+
+def _in_quarter(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
+    """q, sin(r) and cos(r), where x = q pi / 2 + r up to whole turns, |r| <= pi / 4, |q| <= 2.
+
+    Of each partial product with 2 / pi only the rest of whole turns counts, and is exact; so is
+    their sum where it nearly vanishes. NaN where ``x`` is not finite.
+    """
+    wide = once(x.astype("float64"))
+    parts = []
+    for k, bits in enumerate(TWO_OVER_PI):
+        part = once(wide * tirx.const(bits * 2.0 ** (-_PART_BITS * (k + 1)), "float64"))
+        parts.append(_modulo_4(part) if k < _WHOLE_PARTS else part)
+    total = parts[-1]
+    for part in reversed(parts[:-1]):
+        total = total + part
+    whole = once(tirx.nearbyint(total))
+    rest = parts[0] - whole
+    for part in parts[1:]:
+        rest = rest + part
+    r = once((rest * tirx.const(1.5707963267948966, "float64")).astype("float32"))
+    square = once(r * r)
+    sine, cosine = _horner(SIN, square) * (r * square) + r, _horner(COS, square)
+    return once(_modulo_4(whole).astype("float32")), once(sine), once(cosine)
+
+
+def _modulo_4(x: tirx.Expr) -> tirx.Expr:
+    """``x``, a float64, less the multiple of 4 that is nearest."""
+    return once(x - tirx.nearbyint(x * 0.25) * 4.0)
+
+
+def _is_odd(quarter: tirx.Expr) -> tirx.Expr:
+    return tirx.any(quarter.equal(_f32(1.0)), quarter.equal(_f32(-1.0)))
+
+
+def _tiny_or(x: tirx.Expr, result: tirx.Expr) -> tirx.Expr:
+    """``result``, or ``x`` itself where that is so small that they are equal: it has a sign."""
+    return tirx.Select(_magnitude(x) < _f32(2.0**-13), x, result)
 
 
 def _rounded(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:

@@ -26,12 +26,12 @@ ceil = elementwise(tirx.ceil)
 floor = elementwise(tirx.floor)
 round_ = elementwise(tirx.nearbyint, "round_")  # half to even
 
-sin = elementwise(tirx.sin)
-cos = elementwise(tirx.cos)
-tan = elementwise(tirx.tan)
+sin = elementwise(approximations.sin)
+cos = elementwise(approximations.cos)
+tan = elementwise(approximations.tan)
 asin = elementwise(tirx.asin)
 acos = elementwise(tirx.acos)
-atan = elementwise(tirx.atan)
+atan = elementwise(approximations.atan)
 sinh = elementwise(lambda x: _libm("sinh", x), "sinh")  # TVM lowers neither in a vector
 cosh = elementwise(lambda x: _libm("cosh", x), "cosh")
 asinh = elementwise(tirx.asinh)

@@ -5,9 +5,13 @@ Every function takes ``x[N, C, I...]`` and the window as lists with one entry pe
 ``outputs``. What lies outside of ``x`` is never read.
 """
 
+from contextlib import ExitStack
 from math import inf
 
 from tvm import te, tirx
+from tvm.ir import Range
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as T
 
 from .elementwise import dtype_of, float_compute
 from .ordering import constant_key, from_key, to_key
@@ -145,20 +149,45 @@ def lp_pool(x, kernel, strides, dilations, before, outputs, p):
 def max_unpool(x, indices, shape, inferred):
     """Zeros of ``shape`` with each ``x`` at its place in a tensor of shape ``inferred``.
 
-    Searches: every output element looks for the window that claims it, within its channel.
+    A place is one in the channel of ``x``, others are left out; the last of equal ones counts.
     """
-    windows = [te.reduce_axis((0, dim), f"r{k}") for k, dim in enumerate(x.shape[2:])]
+    batch, channels, *windows = x.shape
+    area = tirx.const(1, "int64")
+    for dim in inferred[2:]:
+        area = area * dim
 
-    def claimed(n, c, *position):
-        place = _flat([n, c, *position], inferred)
-        found = indices(n, c, *windows) == place
-        inside = tirx.all(*[p < d for p, d in zip(position, inferred[2:], strict=True)])
-        value = x(n, c, *windows)
-        return te.sum(
-            tirx.if_then_else(tirx.all(inside, found), value, tirx.const(0, x.dtype)), axis=windows
-        )
+    def fill(result, n, c):
+        with ExitStack() as loops:
+            position = [loops.enter_context(T.serial(0, dim)) for dim in shape[2:]]
+            T.buffer_store(result, tirx.const(0, dtype_of(x)), [n, c, *position])
 
-    return te.compute(shape, claimed, "max_unpool")
+    def scatter(source, index, result, n, c):
+        with ExitStack() as loops:
+            window = [loops.enter_context(T.serial(0, dim)) for dim in windows]
+            place = index[(n, c, *window)].astype("int64") - (n * channels + c) * area
+            position, rest = [], place
+            for dim in reversed(inferred[2:]):
+                position.insert(0, tirx.floormod(rest, dim))
+                rest = tirx.floordiv(rest, dim)
+            inside = [p < dim for p, dim in zip(position, shape[2:], strict=True)]
+            with T.If(tirx.all(place >= 0, place < area, *inside)), T.Then():
+                T.buffer_store(result, source[(n, c, *window)], [n, c, *position])
+
+    def body(inputs, outputs):
+        (source, index), (result,) = inputs, outputs
+        with IRBuilder() as builder:
+            with T.serial(0, batch * channels) as loop, T.sblock("channels"):
+                row = T.axis.spatial(Range(0, batch * channels), loop)
+                n, c = tirx.floordiv(row, channels), tirx.floormod(row, channels)
+                T.reads(*(b[(n, c, *(slice(0, d) for d in windows))] for b in inputs))
+                T.writes(result[(n, c, *(slice(0, d) for d in shape[2:]))])
+                with T.sblock("channel"):
+                    fill(result, n, c)
+                    scatter(source, index, result, n, c)
+        return builder.get()
+
+    # The block around an extern is the function's root; schedules look it up by that name.
+    return te.extern([shape], [x, indices], body, name="root", dtype=dtype_of(x))
 
 
 class _Window:

@@ -9,14 +9,16 @@ __all__ = ["affine_grid", "grid_sample", "max_roi_pool", "roi_align"]
 CUBIC = -0.75  # the coefficient of Keys' kernel that ONNX and torch use
 
 
-def grid_sample(x, grid, mode, padding_mode, align_corners):
+def grid_sample(x, grid, mode, padding_mode, align_corners, channels_last=False):
     """``x[N, C, I...]`` at the points of ``grid[N, O..., r]`` -> ``[N, C, O...]``.
+
+    ``channels_last``: ``x[N, I..., C]`` -> ``[N, O..., C]``.
 
     A point lists its coordinates from the last axis of ``x`` to the first, -1 to 1 across the
     image. ``mode`` is linear, nearest or cubic; ``padding_mode`` zeros, border or reflection.
     Computed in float32 (float64 for float64); the result has the type of ``x``.
     """
-    sizes = x.shape[2:]
+    batch, channels, *sizes = _channels_first(x.shape) if channels_last else x.shape
     dtype = "float64" if str(x.dtype) == "float64" else "float32"
     taps = {"linear": (0, 1), "nearest": (0,), "cubic": (-1, 0, 1, 2)}[mode]
 
@@ -62,9 +64,9 @@ def grid_sample(x, grid, mode, padding_mode, align_corners):
                 i = tirx.Select(tirx.any(v < low, v > high), reflected(v, size), v).astype("int64")
             inside += [i >= 0, i < size]
             index.append(tirx.max(tirx.min(i, size - 1), 0))
-        value = x(n, c, *index).astype(dtype)
-        if padding_mode == "zeros":
-            return tirx.if_then_else(tirx.all(*inside), value, number(0))
+        value = (x(n, *index, c) if channels_last else x(n, c, *index)).astype(dtype)
+        if padding_mode == "zeros":  # the place is one in the image: no branch is needed
+            return tirx.Select(tirx.all(*inside), value, number(0))
         return value
 
     def element(n, c, *position):
@@ -83,8 +85,15 @@ def grid_sample(x, grid, mode, padding_mode, align_corners):
             value = value + weight * pixel(n, c, where)
         return value.astype(x.dtype)
 
-    shape = (*x.shape[:2], *grid.shape[1:-1])
-    return te.compute(shape, element, "grid_sample")
+    points = grid.shape[1:-1]
+    if channels_last:
+        shape = (batch, *points, channels)
+        return te.compute(shape, lambda n, *i: element(n, i[-1], *i[:-1]), "grid_sample")
+    return te.compute((batch, channels, *points), element, "grid_sample")
+
+
+def _channels_first(shape):
+    return [shape[0], shape[-1], *shape[1:-1]]
 
 
 def _weights(mode, fraction, number):

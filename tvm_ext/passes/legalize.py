@@ -61,12 +61,21 @@ REPLACED = {
 }
 
 
-def legalize(specific: Mapping[str, Legalization] | None = None) -> tvm.ir.transform.Pass:
+# They reduce their operand in float64, in which few GPUs are fast; all have functions of their own.
+_OF_CPUS = ("relax.sin", "relax.cos", "relax.tan")
+
+
+def legalize(
+    specific: Mapping[str, Legalization] | None = None, *, cpu: bool = True
+) -> tvm.ir.transform.Pass:
     """``relax.transform.LegalizeOps`` with the replacements above, and a target's own.
 
     A reshape stays what it is: the executors make it a view, where a kernel would copy.
     """
-    return relax.transform.LegalizeOps(_legalizations() | dict(specific or {}))
+    replaced = _legalizations() | dict(specific or {})
+    if not cpu:
+        replaced = {name: own for name, own in replaced.items() if name not in _OF_CPUS}
+    return relax.transform.LegalizeOps(replaced)
 
 
 def to_kernel(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
