@@ -22,6 +22,7 @@ def test_top_k(k, constants, symbolic):
         ((130, 3), 0, 7, "float32", 0),
         ((2, 200, 3), 1, 1, "int32", 1),
         ((1, 97), -1, 12, "int8", 0),
+        ((3, 1031), -1, 8, "float32", 1),
     ],
 )
 def test_few_of_many_equal_elements(shape, axis, k, dtype, largest):
