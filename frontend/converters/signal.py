@@ -48,13 +48,44 @@ def _dft(bb, x, dft_length, axis, inverse, onesided):
     around = around_axis(bb, axis, dims, rank)
     rows = reshaped(bb, x, [*around, parts])
     length = around[1] if dft_length is None else scalar(bb, dft_length)
-    if inverse and onesided:
-        length = 2 * (around[1] - 1) if dft_length is None else length
+    real = bool(inverse and onesided)
+    if real and dft_length is None:
+        length = 2 * (around[1] - 1)
+    bins = length // 2 + 1 if onesided and not real else length
+    factors = _factors(length, bool(inverse), parts)
+    if factors is not None:
+        y = _by_factors(bb, rows, factors, bins, real)
+    elif real:
         y = bb.emit_te(ops.inverse_real_dft, rows, 1, length)
     else:
-        bins = length // 2 + 1 if onesided else length
         y = bb.emit_te(ops.dft, rows, 1, length, bins, bool(inverse))
     return reshaped(bb, y, [*_with_dim(bb, axis, bb.shape(y)[1], dims, rank), bb.shape(y)[3]])
+
+
+def _factors(length, inverse, parts):
+    """How to transform so many points by matrix products; None where sizes are not known."""
+    known = isinstance(length, int) and isinstance(parts, int) and length > 0
+    return ops.Factors.of(length, inverse) if known else None
+
+
+def _by_factors(bb, x, factors, bins, real):
+    """The transform of ``x[before, n, after, parts]``; ``real``: of its half, without a rest."""
+    before, extent, after, parts = bb.shape(x)
+    if after != 1:
+        x = bb.emit(relax.op.permute_dims(x, [0, 2, 1, 3]))
+    x = reshaped(bb, x, [bb.simplify(before * after), extent, parts])
+    y, results = bb.emit_te(ops.spread, x, factors.rows, factors.columns, real), 1 if real else 2
+    if factors.rows > 1:
+        y = bb.emit(relax.op.matmul(y, bb.const(factors.first(parts))))
+        y, parts = bb.emit_te(ops.twisted, y, bb.const(factors.twist())), 2
+    else:
+        y = reshaped(bb, y, [bb.shape(y)[0], 1, factors.columns * parts])
+    y = bb.emit(relax.op.matmul(y, bb.const(factors.second(parts, bins, results))))
+    y = bb.emit_te(ops.collected, y, factors.rows, bins, results, bb.dtype(x))
+    y = reshaped(bb, y, [before, after, bins, results])
+    if after != 1:
+        return bb.emit(relax.op.permute_dims(y, [0, 2, 1, 3]))
+    return reshaped(bb, y, [before, bins, after, results])
 
 
 def _with_dim(bb, axis, size, dims, rank):
@@ -77,7 +108,15 @@ def stft(bb, signal, frame_step, window=None, frame_length=None, *, onesided=1):
     bins = length // 2 + 1 if onesided else length
     if signal.ty.ndim == 2:  # torch's exporter leaves out the last axis, and onnxruntime takes that
         signal = bb.emit(relax.op.expand_dims(signal, 2))
-    return bb.emit_te(ops.stft, signal, window, scalar(bb, frame_step), length, bins)
+    step, parts = scalar(bb, frame_step), bb.shape(signal)[2]
+    factors = _factors(length, False, parts)
+    if factors is None:
+        return bb.emit_te(ops.stft, signal, window, step, length, bins)
+    framed = bb.emit_te(ops.frames, signal, window, step, length)
+    batch, count, *_ = bb.shape(framed)
+    rows = reshaped(bb, framed, [bb.simplify(batch * count), length, 1, parts])
+    y = _by_factors(bb, rows, factors, bins, real=False)
+    return reshaped(bb, y, [batch, count, bins, 2])
 
 
 @converter("MelWeightMatrix", 17)

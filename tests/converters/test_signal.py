@@ -52,6 +52,19 @@ def test_stft_is_one_sided_by_default():
                 opt_levels=(0, 3))  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "length, axis, symbolic", [(60, 1, False), (67, 0, False), (1021, 1, True)]
+)
+def test_dft_by_its_factors(length, axis, symbolic):
+    """Of two factors, of one, and of a prime that is too large; there and back."""
+    x = RNG.normal(size=(3, 64, 2)).astype("float32")
+    inputs = [x, np.array(length), np.array(axis)]
+    z = np.fft.fft(x[..., 0] + 1j * x[..., 1], length, axis)
+    check_node("DFT", inputs, constants=(1, 2), expected=[pairs(z)], atol=1e-5, symbolic=symbolic)
+    back = np.fft.ifft(x[..., 0] + 1j * x[..., 1], length, axis)
+    check_node("DFT", inputs, {"inverse": 1}, constants=(1, 2), expected=[pairs(back)], atol=1e-6)
+
+
 @pytest.mark.parametrize("op_type", ["HannWindow", "HammingWindow", "BlackmanWindow"])
 @pytest.mark.parametrize("periodic", [0, 1])
 def test_windows(op_type, periodic):
@@ -91,7 +104,7 @@ def test_axis_at_run_time(axis):
     check_node("DFT", [x, np.array(5), np.array(axis)], expected=[want], atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [5, 6])
+@pytest.mark.parametrize("length", [5, 6, 48, 62])
 def test_back_from_half_of_the_frequencies(length):
     half = np.fft.rfft(RNG.normal(size=(2, length, 3)), axis=1)
     inputs = [pairs(half).astype("float32"), np.array(length), np.array(1)]

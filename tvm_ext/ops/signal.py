@@ -1,10 +1,18 @@
 """Discrete Fourier transforms of any length, and the windows that go before them."""
 
-from math import pi
+from dataclasses import dataclass
+from math import isqrt, pi
 
+import numpy as np
 from tvm import te, tirx
 
-__all__ = ["cosine_window", "dft", "inverse_real_dft", "mel_filters", "stft"]
+__all__ = [
+    "Factors", "collected", "cosine_window", "dft", "frames", "inverse_real_dft", "mel_filters",
+    "spread", "stft", "twisted",
+]  # fmt: skip
+
+# A dense transform of so many points has a matrix of 8 MB, and takes as long as its input.
+_DENSE = 512
 
 
 def cosine_window(size, coefficients, periodic, dtype):
@@ -131,11 +139,112 @@ def inverse_real_dft(x, axis, length):
 
 def stft(signal, window, step, length, bins):
     """Transforms ``[B, frames, bins, 2]`` of the windowed frames of ``signal[B, L, 1 or 2]``."""
-    frames = (signal.shape[1] - length) // step + 1
+    return dft(frames(signal, window, step, length), 2, length, bins, inverse=False)
+
+
+def frames(signal, window, step, length):
+    """``[B, frames, length, 1 or 2]`` of ``signal[B, L, 1 or 2]``, times the window."""
+    count = (signal.shape[1] - length) // step + 1
 
     def framed(b, f, i, part):
         value = signal(b, f * step + i, part)
         return value if window is None else value * window(i)
 
-    shape = (signal.shape[0], frames, length, signal.shape[2])
-    return dft(te.compute(shape, framed, "frames"), 2, length, bins, inverse=False)
+    return te.compute((signal.shape[0], count, length, signal.shape[2]), framed, "frames")
+
+
+@dataclass(frozen=True)
+class Factors:
+    """A transform of ``rows * columns`` points as dense ones of columns, then of rows.
+
+    With points n = columns i + j and frequencies k = p + rows q,
+
+        y[p + rows q] = sum over j of W^(jp) (sum over i of x[columns i + j] W_rows^(ip)) W_columns^(jq)
+
+    where W_n = exp(-2 pi i / n), W that of all points; conjugates where ``inverse``.
+    """
+
+    rows: int
+    columns: int
+    inverse: bool
+
+    @staticmethod
+    def of(length: int, inverse: bool) -> "Factors | None":
+        """The two factors nearest to each other; None where one is too large."""
+        rows = next((n for n in range(isqrt(length), 0, -1) if length % n == 0), 0)
+        fits = rows and length // rows <= _DENSE
+        return Factors(rows, length // rows, inverse) if fits else None
+
+    @property
+    def length(self) -> int:
+        return self.rows * self.columns
+
+    def first(self, parts: int) -> np.ndarray:
+        """``float64[rows * parts, rows * 2]``: the transform of each column."""
+        return _dense(self._roots(self.rows, self.rows, self.rows), parts, 2)
+
+    def twist(self) -> np.ndarray:
+        """``float64[columns, rows, 2]``: cosines and sines of what is between the two."""
+        roots = self._roots(self.length, self.columns, self.rows)
+        return np.stack([roots.real, roots.imag], -1)
+
+    def second(self, parts: int, bins: int, results: int) -> np.ndarray:
+        """``float64[columns * parts, ceil(bins / rows) * results]``: that of each row, scaled."""
+        roots = self._roots(self.columns, self.columns, -(-bins // self.rows))
+        return _dense(roots / (self.length if self.inverse else 1), parts, results)
+
+    def _roots(self, period: int, points: int, frequencies: int) -> np.ndarray:
+        turns = np.outer(np.arange(points), np.arange(frequencies)) % period / period
+        return np.exp((2j if self.inverse else -2j) * np.pi * turns)
+
+
+def _dense(roots: np.ndarray, parts: int, results: int) -> np.ndarray:
+    """Complex products as real ones of interleaved parts: ``[points * parts, bins * results]``."""
+    pairs = np.array([[roots.real, roots.imag], [-roots.imag, roots.real]])[:parts, :results]
+    points, bins = roots.shape
+    return pairs.transpose(2, 0, 3, 1).reshape(points * parts, bins * results)
+
+
+def spread(x, rows, columns, mirrored):
+    """``x[R, n, 1 or 2]``, cut or padded with zeros, as ``float64[R, columns, rows * parts]``.
+
+    ``mirrored``: beyond the first half, the conjugates of the others.
+    """
+    extent, parts, length = x.shape[1], int(x.shape[2]), rows * columns
+
+    def at(r, n, part):
+        value = x(r, n, part).astype("float64")
+        return tirx.if_then_else(n < extent, value, tirx.const(0, "float64"))
+
+    def element(r, j, i):
+        n, part = tirx.floordiv(i, parts) * columns + j, tirx.floormod(i, parts)
+        if not mirrored:
+            return at(r, n, part)
+        beyond = n > length // 2
+        value = at(r, tirx.Select(beyond, length - n, n), part)
+        return tirx.Select(tirx.all(beyond, part > 0), -value, value)
+
+    return te.compute((x.shape[0], columns, rows * parts), element, "spread")
+
+
+def twisted(x, twist):
+    """``x[R, columns, rows * 2]`` times ``twist[columns, rows, 2]``, as ``[R, rows, columns * 2]``."""
+    columns, rows, _ = twist.shape
+
+    def element(r, p, i):
+        j, part = tirx.floordiv(i, 2), tirx.floormod(i, 2)
+        re, im = x(r, j, 2 * p), x(r, j, 2 * p + 1)
+        cosine, sine = twist(j, p, 0), twist(j, p, 1)
+        return tirx.Select(part == 0, re * cosine - im * sine, re * sine + im * cosine)
+
+    return te.compute((x.shape[0], rows, columns * 2), element, "twisted")
+
+
+def collected(x, rows, bins, parts, dtype):
+    """``x[R, rows, q * parts]`` as ``[R, bins, parts]`` of ``dtype``: frequency p + rows q at (p, q)."""
+
+    def element(r, k, part):
+        value = x(r, tirx.floormod(k, rows), tirx.floordiv(k, rows) * parts + part)
+        return value.astype(dtype)
+
+    return te.compute((x.shape[0], bins, parts), element, "collected")
