@@ -10,7 +10,13 @@ from tvm.tirx import For, ForKind
 
 from tvm_ext import targets
 from tvm_ext.ops.bfloat16_pairs import matmul_pairs
-from tvm_ext.ops.conv2d_blocked import conv2d_blocked, pack_channels, pack_weight
+from tvm_ext.ops.conv2d_blocked import (
+    conv2d_blocked,
+    depthwise_conv2d_blocked,
+    pack_channels,
+    pack_depthwise_weight,
+    pack_weight,
+)
 from tvm_ext.ops.matmul_packed import matmul_packed, matmul_tiled, pack_columns
 from tvm_ext.schedules.llvm.conv2d import (
     Conv2dBlocked,
@@ -142,6 +148,42 @@ def test_a_padded_convolution_is_right():
     np.testing.assert_allclose(
         out.transpose(0, 1, 4, 2, 3).reshape(expected.shape), expected, rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize(
+    ("image", "window", "strides", "pads", "dilations"),
+    [
+        ((12, 28), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+        ((13, 31), (3, 5), (2, 3), (0, 4, 2, 1), (1, 2)),
+        ((1, 1), (5, 5), (1, 1), (2, 2, 2, 2), (1, 1)),
+        ((9,), (4,), (2,), (3, 2), (1,)),
+        ((3, 6, 5), (3, 3, 2), (1, 2, 1), (1, 2, 1, 1, 0, 1), (1, 1, 2)),
+    ],
+)
+def test_a_depthwise_convolution_is_right_and_stores_no_zeros(
+    image, window, strides, pads, dilations
+):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, 32, *image)).astype("float32")
+    w = rng.standard_normal((32, 1, *window)).astype("float32")
+    packed = pack_channels(x, 16), pack_depthwise_weight(w, 16)
+    a, b = (te.placeholder(array.shape, name="ab"[k]) for k, array in enumerate(packed))
+    y = topi.nn.relu(depthwise_conv2d_blocked(a, b, 4, strides, pads, dilations))
+    sch = DepthwiseBlocked().apply(te.create_prim_func([a, b, y]), targets.host_target(), False)
+    stored = sch.mod["main"].body.block.alloc_buffers
+    assert [buffer.ty.storage_scope for buffer in stored] == ["local"]
+    ends = zip(pads[: len(image)], pads[len(image) :], strict=True)
+    around = np.pad(x.astype("float64"), [(0, 0), (0, 0), *ends])
+    reach = [(size - 1) * step + 1 for size, step in zip(window, dilations, strict=True)]
+    axes = range(2, 2 + len(image))
+    windows = np.lib.stride_tricks.sliding_window_view(around, reach, axes)
+    windows = windows[(..., *(slice(None, None, step) for step in dilations))]
+    windows = windows[(slice(None), slice(None), *(slice(None, None, step) for step in strides))]
+    taps = w[:, 0].reshape(32, *[1] * len(image), *window)
+    expected = np.maximum((windows * taps).sum(tuple(range(-len(image), 0))), 0)
+    expected = pack_channels(expected, 16)
+    out = run(sch, *packed, np.empty(expected.shape, "float32"))
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

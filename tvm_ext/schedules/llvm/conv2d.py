@@ -12,6 +12,7 @@ from math import prod
 from typing import ClassVar
 
 from tvm import DataType, s_tir, tirx
+from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
@@ -255,7 +256,7 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
     float32[1, 240, 28, 28], 5x5 windows and SiLU, two Zen 4 cores: 86 us.
 
     Attributes:
-        cached: the part of L2 for the padded rows of a task.
+        cached: the part of L2 for the padded rows of a task, where pads are stored.
     """
 
     cached: float = number(0.25, 0.0625, 1.0)
@@ -269,18 +270,28 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
         n, o, h, wo, wi, lane = _loops(kernel, columns)
         batch, rows = (size(sch.get(loop).extent) for loop in (n, h))
         parts = 1 if batch % machine.cores == 0 or rows % machine.cores else machine.cores
-        part, h = sch.split(h, [parts, None])
+        # Zeros around the image are not stored but left out, unless each tap would compute what
+        # pads copy once.
+        zeros = is_padded(sch, kernel.contraction) and all(_copies(sch, p) for p in kernel.pads)
         room = int(self.cached * machine.l2_bytes)
-        block, hi = sch.split(h, [None, _padded_rows(kernel, room, rows, rows // parts)])
+        own = rows // parts
+        part, h = sch.split(h, [parts, None])
+        block, hi = sch.split(h, [None, own if zeros else _padded_rows(kernel, room, rows, own)])
         sch.reorder(n, part, o, block, hi, wo, wi, lane)
         task = [n, part] if batch * parts % machine.cores == 0 else [n, part, o]
         if machine.cores > 1:
             sch.parallel(sch.fuse(*task))
+        if zeros:
+            for pad in kernel.pads:
+                sch.compute_inline(pad)
         sch.set_scope(kernel.contraction, 0, "local")
-        sch.compute_at(kernel.contraction, wo, preserve_unit_loops=True)
-        accumulate_row(sch, kernel.contraction, kernel.spatial)
+        # One loop of many turns: of a few LLVM would make straight code, each with its own edges.
+        sch.compute_at(kernel.contraction, sch.fuse(hi, wo), preserve_unit_loops=True)
+        rows_of_taps = accumulate_row(sch, kernel.contraction, kernel.spatial)
         sch.unroll(wi)
         sch.vectorize(lane)
+        if zeros:
+            return guarded(sch, guards(sch, kernel.contraction, rows_of_taps, least=0.0))
         for pad in kernel.pads:
             if kernel.spatial == 2:
                 sch.compute_at(pad, block, preserve_unit_loops=True)
@@ -303,6 +314,12 @@ def _loops(kernel: _Kernel, columns: int) -> tuple:
     return n, o, wo, sch.add_unit_loop(wi), wi, lane
 
 
+def _copies(sch, pad) -> bool:
+    """Whether ``pad`` puts elements of its operand, as they are, between pads."""
+    _, element, _ = sch.get(pad).body.value.args
+    return isinstance(element, TensorLoad)
+
+
 def run_by_itself(sch, pad) -> None:
     """Pad before all else, rows shared."""
     *image, _, _ = sch.get_loops(pad)
@@ -323,8 +340,8 @@ def _padded_rows(kernel: _Kernel, room: int, rows: int, part: int) -> int:
     return block if 4 * block >= min(fitting, part) else part
 
 
-def accumulate_row(sch, contraction, spatial: int) -> None:
-    """Accumulate pixels of one row in registers, a row of the window at a time.
+def accumulate_row(sch, contraction, spatial: int) -> list:
+    """Accumulate pixels of one row in registers, a row of the window at a time: the loops over it.
 
     The taps of a pixel follow each other: few of the inputs that it shares with the next are live.
     """
@@ -338,6 +355,7 @@ def accumulate_row(sch, contraction, spatial: int) -> None:
     *_, column, lane = sch.get_loops(sch.decompose_reduction(contraction, first))
     sch.unroll(column)
     sch.vectorize(lane)
+    return tap_rows
 
 
 def _row_block(kernel: _Kernel, room: int, machine: Machine, rows: int) -> int:

@@ -52,11 +52,13 @@ def is_padded(sch: s_tir.Schedule, contraction) -> bool:
     return _PADDED in sch.get(contraction).annotations
 
 
-def guards(sch: s_tir.Schedule, contraction, taps: Sequence) -> dict[tirx.Var, tirx.Expr]:
+def guards(
+    sch: s_tir.Schedule, contraction, taps: Sequence, least: float = _WORTH
+) -> dict[tirx.Var, tirx.Expr]:
     """Variables of the loops over ``taps``, one for each axis, and when a turn sees the image.
 
     ``contraction`` sums an image padded with zeros. Its outputs are [n, o, *rows, tile, column in
-    the tile, lane].
+    the tile, lane]. A test must leave out at least the part ``least`` of the products.
     """
     realize = get_sblockrealize(sch, contraction)
     padded = realize.block.annotations[_PADDED]
@@ -66,7 +68,7 @@ def guards(sch: s_tir.Schedule, contraction, taps: Sequence) -> dict[tirx.Var, t
     found = {}
     for k, (axis, loop) in enumerate(zip(axes, map(sch.get, taps), strict=False)):
         width = extents[len(axes)] if k == len(axes) - 1 else 1
-        if axis.outside(extents[k] * width, int(loop.extent), width) >= _WORTH:
+        if axis.outside(extents[k] * width, int(loop.extent), width) >= least:
             first = realize.iter_values[2 + k] * width
             found[loop.loop_var] = tirx.all(
                 axis.place(first + width - 1, loop.loop_var) >= 0,
