@@ -5,9 +5,7 @@ Examples:
     python -m tests.official_suite --forms symbolic --levels 0 3 --part 7
     python -m tests.official_suite --jobs 2 --levels 0 3 --write-exclusions
 
-Exit status 1: a case fails that is not in the list of its form, or one that is there passes. Known
-to be complete are the lists of the plain and of the constant form, that of the symbolic one for
-parts 0 and 60; more is added by --part and --write-exclusions.
+Exit status 1: a case fails that is not in the list of its form, or one that is there passes.
 """
 
 import argparse
