@@ -13,6 +13,8 @@ __all__ = [
 
 # A dense transform of so many points has a matrix of 8 MB, and takes as long as its input.
 _DENSE = 512
+# Numbers of columns of which a matrix product has no rest.
+_VECTOR = 16
 
 
 def cosine_window(size, coefficients, periodic, dtype):
@@ -159,7 +161,8 @@ class Factors:
 
     With points n = columns i + j and frequencies k = p + rows q,
 
-        y[p + rows q] = sum over j of W^(jp) (sum over i of x[columns i + j] W_rows^(ip)) W_columns^(jq)
+        y[p + rows q] = sum over j of W^(jp) W_columns^(jq) z[j, p]
+        z[j, p] = sum over i of W_rows^(ip) x[columns i + j]
 
     where W_n = exp(-2 pi i / n), W that of all points; conjugates where ``inverse``.
     """
@@ -189,8 +192,9 @@ class Factors:
         return np.stack([roots.real, roots.imag], -1)
 
     def second(self, parts: int, bins: int, results: int) -> np.ndarray:
-        """``float64[columns * parts, ceil(bins / rows) * results]``: that of each row, scaled."""
-        roots = self._roots(self.columns, self.columns, -(-bins // self.rows))
+        """``float64[columns * parts, q * results]``: that of each row, scaled; q whole vectors."""
+        wanted = -(-bins // self.rows)
+        roots = self._roots(self.columns, self.columns, -(-wanted // _VECTOR) * _VECTOR)
         return _dense(roots / (self.length if self.inverse else 1), parts, results)
 
     def _roots(self, period: int, points: int, frequencies: int) -> np.ndarray:
@@ -228,7 +232,7 @@ def spread(x, rows, columns, mirrored):
 
 
 def twisted(x, twist):
-    """``x[R, columns, rows * 2]`` times ``twist[columns, rows, 2]``, as ``[R, rows, columns * 2]``."""
+    """``x[R, columns, rows * 2]`` times ``twist[columns, rows, 2]``: ``[R, rows, columns * 2]``."""
     columns, rows, _ = twist.shape
 
     def element(r, p, i):
@@ -241,7 +245,7 @@ def twisted(x, twist):
 
 
 def collected(x, rows, bins, parts, dtype):
-    """``x[R, rows, q * parts]`` as ``[R, bins, parts]`` of ``dtype``: frequency p + rows q at (p, q)."""
+    """``[R, bins, parts]`` of ``dtype``: frequency p + rows q is at (p, q) of ``x[R, rows, q]``."""
 
     def element(r, k, part):
         value = x(r, tirx.floormod(k, rows), tirx.floordiv(k, rows) * parts + part)
