@@ -151,7 +151,8 @@ def _schedule(
     extents = [int(axis.dom.extent) for axis in sch.get(product).iter_vars]
     *outer, rows, columns = extents[:spatial]
     depth = prod(extents[spatial:])
-    lanes = divisors(columns, machine.lanes("float32"))[-1]
+    summed = str(sch.get(product).writes[0].source.ty.dtype.dtype)
+    lanes = divisors(columns, machine.lanes(summed))[-1]
     batch, row, column = _three_loops(sch, output, batched=len(outer) == 3)
     height, width = (int(sch.get(loop).extent) for loop in (row, column))
     row_tiles, column_tiles = -(-height // rows), -(-width // columns)
