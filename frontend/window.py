@@ -29,6 +29,18 @@ class Window:
     before: list[Dim]
     after: list[Dim]
 
+    @staticmethod
+    def of_one(rank: int) -> Window:
+        """Windows of one element, each element by itself."""
+        return Window([1] * rank, [1] * rank, [1] * rank, [0] * rank, [0] * rank)
+
+    def along(self, axis: int) -> Window:
+        """This window along one axis; along the others, each element by itself."""
+        part = Window.of_one(len(self.kernel))
+        for own, other in zip(vars(part).values(), vars(self).values(), strict=True):
+            own[axis] = other[axis]
+        return part
+
     @property
     def extents(self) -> list[Dim]:
         """The span of the dilated kernel along each axis."""

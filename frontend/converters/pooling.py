@@ -4,6 +4,8 @@ Plain 2-D float pooling stays a Relax operator, which layout passes recognise; o
 dilated averages, partial windows, indices and integers are kernels of ours.
 """
 
+from math import prod
+
 from tvm import relax
 
 from tvm_ext.ops import pooling as ops
@@ -11,6 +13,9 @@ from tvm_ext.ops import pooling as ops
 from .. import window as windows
 from ..precision import accumulator, cast
 from ..table import converter
+
+# A window of so many elements costs more than one more pass over the image.
+_LARGE = 20
 
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
@@ -21,13 +26,36 @@ def max_pool(bb, x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_sh
     if len(bb.node.outputs) > 1:
         pair = bb.emit_te(ops.max_pool_with_indices, x, *geometry, bool(storage_order))
         return tuple(bb.emit(relax.TupleGetItem(pair, k)) for k in range(2))
+    for part, sizes in _axis_by_axis(bb, x, window, outputs):
+        x = _max_pool(bb, x, part, sizes)
+    return x
+
+
+def _max_pool(bb, x, window, outputs):
     if _plain(bb, x, window) and outputs == window.outputs(bb.shape(x)[2:]):
         return bb.emit(
             relax.op.nn.max_pool2d(
                 x, window.kernel, window.strides, window.pads, window.dilations
             )
         )  # fmt: skip
-    return bb.emit_te(ops.max_pool, x, *geometry)
+    return bb.emit_te(ops.max_pool, x, window.kernel, window.strides, window.dilations,
+                      window.before, outputs)  # fmt: skip
+
+
+def _axis_by_axis(bb, x, window, outputs):
+    """The windows, with the dims of what they give, that make up a maximum over ``window``.
+
+    One, or where it is large one along each axis: a sum of elements to look at, not a product.
+    """
+    if prod(window.kernel) < _LARGE or max(window.kernel) == prod(window.kernel):
+        yield window, outputs
+        return
+    sizes = bb.shape(x)[2:]
+    for axis, size in enumerate(outputs):
+        part = window.along(axis)
+        if part != windows.Window.of_one(len(sizes)):
+            sizes[axis] = size
+            yield part, list(sizes)
 
 
 @converter("AveragePool", 1, 7, 10, 11, 19, 22)

@@ -281,10 +281,12 @@ def _interpolated(bb, x, plan, sampling):
 def _turn(a):
     """What sorts axes resized one by one: what shrinks first, and of what grows the last axis.
 
-    Images of unknown size grow: results of networks are brought to the size of their input.
+    Along the last axis elements are gathered, along others whole rows are read: the last comes
+    where there is least. Images of unknown size grow: results of networks are brought to the size
+    of their input.
     """
-    scale = 1.0 if a.static_scale is None else a.static_scale
-    return scale, -a.axis if scale > 1 or a.static_scale is None else a.axis
+    shrinks = a.static_scale is not None and a.static_scale <= 1
+    return (0, a.axis) if shrinks else (a.static_scale or 1.0, -a.axis)
 
 
 def _taps(bb, a, sampling):

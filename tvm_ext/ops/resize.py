@@ -48,7 +48,7 @@ class Sampling:
         return te.compute((length,), element, "nearest_index")
 
     def tap_tables(self, length, extent, scale, k, start, end, taps, dtype):
-        """Positions ``int64[length, taps]`` and weights ``dtype[length, taps]``."""
+        """Positions ``int64[taps, length]`` and weights ``dtype[taps, length]``."""
         shrink = self._shrink(_scale(length, extent, scale, k), tirx.min)
         kernel = self._triangle if self.mode == "linear" else self._cubic
 
@@ -60,10 +60,10 @@ class Sampling:
             inside = tirx.all(position(i, t) >= 0, position(i, t) < extent)
             return tirx.Select(inside, weight, _f64(0)) if self.exclude_outside else weight
 
-        def index(i, t):
+        def index(t, i):
             return tirx.max(tirx.min(position(i, t), extent - 1), 0)
 
-        def weight(i, t):
+        def weight(t, i):
             return (weights[i, t] / tirx.Select(total[i] == 0, _f64(1), total[i])).astype(dtype)
 
         centre = te.compute(
@@ -75,8 +75,8 @@ class Sampling:
         tap = te.reduce_axis((0, taps), "tap")
         total = te.compute((length,), lambda i: te.sum(weights[i, tap], axis=tap), "tap_total")
         return [
-            te.compute((length, taps), index, "tap_index"),
-            te.compute((length, taps), weight, "normal_tap_weight"),
+            te.compute((taps, length), index, "tap_index"),
+            te.compute((taps, length), weight, "normal_tap_weight"),
         ]
 
     def outside(self, length, extent, scale, k, start, end):
@@ -153,7 +153,7 @@ def nearest(x, shape, axes, *tables):
 
 
 def weighted(x, shape, axes, dtype, *tables):
-    """``y[i] = sum over taps of weight[i, t] * x[index[i, t]]`` on each of ``axes``, in ``dtype``.
+    """``y[i] = sum over taps of weight[t, i] * x[index[t, i]]`` on each of ``axes``, in ``dtype``.
 
     ``tables`` are an index and a weight table per axis. A few taps are written out.
     """
@@ -165,9 +165,9 @@ def weighted(x, shape, axes, dtype, *tables):
         i = at[axis]
 
         def term(t):
-            return weight[i, t] * product([*at[:axis], index[i, t], *at[axis + 1 :]], rest)
+            return weight[t, i] * product([*at[:axis], index[t, i], *at[axis + 1 :]], rest)
 
-        taps = weight.shape[1]
+        taps = weight.shape[0]
         if isinstance(taps, tirx.IntImm) and int(taps) <= 4:
             return sum((term(t) for t in range(1, int(taps))), term(0))
         t = te.reduce_axis((0, taps), "t")
