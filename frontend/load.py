@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from tvm_ext.errors import ModelError, ModelLimitError
 
 from .limits import Limits, check_size
+from .table import REFUSED, TABLE
 from .traverse import tensors
 from .validity import INVALID, check_imports, check_opsets, check_values, first_line
 
@@ -101,7 +102,7 @@ def _from_proto(
         model = ir.from_proto(_without_maps(proto, source))
         _place_external_data(model, source, path)
         check_size(model, limits)
-        if (_unshaped(proto.graph) or _deprecated(proto)) and not any(
+        if (_unshaped(proto.graph) or _withdrawn(proto)) and not any(
             isinstance(tensor, ir.ExternalTensor) for _, tensor in tensors(model)
         ):
             onnx.checker.check_model(_checkable(proto))
@@ -155,14 +156,15 @@ def _unshaped(graph: onnx.GraphProto) -> list[onnx.TypeProto.Tensor]:
     ]
 
 
-def _deprecated(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """The nodes of deprecated operators, which runtimes accept, the checker not."""
+def _withdrawn(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The nodes of operators that ONNX deprecated or took back: runtimes accept them, the checker
+    not."""
     opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
     found, graphs = [], [proto.graph]
     while graphs:
         for node in graphs.pop().node:
             domain = _domain(node.domain)
-            if _is_deprecated(node.op_type, opsets.get(domain, 0), domain):
+            if _is_withdrawn(node.op_type, opsets.get(domain, 0), domain):
                 found.append(node)
             for attribute in node.attribute:
                 graphs += [attribute.g] if attribute.HasField("g") else attribute.graphs
@@ -173,27 +175,29 @@ def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-def _is_deprecated(op_type: str, opset: int, domain: str) -> bool:
+def _is_withdrawn(op_type: str, opset: int, domain: str) -> bool:
+    if not onnx.defs.has(op_type, domain):
+        return domain == "" and ((domain, op_type, 1) in TABLE or (domain, op_type) in REFUSED)
     try:
         return onnx.defs.get_schema(op_type, opset, domain).deprecated
-    except onnx.defs.SchemaError:  # no schema, or the opset is older than the operator
+    except onnx.defs.SchemaError:  # the opset is older than the operator
         return False
 
 
 def _checkable(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy for the checker, which wants a shape everywhere but compares none of them.
 
-    Deprecated operators go to a domain that it does not know, and so does not judge.
+    Withdrawn operators go to a domain that it does not know, and so does not judge.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for tensor_type in _unshaped(copy.graph):
         tensor_type.shape.SetInParent()
-    deprecated = _deprecated(copy)
-    if deprecated:
-        copy.opset_import.add(domain="deprecated", version=1)
-    for node in deprecated:
-        node.domain = "deprecated"
+    withdrawn = _withdrawn(copy)
+    if withdrawn:
+        copy.opset_import.add(domain="withdrawn", version=1)
+    for node in withdrawn:
+        node.domain = "withdrawn"
     return copy
 
 

@@ -32,8 +32,8 @@ def number(value, dtype="float32"):
     return np.array(value, dtype)
 
 
-def contrib_model(op_type, inputs, attributes=None, *, domain=MICROSOFT, version=1, outputs=1,
-                  constants=(), symbolic=(), types=()):  # fmt: skip
+def contrib_model(op_type, inputs, attributes=None, *, domain=MICROSOFT, version=1, opset=OPSET,
+                  outputs=1, constants=(), symbolic=(), types=()):  # fmt: skip
     """A model of one node; ``inputs`` are arrays (None: absent), ``constants`` their initializers.
 
     Dims of the sizes in ``symbolic`` (True: all) are symbolic, one name per size.
@@ -61,7 +61,7 @@ def contrib_model(op_type, inputs, attributes=None, *, domain=MICROSOFT, version
         if name
     ]
     graph = helper.make_graph([node], "graph", declared, produced, initializers)
-    imports = [helper.make_opsetid("", OPSET)]
+    imports = [helper.make_opsetid("", opset)]
     if domain:
         imports.append(helper.make_opsetid(domain, version))
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
