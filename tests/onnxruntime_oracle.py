@@ -2,12 +2,15 @@
 
 import numpy as np
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import compose, helper, numpy_helper
 
 from tests.uses import record
 from tvm_ext import convert_and_build
 
-__all__ = ["check_against_onnxruntime", "contrib_model", "number", "operands", "run_onnxruntime"]
+__all__ = [
+    "case", "check_against_onnxruntime", "check_together", "contrib_model", "number", "operands",
+    "run_onnxruntime",
+]  # fmt: skip
 
 MICROSOFT = "com.microsoft"
 OPSET = 18
@@ -76,9 +79,8 @@ def run_onnxruntime(model, feeds):
     return session.run(None, feeds)
 
 
-def check_against_onnxruntime(op_type, inputs, attributes=None, *, expected=None, rtol=1e-5,
-                              atol=1e-6, opt_levels=(3,), constants=(), **options):  # fmt: skip
-    """Build a one-node model and compare it with onnxruntime, or with ``expected``."""
+def case(op_type, inputs, attributes=None, *, expected=None, constants=(), **options):
+    """A model of one node, what to feed it, and what is to come out: by default onnxruntime's."""
     model = contrib_model(op_type, inputs, attributes, constants=constants, **options)
     feeds = {
         f"x{k}": array for k, array in enumerate(inputs) if array is not None and k not in constants
@@ -88,11 +90,39 @@ def check_against_onnxruntime(op_type, inputs, attributes=None, *, expected=None
         info.type.tensor_type.shape.SetInParent()
         for _ in range(np.ndim(array)):
             info.type.tensor_type.shape.dim.add()
+    return model, feeds, expected
+
+
+def check_together(*cases, rtol=1e-4, atol=1e-5):
+    """Build the models of several cases as one, which costs a part of what each costs alone."""
+    whole, fed, wanted = None, {}, []
+    for k, (model, feeds, expected) in enumerate(cases):
+        model = compose.add_prefix(model, f"c{k}_")
+        fed |= {f"c{k}_{name}": array for name, array in feeds.items()}
+        wanted += expected
+        if whole is None:
+            whole = model
+            continue
+        for field in ("node", "input", "output", "initializer"):
+            getattr(whole.graph, field).extend(getattr(model.graph, field))
+    _check(whole, fed, wanted, 3, rtol, atol)
+
+
+def check_against_onnxruntime(op_type, inputs, attributes=None, *, rtol=1e-5, atol=1e-6,
+                              opt_levels=(3,), **options):  # fmt: skip
+    """Build a one-node model and compare it with onnxruntime, or with ``expected``."""
+    model, feeds, expected = case(op_type, inputs, attributes, **options)
     for level in opt_levels:
-        results = convert_and_build(model, "llvm", opt_level=level).run(None, feeds)
-        for got, want in zip(results, expected, strict=True):
-            want = np.asarray(want)
-            assert (got.shape, got.dtype) == (want.shape, want.dtype)
-            wide = "float64" if want.dtype.kind != "i" else want.dtype
-            np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=rtol, atol=atol)
+        _check(model, feeds, expected, level, rtol, atol)
+
+
+def _check(model, feeds, expected, level, rtol, atol):
+    results = convert_and_build(model, "llvm", opt_level=level).run(None, feeds)
+    for info, got, want in zip(model.graph.output, results, expected, strict=True):
+        want = np.asarray(want)
+        assert (got.shape, got.dtype) == (want.shape, want.dtype), info.name
+        wide = "float64" if want.dtype.kind != "i" else want.dtype
+        np.testing.assert_allclose(
+            got.astype(wide), want.astype(wide), rtol=rtol, atol=atol, err_msg=info.name
+        )
     record(model)

@@ -94,17 +94,22 @@ def add_bias(bb, y, b):
 @converter("CausalConvWithState", 27)
 def causal_conv_with_state(bb, x, w, b=None, past_state=None, *, activation="none"):
     """Depthwise over ``x[N, C, L]`` behind the last positions of what was before, or zeros."""
+    return causal_convolution(bb, x, w, b, past_state, activation, 1)
+
+
+def causal_convolution(bb, x, w, b, past_state, activation, dilation):
+    """The same with ``dilation`` positions between taps: the result, and the last positions."""
     if activation not in ("none", "silu", "swish"):
         raise NotImplementedError(f"activation {activation!r}")
     dtype, (batch, channels, length) = bb.dtype(x), bb.shape(x)
     w = bb.of_shape(w, [bb.shape(w)[0] if bb.static_shape(w) else channels, 1, bb.shape(w)[2]])
     channels, _, kernel = bb.shape(w)
-    state = [batch, channels, bb.simplify(kernel - 1)]
+    state = [batch, channels, bb.simplify((kernel - 1) * dilation)]
     if past_state is None:
         past_state = bb.emit(relax.op.zeros(relax.ShapeExpr(state), dtype))
     past_state = bb.of_shape(past_state, state)
     x = concat(bb, past_state, x, axis=2)
-    y = convolve(bb, x, w, "NOTSET", None, channels, None, None, None, accumulator(dtype))
+    y = convolve(bb, x, w, "NOTSET", [dilation], channels, None, None, None, accumulator(dtype))
     y = add_bias(bb, y, None if b is None else bb.of_shape(b, [channels]))
     if activation != "none":
         y = bb.emit(relax.op.nn.silu(y))

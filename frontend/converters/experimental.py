@@ -5,11 +5,11 @@ onnxruntime's is followed.
 """
 
 import numpy as np
-from tvm import relax
 
 from tvm_ext.ops.activation import softplus
 from tvm_ext.ops.math import tanh
 
+from ..arithmetic import scaled, shifted
 from ..table import converter, refuse
 from .shape import identity
 from .slicing import slice_inputs, take_slice
@@ -22,26 +22,26 @@ refuse("GRUUnit", "", "one step of a recurrence that ONNX took back; export it a
 
 @converter("Affine", 1)
 def affine(bb, x, *, alpha=1.0, beta=0.0):
-    return _plus(bb, _times(bb, x, alpha), beta)
+    return shifted(bb, scaled(bb, x, alpha), beta)
 
 
 @converter("Scale", 1)
 def scale_(bb, x, *, scale=1.0):
-    return _times(bb, x, scale)
+    return scaled(bb, x, scale)
 
 
 @converter("ScaledTanh", 1)
 def scaled_tanh(bb, x, *, alpha=None, beta=None):
     """``alpha tanh(beta x)``."""
     _required(alpha=alpha, beta=beta)
-    return _times(bb, bb.emit_te(tanh, _times(bb, x, beta)), alpha)
+    return scaled(bb, bb.emit_te(tanh, scaled(bb, x, beta)), alpha)
 
 
 @converter("ParametricSoftplus", 1)
 def parametric_softplus(bb, x, *, alpha=None, beta=None):
     """``alpha log(1 + exp(beta x))``."""
     _required(alpha=alpha, beta=beta)
-    return _times(bb, bb.emit_te(softplus, _times(bb, x, beta)), alpha)
+    return scaled(bb, bb.emit_te(softplus, scaled(bb, x, beta)), alpha)
 
 
 @converter("ImageScaler", 1)
@@ -50,7 +50,7 @@ def image_scaler(bb, x, *, bias=(), scale=1.0):
     channels = bb.shape(x)[1]
     if isinstance(channels, int) and channels != len(bias):
         raise ValueError(f"{len(bias)} biases for {channels} channels")
-    return _plus(bb, _times(bb, x, scale), np.reshape(bias, [1, -1, 1, 1]))
+    return shifted(bb, scaled(bb, x, scale), np.reshape(bias, [1, -1, 1, 1]))
 
 
 @converter("Crop", 1)
@@ -78,11 +78,3 @@ def _required(**attributes):
     missing = sorted(name for name, value in attributes.items() if value is None)
     if missing:
         raise ValueError(f"without {' and '.join(missing)}")
-
-
-def _times(bb, x, factor):
-    return bb.emit(relax.op.multiply(x, bb.const(np.asarray(factor), bb.dtype(x))))
-
-
-def _plus(bb, x, term):
-    return bb.emit(relax.op.add(x, bb.const(np.asarray(term), bb.dtype(x))))

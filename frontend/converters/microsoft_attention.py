@@ -6,20 +6,15 @@ What an operator calls a mask, padding, window or sink becomes a number added to
 import numpy as np
 from tvm import relax
 
-from tvm_ext.ops import arithmetic
 from tvm_ext.ops import attention as rotation
 from tvm_ext.ops import attention_cache as ops
 
-from ..broadcasting import emit_broadcast
-from ..microsoft import DOMAIN, microsoft
+from ..arithmetic import added
+from ..microsoft import microsoft
 from ..precision import cast
-from ..table import refuse
 from .attention import attention as attention_of_onnx
 from .matmul import matmul
 from .microsoft_matmul import matmul_integer_to_float
-
-for _search in "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch":
-    refuse(_search, DOMAIN, "it holds a whole decoder; build that, and search around its calls")
 
 
 @microsoft("Attention")
@@ -39,7 +34,7 @@ def attention(bb, x, weights, bias=None, mask_index=None, past=None, attention_b
 
 def _self_attention(bb, packed, sizes, heads, mask, bias, past, hidden, scale, causal):
     """The attention of queries, keys and values side by side; with it keys and values, if asked."""
-    q, k, v = _split(bb, packed, sizes)
+    q, k, v = split_last(bb, packed, sizes)
     old = (None, None) if past is None else _halves(bb, past)
     y, keys, values, _ = _multi_head(bb, q, k, v, heads, mask, bias, old, hidden, scale,
                                      causal)  # fmt: skip
@@ -63,6 +58,25 @@ def q_attention(bb, x, weight, bias, input_scale, weight_scale, mask_index=None,
                            scale, unidirectional)  # fmt: skip
 
 
+@microsoft("DecoderMaskedSelfAttention")
+def decoder_masked_self_attention(
+    bb, x, weights, bias, mask_index=None, past=None, attention_bias=None,
+    past_sequence_length=None, beam_width=None, cache_indirection=None, *, do_rotary=0,
+    mask_filter_value=-10000.0, num_heads, past_present_share_buffer=0, scale=None,
+):  # fmt: skip
+    """:func:`attention` of one new token; ``past[2, B, N, P, H]`` may be longer than its tokens."""
+    if do_rotary or cache_indirection is not None:
+        raise NotImplementedError("do_rotary and cache_indirection")
+    if not past_present_share_buffer:
+        return attention(bb, x, weights, bias, mask_index, past, attention_bias,
+                         mask_filter_value=mask_filter_value, num_heads=num_heads,
+                         scale=scale)  # fmt: skip
+    parts = split_last(bb, _plus(bb, matmul(bb, x, weights), bias), 3)
+    y, *pair = _in_shared_buffer(bb, *parts, *_halves(bb, past), past_sequence_length, num_heads,
+                                 mask_index, attention_bias, scale)  # fmt: skip
+    return y, bb.emit(relax.op.concat([bb.emit(relax.op.expand_dims(v, 0)) for v in pair], 0))
+
+
 @microsoft("DecoderMaskedMultiHeadAttention")
 def decoder_masked_multi_head_attention(
     bb, query, key=None, value=None, mask_index=None, attention_bias=None, past_key=None,
@@ -74,29 +88,28 @@ def decoder_masked_multi_head_attention(
     if cache_indirection is not None or output_qk:
         raise NotImplementedError("cache_indirection and output_qk")
     if key is None:
-        query, key, value = _split(bb, query, 3)
+        query, key, value = split_last(bb, query, 3)
     fresh = bb.rank(key) == 3
     if bias is not None:
-        parts = _split(bb, bias, 3)
+        parts = split_last(bb, bias, 3)
         query = _plus(bb, query, parts[0])
         if fresh:
             key, value = _plus(bb, key, parts[1]), _plus(bb, value, parts[2])
     if past_present_share_buffer and fresh:
         return _in_shared_buffer(bb, query, key, value, past_key, past_value, past_sequence_length,
-                                 num_heads, mask_index, attention_bias, mask_filter_value,
-                                 scale)  # fmt: skip
-    query = query if fresh else _heads(bb, query, num_heads)
+                                 num_heads, mask_index, attention_bias, scale)  # fmt: skip
+    query = query if fresh else heads_apart(bb, query, num_heads)
     y, keys, values, _ = _multi_head(
         bb, query, key, value, num_heads, mask_index, attention_bias, (past_key, past_value),
         mask_filter_value, scale, 0,
     )  # fmt: skip
-    return (_flat(bb, y) if bb.rank(y) == 4 else y), keys, values
+    return (flat_heads(bb, y) if bb.rank(y) == 4 else y), keys, values
 
 
 def _in_shared_buffer(bb, query, key, value, past_key, past_value, length, heads, padding, bias,
-                      hidden, scale):  # fmt: skip
+                      scale):  # fmt: skip
     """The new key and value go into the buffers of the past, behind its ``length``."""
-    query, key, value = (_heads(bb, x, heads) for x in (query, key, value))
+    query, key, value = (heads_apart(bb, x, heads) for x in (query, key, value))
     batch, _, count, _ = bb.shape(query)
     extent = bb.shape(past_key)[2]
     lengths = bb.emit(relax.op.reshape(cast(bb, length, "int32"), [1]))
@@ -107,11 +120,10 @@ def _in_shared_buffer(bb, query, key, value, past_key, past_value, length, heads
     )
     mask = bb.emit_te(ops.cache_mask, lengths, None, heads, count, extent, True, -1,
                       bb.dtype(query))  # fmt: skip
-    for added in (padding, bias):
-        if added is not None:
-            raise NotImplementedError("a mask or a bias with past_present_share_buffer")
+    if padding is not None or bias is not None:
+        raise NotImplementedError("a mask or a bias with past_present_share_buffer")
     y, *_ = attention_of_onnx(bb, query, keys, values, mask, scale=scale or None)
-    return _flat(bb, y), keys, values
+    return flat_heads(bb, y), keys, values
 
 
 @microsoft("MultiHeadAttention")
@@ -129,20 +141,20 @@ def multi_head_attention(bb, query, key=None, value=None, bias=None, key_padding
     elif value is None:
         key, value = _unpacked(bb, key)
     if bb.rank(key) == 4:
-        query = _heads(bb, query, num_heads)
+        query = heads_apart(bb, query, num_heads)
         if bias is not None:
             raise NotImplementedError("a bias for keys whose heads are apart")
     if bias is not None:
         widths = [bb.shape(part)[2] for part in (query, key, value)]
         query, key, value = (
             _plus(bb, part, piece)
-            for part, piece in zip((query, key, value), _split(bb, bias, widths), strict=True)
+            for part, piece in zip((query, key, value), split_last(bb, bias, widths), strict=True)
         )
     y, keys, values, scores = _multi_head(
         bb, query, key, value, num_heads, key_padding_mask, attention_bias,
         (past_key, past_value), mask_filter_value, scale, unidirectional,
     )  # fmt: skip
-    return (_flat(bb, y) if bb.rank(y) == 4 else y), keys, values, scores
+    return (flat_heads(bb, y) if bb.rank(y) == 4 else y), keys, values, scores
 
 
 @microsoft("GroupQueryAttention")
@@ -164,11 +176,11 @@ def group_query_attention(bb, query, key, value, past_key, past_value, seqlens_k
         raise NotImplementedError(f"{given or 'qk_output, sliding window or quantised cache'}")
     if key is None:
         head = bb.simplify(bb.shape(query)[2] // (num_heads + 2 * kv_num_heads))
-        query, key, value = _split(
+        query, key, value = split_last(
             bb, query, [num_heads * head, kv_num_heads * head, kv_num_heads * head]
         )
-    query = _heads(bb, query, num_heads)
-    key, value = (_heads(bb, operand, kv_num_heads) for operand in (key, value))
+    query = heads_apart(bb, query, num_heads)
+    key, value = (heads_apart(bb, operand, kv_num_heads) for operand in (key, value))
     batch, _, count, _ = bb.shape(query)
     lengths = bb.emit(relax.op.reshape(seqlens_k, [batch]))
     if do_rotary:
@@ -176,7 +188,7 @@ def group_query_attention(bb, query, key, value, past_key, past_value, seqlens_k
             limit = bb.shape(cos_cache)[0]
             position_ids = bb.emit_te(ops.cache_positions, lengths, count, limit)
         query, key = (
-            _rotated(bb, x, cos_cache, sin_cache, position_ids, rotary_interleaved)
+            rotated_heads(bb, x, cos_cache, sin_cache, position_ids, rotary_interleaved)
             for x in (query, key)
         )
     extent = _extent(bb, past_key, total_sequence_length)
@@ -193,7 +205,7 @@ def group_query_attention(bb, query, key, value, past_key, past_value, seqlens_k
         mask = _plus(bb, mask, attention_bias)
     seen = [keys, values] if sink is None else [_with_zeros(bb, x) for x in (keys, values)]
     y, *_ = attention_of_onnx(bb, query, *seen, mask, scale=scale or None, softcap=softcap)
-    return _flat(bb, y), keys, values
+    return flat_heads(bb, y), keys, values
 
 
 @microsoft("RotaryEmbedding")
@@ -204,14 +216,14 @@ def rotary_embedding(bb, x, position_ids, cos_cache, sin_cache, *, interleaved=0
     rotated = rotary_embedding_dim or 2 * bb.shape(cos_cache)[1]
     heads = x
     if bb.rank(x) == 3:
-        heads = _heads(bb, x, num_heads or bb.simplify(bb.shape(x)[2] // rotated))
+        heads = heads_apart(bb, x, num_heads or bb.simplify(bb.shape(x)[2] // rotated))
     batch, _, length, _ = bb.shape(heads)
     if bb.rank(position_ids) == 1:
         steps = bb.emit(relax.op.arange(0, length, 1, "int64"))
         row = bb.emit(relax.op.expand_dims(_plus(bb, steps, position_ids), 0))
         position_ids = bb.emit(relax.op.broadcast_to(row, [batch, length]))
-    y = _rotated(bb, heads, cos_cache, sin_cache, position_ids, interleaved)
-    return _flat(bb, y) if bb.rank(x) == 3 else y
+    y = rotated_heads(bb, heads, cos_cache, sin_cache, position_ids, interleaved)
+    return flat_heads(bb, y) if bb.rank(x) == 3 else y
 
 
 @microsoft("MRotaryEmbedding")
@@ -239,9 +251,9 @@ def m_rotary_embedding(bb, x, position_ids, cos_cache, sin_cache, *, interleaved
     heads = x
     if bb.rank(x) == 3:
         width = rotary_embedding_dim or 2 * half
-        heads = _heads(bb, x, num_heads or bb.simplify(bb.shape(x)[2] // width))
+        heads = heads_apart(bb, x, num_heads or bb.simplify(bb.shape(x)[2] // width))
     y = bb.emit_te(rotation.rotary_embedding, heads, cos, sin, None, 2 * half, bool(interleaved))
-    return _flat(bb, y) if bb.rank(x) == 3 else y
+    return flat_heads(bb, y) if bb.rank(x) == 3 else y
 
 
 def _multi_head(bb, q, k, v, heads, padding, bias, past, hidden, scale, causal):
@@ -279,13 +291,13 @@ def _with_zeros(bb, x):
     return bb.emit(relax.op.concat([x, zeros], 2))
 
 
-def _rotated(bb, x, cos, sin, positions, interleaved):
+def rotated_heads(bb, x, cos, sin, positions, interleaved):
     positions = cast(bb, positions, "int64")
     return bb.emit_te(rotation.rotary_embedding, x, cos, sin, positions, 2 * bb.shape(cos)[1],
                       bool(interleaved))  # fmt: skip
 
 
-def _heads(bb, x, heads):
+def heads_apart(bb, x, heads):
     """``x[B, S, N * H]`` as ``[B, N, S, H]``."""
     if bb.rank(x) == 4:
         return x
@@ -294,7 +306,7 @@ def _heads(bb, x, heads):
     return bb.emit(relax.op.permute_dims(split, [0, 2, 1, 3]))
 
 
-def _flat(bb, x):
+def flat_heads(bb, x):
     """``x[B, N, S, H]`` as ``[B, S, N * H]``."""
     batch, heads, length, size = bb.shape(x)
     x = bb.emit(relax.op.permute_dims(x, [0, 2, 1, 3]))
@@ -317,7 +329,7 @@ def _halves(bb, past):
     return [bb.emit(relax.op.squeeze(bb.emit(pieces[k]), 0)) for k in range(2)]
 
 
-def _split(bb, x, sizes):
+def split_last(bb, x, sizes):
     """``x`` cut along its last axis, in so many equal parts or at the ends of ``sizes``."""
     if not isinstance(sizes, int):
         sizes = [int(end) for end in np.cumsum(sizes)[:-1]]
@@ -327,4 +339,4 @@ def _split(bb, x, sizes):
 
 
 def _plus(bb, a, b):
-    return emit_broadcast(bb, relax.op.add, arithmetic.add, a, cast(bb, b, bb.dtype(a)))
+    return added(bb, a, cast(bb, b, bb.dtype(a)))

@@ -1,17 +1,18 @@
-"""Converters for the matrix products of com.microsoft, and its convolutions with an epilogue."""
+"""Converters for the matrix products of com.microsoft."""
 
 import numpy as np
 from tvm import relax
 
-from tvm_ext.ops import arithmetic
 from tvm_ext.ops import quantized_weights as ops
 
-from ..broadcasting import emit_broadcast
+from ..arithmetic import added, multiplied, scaled
 from ..microsoft import activated, microsoft
 from ..precision import cast
-from .convolution import conv
+from .activation import gelu
 from .matmul import gemm, matmul, product
+from .microsoft_activation import swiglu
 from .quantization import dynamic_quantize_linear, matmul_integer
+from .softmax import softmax_of_rows
 
 # What the 16 codes stand for, in bitsandbytes' FP4 and NF4 (https://arxiv.org/abs/2305.14314).
 _FP4_HALF = (0.0, 0.00520833333, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
@@ -27,7 +28,7 @@ _NF4 = (
 @microsoft("FusedMatMul")
 def fused_matmul(bb, a, b, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
     a, b = _turned(bb, a, transA, transBatchA), _turned(bb, b, transB, transBatchB)
-    return _scaled(bb, matmul(bb, a, b), alpha)
+    return scaled(bb, matmul(bb, a, b), alpha)
 
 
 @microsoft("TransposeMatMul")
@@ -42,24 +43,33 @@ def fused_gemm(bb, a, b, c=None, *, activation="", activation_alpha=None, activa
     return activated(bb, y, activation, (activation_alpha, activation_beta, activation_gamma))
 
 
-@microsoft("FusedConv")
-def fused_conv(bb, x, w, b=None, z=None, *, activation="", activation_params=(), auto_pad="NOTSET",
-               dilations=None, group=1, kernel_shape=None, pads=None, strides=None):  # fmt: skip
-    y = conv(bb, x, w, b, auto_pad=auto_pad, dilations=dilations, group=group,
-             kernel_shape=kernel_shape, pads=pads, strides=strides)  # fmt: skip
-    y = y if z is None else _plus(bb, y, z)
-    return activated(bb, y, activation, tuple(activation_params))
+@microsoft("FusedMatMulActivation")
+def fused_matmul_activation(bb, a, b, *, activation, activation_alpha=None, activation_axis=None,
+                            activation_beta=None, activation_gamma=None, alpha=1.0, transA=0,
+                            transB=0, transBatchA=0, transBatchB=0):  # fmt: skip
+    y = fused_matmul(bb, a, b, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA,
+                     transBatchB=transBatchB)  # fmt: skip
+    params = activation_alpha, activation_beta, activation_gamma
+    if activation == "Softmax":
+        return softmax_of_rows(bb, y, -1 if activation_axis is None else activation_axis)
+    return activated(bb, y, activation, params)
 
 
-@microsoft("NhwcConv")
-def nhwc_conv(bb, x, w, b=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None,
-              pads=None, strides=None):  # fmt: skip
-    """Channels are the last axis of ``x``, of ``w`` and of the result."""
-    last = bb.rank(x) - 1
-    x, w = (bb.emit(relax.op.permute_dims(v, [0, last, *range(1, last)])) for v in (x, w))
-    y = conv(bb, x, w, b, auto_pad=auto_pad, dilations=dilations, group=group,
-             kernel_shape=kernel_shape, pads=pads, strides=strides)  # fmt: skip
-    return bb.emit(relax.op.permute_dims(y, [0, *range(2, last + 1), 1]))
+@microsoft("GemmFastGelu")
+def gemm_fast_gelu(bb, x, w, bias=None):
+    y = matmul(bb, x, w)
+    return gelu(bb, y if bias is None else added(bb, y, bias), approximate="tanh")
+
+
+@microsoft("RouterGateUpProj")
+def router_gate_up_proj(bb, x, w, *, activation="swiglu", activation_alpha=1.0,
+                        activation_beta=0.0, limit=0.0, router_size):  # fmt: skip
+    """One product: the scores of a router, and both halves of a gated layer."""
+    if activation != "swiglu":
+        raise NotImplementedError(f"activation {activation!r}")
+    parts = bb.emit(relax.op.split(matmul(bb, x, w), [router_size], -1))
+    return bb.emit(parts[0]), swiglu(bb, bb.emit(parts[1]), activation_alpha=activation_alpha,
+                          activation_beta=activation_beta, limit=limit)  # fmt: skip
 
 
 @microsoft("MatMulNBits")
@@ -77,7 +87,7 @@ def matmul_nbits(bb, a, b, scales, zero_points=None, g_idx=None, bias=None, *, K
         zero_points = bb.emit(relax.op.reshape(zero_points, [N, width]))
     weights = bb.emit_te(ops.unpacked_weights, b, scales, zero_points, g_idx, K, bits, block_size)
     y = matmul(bb, a, cast(bb, weights, bb.dtype(a)))
-    return y if bias is None else _plus(bb, y, bias)
+    return y if bias is None else added(bb, y, bias)
 
 
 @microsoft("MatMulBnb4")
@@ -107,9 +117,8 @@ def dynamic_quantize_matmul(bb, a, b, b_scale, b_zero_point=None, bias=None):
 def matmul_integer_to_float(bb, a, b, a_scale, b_scale, a_zero_point=None, b_zero_point=None,
                             bias=None):  # fmt: skip
     total = cast(bb, matmul_integer(bb, a, b, a_zero_point, b_zero_point), bb.dtype(b_scale))
-    scale = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, a_scale, b_scale)
-    y = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, total, scale)
-    return y if bias is None else _plus(bb, y, bias)
+    y = multiplied(bb, total, multiplied(bb, a_scale, b_scale))
+    return y if bias is None else added(bb, y, bias)
 
 
 def _turned(bb, x, last_two, batch):
@@ -121,13 +130,3 @@ def _turned(bb, x, last_two, batch):
     if last_two:
         axes[-2:] = axes[:-3:-1]
     return bb.emit(relax.op.permute_dims(x, axes))
-
-
-def _scaled(bb, x, factor):
-    if factor == 1:
-        return x
-    return bb.emit(relax.op.multiply(x, bb.const(np.asarray(factor), bb.dtype(x))))
-
-
-def _plus(bb, a, b):
-    return emit_broadcast(bb, relax.op.add, arithmetic.add, a, b)

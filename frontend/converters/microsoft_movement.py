@@ -12,11 +12,13 @@ from tvm_ext.ops.slicing import windows
 from ..axes import placed
 from ..microsoft import microsoft
 from .constant import range_, trilu
-from .gather_scatter import gather_nd
+from .gather_scatter import gather, gather_nd
 from .padding import pad_inputs
 from .sampling import grid_sample_16
 from .selection import unique
-from .shape import reshaped, unsqueeze
+from .shape import identity, reshaped, unsqueeze
+
+microsoft("SampleOp")(identity)
 
 
 @microsoft("Trilu")
@@ -91,6 +93,12 @@ def unfold_tensor(bb, x, *, dim=-1, size, step=1):
     if size < 1 or step < 1:
         raise ValueError(f"size {size}, step {step}")
     return bb.emit_te(windows, x, axis, size, step)
+
+
+@microsoft("TorchEmbedding")
+def torch_embedding(bb, weight, indices, padding_idx=None, scale_grad_by_freq=None):
+    """What the last two say is of gradients."""
+    return gather(bb, weight, indices)
 
 
 def _vector(bb, x):

@@ -3,12 +3,11 @@
 from onnx import defs, helper
 from tvm import relax
 
-from tvm_ext.ops import arithmetic
 from tvm_ext.ops import normalization as ops
 from tvm_ext.ops.activation import sigmoid, silu
 from tvm_ext.ops.gather_scatter import gather
 
-from ..broadcasting import emit_broadcast
+from ..arithmetic import added, multiplied
 from ..microsoft import microsoft
 from ..precision import cast
 from ..table import converter
@@ -95,7 +94,7 @@ def gated_rms_norm(bb, x, scale, gate, *, activation="silu", epsilon=1e-5):
     x, scale, gate = (cast(bb, value, "float32") for value in (x, scale, gate))
     y = _of_groups(bb, x, scale, bb.shape(scale)[0], epsilon)
     gate = bb.emit_te(functions[activation], gate)
-    return cast(bb, emit_broadcast(bb, relax.op.multiply, arithmetic.mul, y, gate), dtype)
+    return cast(bb, multiplied(bb, y, gate), dtype)
 
 
 @microsoft("BranchwiseRMSNorm")
@@ -162,6 +161,11 @@ def _asked_for(bb, results):
             raise NotImplementedError(f"the statistics {output.name!r} as a result")
 
 
+def rms_normalized(bb, x, scale, epsilon):
+    """Each row of the last axis by its root mean square."""
+    return _normalized(bb, x, scale, None, epsilon, -1, centred=False)
+
+
 def _normalized(bb, x, scale, bias, epsilon, axis, centred):
     rank = bb.rank(x)
     bias = None if bias is None else aligned(bb, bias, rank)
@@ -174,7 +178,7 @@ def _normalized(bb, x, scale, bias, epsilon, axis, centred):
 def _sum(bb, parts):
     first, *others = (part for part in parts if part is not None)
     for part in others:
-        first = emit_broadcast(bb, relax.op.add, arithmetic.add, first, part)
+        first = added(bb, first, part)
     return first
 
 

@@ -10,7 +10,8 @@ from tvm import relax
 from tvm_ext.ops import activation, arithmetic
 from tvm_ext.ops.quantized_weights import gathered_weights
 
-from ..axes import placed
+from ..arithmetic import multiplied, subtracted
+from ..axes import placed, placed_all
 from ..broadcasting import emit_broadcast
 from ..microsoft import microsoft
 from ..precision import accumulator, cast, constant
@@ -145,6 +146,33 @@ def qlinear_softmax(bb, x, x_scale, x_zero_point, y_scale, y_zero_point, *, axis
     if opset < 13 and axis % rank != rank - 1:
         raise NotImplementedError(f"opset {opset} with axis {axis}, which joins several axes")
     return _quantized(bb, bb.emit(relax.op.nn.softmax(y, axis)), y_scale, y_zero_point, x)
+
+
+@microsoft("QLinearReduceMean")
+def qlinear_reduce_mean(bb, x, x_scale, x_zero_point, y_scale, y_zero_point, *, axes, keepdims):
+    y = bb.emit(relax.op.mean(dequantize_linear(bb, x, x_scale, x_zero_point),
+                              placed_all(axes, bb.rank(x)), bool(keepdims)))  # fmt: skip
+    return _quantized(bb, y, y_scale, y_zero_point, x)
+
+
+@microsoft("ReduceSumInteger")
+def reduce_sum_integer(bb, x, *, axes, keepdims):
+    """Of 8-bit integers, in 32 bits."""
+    wide = cast(bb, x, "int32" if bb.dtype(x) == "int8" else "uint32")
+    return bb.emit(relax.op.sum(wide, placed_all(axes, bb.rank(x)), bool(keepdims)))
+
+
+@microsoft("MulInteger")
+def mul_integer(bb, a, a_zero_point, b, b_zero_point=None):
+    """Less their zero points, in int32."""
+    a, b = (
+        wide if zero is None else subtracted(bb, wide, cast(bb, zero, "int32"))
+        for wide, zero in (
+            (cast(bb, a, "int32"), a_zero_point),
+            (cast(bb, b, "int32"), b_zero_point),
+        )
+    )
+    return multiplied(bb, a, b)
 
 
 @microsoft("QGemm")

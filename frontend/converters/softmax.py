@@ -29,19 +29,24 @@ def _in_float32(bb, operator, x, axis):
     return cast(bb, bb.emit(operator(cast(bb, x, accumulator(dtype)), axis)), dtype)
 
 
+def softmax_of_rows(bb, x, axis, function=_softmax):
+    """``function`` of rows that are the axes from ``axis`` on."""
+    rank = bb.rank(x)
+    axis = placed(axis, rank) if rank else 0
+    if axis == rank - 1:
+        return function(bb, x, -1)
+    shape = bb.shape(x)
+    row = 1
+    for dim in shape[axis:]:
+        row = bb.simplify(row * dim)
+    matrix = bb.emit(relax.op.reshape(x, [*shape[:axis], row]))
+    return bb.emit(relax.op.reshape(function(bb, matrix, -1), shape))
+
+
 def _register(op_type, function):
     @converter(op_type, 1, 11)
     def over_flattened(bb, x, *, axis=1):
-        rank = bb.rank(x)
-        axis = placed(axis, rank) if rank else 0
-        if axis == rank - 1:
-            return function(bb, x, -1)
-        shape = bb.shape(x)
-        row = 1
-        for dim in shape[axis:]:
-            row = bb.simplify(row * dim)
-        matrix = bb.emit(relax.op.reshape(x, [*shape[:axis], row]))
-        return bb.emit(relax.op.reshape(function(bb, matrix, -1), shape))
+        return softmax_of_rows(bb, x, axis, function)
 
     @converter(op_type, 13)
     def over_axis(bb, x, *, axis=-1):

@@ -9,13 +9,23 @@ import pytest
 from onnx import AttributeProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 from tvm_ext.frontend import TABLE
+from tvm_ext.frontend.table import REFUSED
 
+from tests.onnxruntime_oracle import case, check_together, number, operands
 from tests.onnxruntime_oracle import check_against_onnxruntime as check
-from tests.onnxruntime_oracle import number, operands
 
 SCHEMAS = {s.name: s for s in state.get_all_operator_schema() if s.domain == "com.microsoft"}
 OURS = sorted(op_type for domain, op_type, _ in TABLE if domain == "com.microsoft")
 RNG, data, codes = operands(0)
+
+
+def test_every_operator_of_onnxruntime_has_a_converter_or_a_reason():
+    """Those, too, that it keeps in the domain of ONNX, whose schemas onnx no longer has."""
+    known = {(domain, op_type) for domain, op_type, _ in TABLE} | set(REFUSED)
+    theirs = {(schema.domain, schema.name) for schema in state.get_all_operator_schema()}
+    missing = {key for key in theirs - known if not onnx.defs.has(key[1], key[0])}
+    assert missing == set()
+    assert not {key for key in REFUSED if (*key, 1) in TABLE}
 
 
 def default(attribute):
@@ -269,3 +279,128 @@ def test_crop_and_resize(mode, size, constants):
     operands = [data(2, 3, 6, 5), boxes, np.array([1, 0, 1], "int32"), np.array(size, "int32")]
     check("CropAndResize", operands, {"mode": mode, "extrapolation_value": 0.5},
           constants=constants)  # fmt: skip
+
+
+def softmax(x):
+    power = np.exp(x.astype("float64") - x.max(-1, keepdims=True))
+    return (power / power.sum(-1, keepdims=True)).astype("float32")
+
+
+def test_softmax_of_a_sum():
+    x, mask, flat = data(2, 3, 4, 5), data(2, 1, 1, 5), data(1, 1, 4, 5)
+    inner = {"axis": 3, "is_inner_broadcast": 1}
+    outer = {"axis": 2, "is_inner_broadcast": 0}
+    rows = softmax((x + flat).reshape(2, 3, 20)).reshape(x.shape)
+    check_together(
+        case("BiasSoftmax", [x, mask], inner, expected=[softmax(x + mask)], symbolic=(2, 5)),
+        case("BiasSoftmax", [x, flat], outer, expected=[rows]),
+    )
+
+
+def test_dropout_of_a_sum():
+    x, bias, residual, words = data(2, 3, 7), data(7), data(2, 3, 7), [0xFFFFFFFF, 0x3FF]
+    bits = {"outputs": 2, "types": ["float32", "uint32"]}
+    packed = np.array(words, "uint32")
+    check_together(
+        case("BiasDropout", [x, bias, residual, number(0.5)], outputs=2, types=["float32", "bool"],
+             expected=[x + bias + residual, np.ones(x.shape, bool)]),
+        case("BitmaskBiasDropout", [x, bias], expected=[x + bias, packed], **bits),
+        case("BitmaskDropout", [x, number(0.5)], expected=[x, packed], **bits),
+    )  # fmt: skip
+
+
+def parts(z):
+    return np.stack([z.real, z.imag], -1).astype("float32")
+
+
+def test_complex_numbers():
+    a, b, x = data(2, 3, 4, 2), data(4, 2), data(2, 3, 10)
+    z, w = (v[..., 0] + 1j * v[..., 1] for v in (a, b))
+    check_together(
+        case("ComplexMul", [a, b], expected=[parts(z * w)]),
+        case("ComplexMulConj", [a, b], expected=[parts(z * w.conj())], symbolic=(3, 4)),
+        case("Rfft", [x], {"signal_ndim": 1}, expected=[parts(np.fft.rfft(x))]),
+        case("Irfft", [parts(np.fft.rfft(x))], {"signal_ndim": 1}, expected=[x]),
+    )
+
+
+def test_whether_all_is_finite():
+    good, nan, inf = data(5), data(5), data(4)
+    nan[2], inf[1] = np.nan, -np.inf
+    rows = [([good, nan], {}, False), ([good, data(0, 3)], {}, True), ([inf], {}, False),
+            ([nan], {"isinf_only": 1}, True), ([good, inf], {"isnan_only": 1}, True)]  # fmt: skip
+    check_together(
+        *(case("IsAllFinite", inputs, options, types=["bool"], expected=[np.array(finite)])
+          for inputs, options, finite in rows)
+    )  # fmt: skip
+
+
+def swiglu(gate, up, alpha, beta, limit):
+    gate, up = np.minimum(gate.astype("float64"), limit), np.clip(up, -limit, limit)
+    return (gate / (1 + np.exp(-alpha * gate)) * (up + beta)).astype("float32")
+
+
+def test_products_with_an_activation():
+    a, b, gate, up = data(3, 4), data(4, 9), 3 * data(2, 6), 3 * data(2, 6)
+    y = (a @ b).astype("float64")
+    tanh = y * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
+    limited = {"activation_alpha": 1.702, "activation_beta": 1.0, "limit": 2.0}
+    router = [a @ b[:, :3], swiglu(y[:, 3:6], y[:, 6:], 1.0, 0.0, np.inf)]
+    check_together(
+        case("FusedMatMulActivation", [a, b], {"activation": "Relu", "alpha": 0.5},
+             expected=[np.maximum(0.5 * (a @ b), 0)]),
+        case("GemmFastGelu", [a, b, np.zeros(9, "float32")], expected=[tanh.astype("float32")]),
+        case("RouterGateUpProj", [a, b], {"router_size": 3}, outputs=2, expected=router),
+        case("SwiGLU", [gate, up], limited, expected=[swiglu(gate, up, 1.702, 1.0, 2.0)]),
+        case("SwiGLU", [np.concatenate([gate, up], -1)],
+             expected=[swiglu(gate, up, 1.0, 0.0, np.inf)]),
+    )  # fmt: skip
+
+
+def test_integers_of_8_bits():
+    a, b, signed = codes(2, 3, 5), codes(3, 1), codes(2, 3, dtype="int8")
+    wide = (a.astype("int32") - 7) * (b.astype("int32") - 9)
+    mean = ((a.astype("float64") - 100) * 0.05).mean((0, 2), keepdims=True)
+    codes_of_mean = np.clip(np.rint(mean / 0.1) + 90, 0, 255).astype("uint8")
+    check_together(
+        case("MulInteger", [a, number(7, "uint8"), b, number(9, "uint8")], types=["int32"],
+             expected=[wide]),
+        case("ReduceSumInteger", [a], {"axes": [1, -1], "keepdims": 0}, types=["uint32"],
+             expected=[a.sum((1, 2), dtype="uint32")]),
+        case("ReduceSumInteger", [signed], {"axes": [0], "keepdims": 1}, types=["int32"],
+             expected=[signed.sum(0, dtype="int32", keepdims=True)]),
+        rtol=0, atol=0,
+    )  # fmt: skip
+    quantised = [a, number(0.05), number(100, "uint8"), number(0.1), number(90, "uint8")]
+    check_together(
+        case("QLinearReduceMean", quantised, {"axes": [0, 2], "keepdims": 1},
+             expected=[codes_of_mean]), **QUANTISED,
+    )  # fmt: skip
+
+
+def test_lookup_and_echo():
+    table, indices = data(6, 4), RNG.integers(0, 6, (2, 3))
+    check_together(
+        case("TorchEmbedding", [table, indices], expected=[table[indices]]),
+        case("SampleOp", [data(3, 2)]),
+    )
+
+
+def test_convolutions_with_more():
+    x, w, pads = data(2, 3, 4, 5), data(3, 4, 3, 3), np.array([1, 0, 1, 2])
+    attributes = {"strides": [2, 1], "kernel_shape": [3, 3]}
+    nhwc, kernel, z = data(2, 6, 5, 3), data(4, 3, 3, 3), data(2, 6, 5, 4)
+    fused = {"activation": "Relu", "pads": [1] * 4}
+    second = [nhwc.transpose(0, 3, 1, 2), kernel, data(4), z.transpose(0, 3, 1, 2)]
+    _, _, (expected,) = case("FusedConv", second, fused)
+    row, image = np.arange(9) % 4 != 2, RNG.integers(0, 2, (1, 1, 5, 6))
+    check_together(
+        case("ConvTransposeWithDynamicPads", [x, w, pads, data(4)], attributes),
+        case("ConvTransposeWithDynamicPads", [x, w, pads], attributes, constants=(2,)),
+        case("NhwcFusedConv", [nhwc, kernel, second[2], z], fused,
+             expected=[expected.transpose(0, 2, 3, 1)]),
+        case("MaxpoolWithMask", [data(2, 3, 9), row.astype("int32")[None, None]],
+             {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}),
+        case("MaxpoolWithMask", [data(2, 3, 5, 6), image.astype("int32")],
+             {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}),
+    )  # fmt: skip

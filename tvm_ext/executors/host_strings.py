@@ -130,6 +130,34 @@ def _split(regex: Any, text: str) -> list[str]:
 
 
 @host_function
+def murmur_hash(x: np.ndarray, seed: int, dtype: str) -> np.ndarray:
+    """MurmurHash3_x86_32 of the bytes of each string."""
+    hashes = _mapped(lambda text: _murmur(text.encode(), seed % (1 << 32)), x, "uint32")
+    return hashes.view(dtype)
+
+
+def _murmur(data: bytes, seed: int) -> int:
+    """https://github.com/aappleby/smhasher (public domain)."""
+    whole = len(data) // 4 * 4
+    words = [int.from_bytes(data[k : k + 4], "little") for k in range(0, whole, 4)]
+    state = seed
+    for word in words:
+        state = (_turned(state ^ _mixed(word), 13) * 5 + 0xE6546B64) % (1 << 32)
+    state ^= _mixed(int.from_bytes(data[whole:], "little")) ^ len(data)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        state = (state ^ (state >> shift)) * factor % (1 << 32)
+    return state ^ (state >> 16)
+
+
+def _mixed(word: int) -> int:
+    return _turned(word * 0xCC9E2D51 % (1 << 32), 15) * 0x1B873593 % (1 << 32)
+
+
+def _turned(word: int, bits: int) -> int:
+    return (word << bits | word >> (32 - bits)) % (1 << 32)
+
+
+@host_function
 def string_ranks(x: np.ndarray) -> np.ndarray:
     """The place of each string among the strings of ``x`` in order; int64, equal for equal ones."""
     distinct, inverse = np.unique(x, return_inverse=True)

@@ -3,7 +3,10 @@
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
-__all__ = ["masked_scores", "over_root", "rotary_embedding", "section_angles", "seen_keys"]
+__all__ = [
+    "distance_bias", "masked_scores", "over_root", "rotary_embedding", "section_angles",
+    "seen_keys",
+]  # fmt: skip
 
 
 def masked_scores(scores, mask, lengths, past, causal, left, right):
@@ -92,6 +95,20 @@ def rotary_embedding(x, cos, sin, positions, rotated, interleaved):
         return tirx.if_then_else(d < rotated, rotate(), x(b, h, s, d))
 
     return te.compute(x.shape, element, "rotary_embedding")
+
+
+def distance_bias(table, buckets, queries, keys):
+    """``table[H, buckets]`` by the distance of key and query: ``[1, H, queries, keys]``.
+
+    ``buckets[2 F + 1]`` are those of the distances from -F to F, which stand for all beyond.
+    """
+    furthest = tirx.floordiv(buckets.shape[0], 2)
+
+    def element(_, h, q, k):
+        distance = tirx.max(tirx.min(k - q, furthest), -furthest)
+        return table[h, buckets[distance + furthest]]
+
+    return te.compute((1, table.shape[0], queries, keys), element, "distance_bias")
 
 
 def section_angles(cache, positions, streams):

@@ -4,7 +4,7 @@ from tvm import te, tirx
 
 from .random import random_share
 
-__all__ = ["dropout"]
+__all__ = ["dropout", "packed_mask"]
 
 
 def dropout(x, ratio, training, seed):
@@ -30,3 +30,17 @@ def dropout(x, ratio, training, seed):
         return tirx.Select(mask(*i), scaled, tirx.const(0, x.dtype))
 
     return te.compute(x.shape, element, "dropout"), mask
+
+
+def packed_mask(mask):
+    """``mask[N]`` (bool) as bits of uint32 words, the first in the lowest: ``[ceil(N / 32)]``."""
+    count = mask.shape[0]
+    bit = te.reduce_axis((0, 32), "bit")
+
+    def word(i):
+        place = i * 32 + bit
+        held = tirx.if_then_else(place < count, mask[tirx.min(place, count - 1)], False)
+        one = tirx.shift_left(tirx.const(1, "uint32"), bit.astype("uint32"))
+        return te.sum(tirx.Select(held, one, tirx.const(0, "uint32")), axis=bit)
+
+    return te.compute((tirx.floordiv(count + 31, 32),), word, "packed_mask")

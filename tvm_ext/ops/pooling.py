@@ -16,7 +16,9 @@ from tvm.tirx.script.builder import ir as T
 from .elementwise import dtype_of, float_compute
 from .ordering import constant_key, from_key, to_key
 
-__all__ = ["avg_pool", "lp_pool", "max_pool", "max_pool_with_indices", "max_unpool"]
+__all__ = [
+    "avg_pool", "lp_pool", "max_pool", "max_pool_with_indices", "max_pool_with_mask", "max_unpool",
+]  # fmt: skip
 
 
 def max_pool(x, kernel, strides, dilations, before, outputs):
@@ -101,6 +103,33 @@ def max_pool_with_indices(x, kernel, strides, dilations, before, outputs, column
         return _flat([rest, *where], [1, *reversed(x.shape[2:])])
 
     return value, te.compute(shape, renumbered, "column_major_indices")
+
+
+def max_pool_with_mask(x, mask, kernel, strides, before, outputs):
+    """The largest element of each window that a mask cuts; the least finite number if none is left.
+
+    Along the last axis a window ends before the first element whose ``mask[1, 1, I...]`` is 0; with
+    several axes the very first element of ``x`` counts in any case, as in onnxruntime.
+    """
+    axes = [te.reduce_axis((0, k), f"k{axis}") for axis, k in enumerate(kernel)]
+    lowest = te.min_value(x.dtype)
+
+    def is_open(at):
+        inside = [tirx.all(i >= 0, i < dim) for i, dim in zip(at, x.shape[2:], strict=True)]
+        first = tirx.all(len(at) > 1, *(i == 0 for i in at))
+        return tirx.if_then_else(tirx.all(*inside), tirx.any(mask(0, 0, *at) != 0, first), True)
+
+    def largest(n, c, *position):
+        starts = [p * s - pad for p, s, pad in zip(position, strides, before, strict=True)]
+        *outer, last = (p + k for p, k in zip(starts, axes, strict=True))
+        at = [*outer, last]
+        seen = [tirx.all(i >= 0, i < dim) for i, dim in zip(at, x.shape[2:], strict=True)]
+        seen += [
+            tirx.any(axes[-1] < k, is_open([*outer, starts[-1] + k])) for k in range(kernel[-1])
+        ]
+        return te.max(tirx.if_then_else(tirx.all(*seen), x(n, c, *at), lowest), axis=axes)
+
+    return te.compute((*x.shape[:2], *outputs), largest, "max_pool_with_mask")
 
 
 def avg_pool(x, kernel, strides, dilations, before, outputs, after=None):

@@ -2,9 +2,14 @@
 
 from tvm import te, tirx
 
+from . import narrow
 from .elementwise import dtype_of
+from .float8 import from_float8
 
-__all__ = ["gathered_weights", "looked_up_weights", "packed_code", "unpacked_weights"]
+__all__ = [
+    "blob_weights", "float4_weights", "gathered_weights", "looked_up_weights", "packed_code",
+    "scaled_weights", "unpacked_weights",
+]  # fmt: skip
 
 
 def packed_code(packed, *place, bits):
@@ -59,6 +64,57 @@ def looked_up_weights(codes, levels, scales, rows, block, turned):
         return levels[code].astype(scales.dtype) * scales[tirx.floordiv(place, block)]
 
     return te.compute(rows[::-1] if turned else rows, element, "looked_up_weights")
+
+
+def float4_weights(codes, scales, scale, block):
+    """NVFP4 as float32 ``[K, N]``: ``codes[N, K / 2]``, low half first, ``scales[N, blocks]`` the
+    bytes of float8e4m3fn, ``scale`` of one element."""
+
+    def element(k, n):
+        byte = codes[n, tirx.floordiv(k, 2)].astype("int32")
+        code = tirx.bitwise_and(
+            tirx.shift_right(byte, (tirx.floormod(k, 2) * 4).astype("int32")), 15
+        )
+        own = scales[n, tirx.floordiv(k, block)]
+        factor = from_float8(tirx.reinterpret("float8_e4m3fn", own), "float8_e4m3fn")
+        value = narrow.decode(code.astype("uint8"), narrow.FLOAT4)
+        return value * factor * scale(*([0] * len(scale.shape)))
+
+    return te.compute((codes.shape[1] * 2, codes.shape[0]), element, "float4_weights")
+
+
+def scaled_weights(weights, scales, block):
+    """``weights[N, K]`` times ``scales[N, ceil(K / block)]``, as ``[K, N]``."""
+
+    def element(k, n):
+        return weights[n, k] * scales[n, tirx.floordiv(k, block)]
+
+    return te.compute(weights.shape[::-1], element, "scaled_weights")
+
+
+def blob_weights(blob, depth, columns, has_zero):
+    """``[depth, columns]`` in float32 of a row of bytes, ``blob[bytes]``.
+
+    Of each column, for each 32 elements: the scale, a float32; a zero point, one byte, if
+    ``has_zero``, else it is 8; the codes, the first 16 in the low halves of 16 bytes.
+    """
+    head, block = 5 if has_zero else 4, 32
+    size = head + block // 2
+    blocks = -(-depth // block)
+
+    def element(k, n):
+        start = (n * blocks + tirx.floordiv(k, block)) * size
+        bits = tirx.const(0, "uint32")
+        for byte in range(4):
+            bits = bits | (blob[start + byte].astype("uint32") << tirx.const(8 * byte, "uint32"))
+        place = tirx.floormod(k, block)
+        byte = blob[start + head + tirx.floormod(place, 16)]
+        shift = (tirx.floordiv(place, 16) * 4).astype("int32")
+        code = tirx.bitwise_and(tirx.shift_right(byte.astype("int32"), shift), 15)
+        zero = blob[start + 4].astype("int32") if has_zero else tirx.const(8, "int32")
+        return tirx.reinterpret("float32", bits) * (code - zero).astype("float32")
+
+    return te.compute((depth, columns), element, "blob_weights")
 
 
 def gathered_weights(data, indices, scales, zeros, take, along, block, bits, dtype, zero):

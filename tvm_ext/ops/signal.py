@@ -6,15 +6,23 @@ from math import isqrt, pi
 import numpy as np
 from tvm import te, tirx
 
+from .elementwise import elementwise
+
 __all__ = [
-    "Factors", "collected", "cosine_window", "dft", "frames", "inverse_real_dft", "mel_filters",
-    "spread", "stft", "twisted",
+    "Factors", "collected", "complex_part", "cosine_window", "dft", "frames", "inverse_real_dft",
+    "mel_filters", "spread", "stft", "twisted",
 ]  # fmt: skip
 
 # A dense transform of so many points has a matrix of 8 MB, and takes as long as its input.
 _DENSE = 512
 # Numbers of columns of which a matrix product has no rest.
 _VECTOR = 16
+
+
+@elementwise
+def complex_part(a, b, c, d, *, sign):
+    """``a b + sign c d``: a part of a complex product."""
+    return a * b + c * d if sign > 0 else a * b - c * d
 
 
 def cosine_window(size, coefficients, periodic, dtype):
