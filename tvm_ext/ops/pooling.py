@@ -33,7 +33,11 @@ def max_pool(x, kernel, strides, dilations, before, outputs):
         steps = zip(position, strides, axes, dilations, strict=True)
         return te.max(keys(n, c, *(p * stride + k * d for p, stride, k, d in steps)), axis=axes)
 
-    key = te.compute((*x.shape[:2], *outputs), largest, "largest_key")
+    sizes, attrs = x.shape[2:], {}
+    # Schedules leave out taps that see pads alone.
+    if all(isinstance(d, int | tirx.IntImm) for d in (*sizes, *outputs, *before)):
+        attrs["padded"] = [*zip(map(int, sizes), map(int, before), strides, dilations, strict=True)]
+    key = te.compute((*x.shape[:2], *outputs), largest, "largest_key", attrs=attrs)
     return te.compute(key.shape, lambda *i: from_key(key(*i), dtype), "max_pool")
 
 

@@ -10,6 +10,7 @@ from .integer_matmul import MatmulInteger
 from .matmul import MatmulTiled
 from .matmul_loops import MatmulLoops
 from .matmul_rows import MatmulRows
+from .pool import PoolBlocked
 from .recurrent import Recurrent
 from .row_norm import RowNorm
 from .winograd import Conv2dWinograd
@@ -17,7 +18,7 @@ from .winograd_symbolic import Conv2dWinogradSymbolic
 
 __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 
-#: Convolutions and matrix products in the forms that our passes give them.
+#: Convolutions, pools and matrix products in the forms that our passes give them.
 LLVM_CONTRACTIONS = (
     AttentionTiled(),
     Conv2dBlocked(),
@@ -30,6 +31,7 @@ LLVM_CONTRACTIONS = (
     MatmulTiled(),
     MatmulRows(),
     MatmulLoops(),
+    PoolBlocked(),
 )
 
 #: Every other kernel.

@@ -1,4 +1,4 @@
-"""Taps of a convolution that meet nothing but padding are not summed: their products are zero.
+"""Taps that meet nothing but padding are left out: their products are zero, and no maximum.
 
 Dilated windows reach far beyond small images: of a 3x3 window of dilation 12 on 20 x 20 pixels two
 thirds of the rows of taps lie outside, and of the columns as much.
@@ -14,10 +14,10 @@ from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
 from ..statements import map_children
 
-__all__ = ["guarded", "guards", "is_padded"]
+__all__ = ["guarded", "guards", "is_padded", "sees_image"]
 
-# The annotation of a block that sums over an image between zeros: size, zeros before, stride and
-# dilation of each axis.
+# The annotation of a block that sums, or compares, over an image between pads: size, pads before,
+# stride and dilation of each axis.
 _PADDED = "padded"
 # A test in each turn is worth it where it leaves out this part of the products.
 _WORTH = 1 / 32
@@ -50,6 +50,18 @@ class _Axis:
 def is_padded(sch: s_tir.Schedule, contraction) -> bool:
     """Whether ``contraction`` sums an image between zeros."""
     return _PADDED in sch.get(contraction).annotations
+
+
+def sees_image(sch: s_tir.Schedule, reduction) -> bool:
+    """Whether at each output of ``reduction``, [n, o, *place, lane], some tap meets the image."""
+    block = sch.get(reduction)
+    axes = [_Axis(*map(int, axis)) for axis in block.annotations[_PADDED]]
+    places, taps = block.iter_vars[2:], block.iter_vars[-len(axes) :]
+    return all(
+        any(0 <= axis.place(i, tap) < axis.size for tap in range(int(window.dom.extent)))
+        for axis, place, window in zip(axes, places, taps, strict=False)
+        for i in range(int(place.dom.extent))
+    )
 
 
 def guards(
