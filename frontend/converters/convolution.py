@@ -7,15 +7,17 @@ its input with zeros and multiplies them.
 
 from math import prod
 
+import numpy as np
 from tvm import relax, tirx
 
 from tvm_ext.ops import arithmetic
-from tvm_ext.ops.convolution import conv_transpose, convolution, deform_conv
+from tvm_ext.ops.convolution import conv_transpose, convolution, deform_samples
 
 from .. import window as windows
 from ..broadcasting import emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..table import converter
+from .shape import reshaped
 from .slicing import concat, take_slice
 
 # Spatial rank -> operator, data layout, kernel layout.
@@ -175,6 +177,29 @@ def deform_conv_(bb, x, w, offset, b=None, mask=None, *, dilations=None, group=1
     offset = bb.of_shape(offset, [batch, bb.simplify(2 * taps), *map(bb.simplify, outputs)])
     if mask is not None:
         mask = bb.of_shape(mask, [batch, bb.simplify(taps), *bb.shape(offset)[2:]])
-    y = bb.emit_te(deform_conv, x, w, offset, mask, window.before, window.strides,
-                   window.dilations, group, offset_group)  # fmt: skip
-    return cast(bb, add_bias(bb, y, b), bb.dtype(x))
+    dtype = bb.dtype(x)
+    x = bb.emit(relax.op.permute_dims(x, [0, 2, 3, 1]))
+    samples = bb.emit_te(deform_samples, x, offset, mask, kernel, window.before, window.strides,
+                         window.dilations, group, offset_group)  # fmt: skip
+    y = _of_samples(bb, samples, cast(bb, w, bb.dtype(samples)), group)
+    return cast(bb, add_bias(bb, y, b), dtype)
+
+
+def _of_samples(bb, samples, w, group):
+    """``samples[N, group, oh, ow, kh, kw, ..]``, channels last, times ``w[M, C/group, kh, kw]``."""
+    batch, _, height, width, *_ = bb.shape(samples)
+    outputs, depth, *kernel = bb.shape(w)
+    area, terms = bb.simplify(height * width), bb.simplify(depth * prod(kernel))
+    per_group = bb.simplify(outputs // group)
+    shape = [group, per_group, depth, *kernel]
+    array = constant(bb, w)
+    if array is not None:
+        w = bb.const(np.moveaxis(array.reshape(shape), [1, 2], [4, 3]).reshape(group, terms, -1))
+    else:
+        w = bb.emit(relax.op.permute_dims(reshaped(bb, w, shape), [0, 3, 4, 2, 1]))
+    leading = [batch, group] if group > 1 else [batch]
+    w = reshaped(bb, w, [*leading[1:], terms, per_group])
+    y = bb.emit(relax.op.matmul(reshaped(bb, samples, [*leading, area, terms]), w))
+    order = [*range(len(leading)), len(leading) + 1, len(leading)]
+    y = bb.emit(relax.op.permute_dims(y, order))
+    return reshaped(bb, y, [batch, outputs, height, width])

@@ -20,14 +20,21 @@ def grid_sample(bb, x, grid, *, align_corners=0, mode="linear", padding_mode="ze
         raise NotImplementedError(f"mode {mode!r}")
     if padding_mode not in ("zeros", "border", "reflection"):
         raise NotImplementedError(f"padding_mode {padding_mode!r}")
-    # Channels side by side: a point is found once for all of them, and a pixel is whole vectors.
-    rank, channels = bb.rank(x), bb.shape(x)[1]
-    last = isinstance(channels, int) and channels >= _CHANNELS_LAST
-    if last:
-        x = bb.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1]))
-    options = mode, padding_mode, bool(align_corners), last
-    y = bb.emit_te(ops.grid_sample, x, grid, *options)
-    return bb.emit(relax.op.permute_dims(y, [0, rank - 1, *range(1, rank - 1)])) if last else y
+    options = mode, padding_mode, bool(align_corners)
+    return _by_channels(bb, x, lambda x, last: bb.emit_te(ops.grid_sample, x, grid, *options, last))
+
+
+def _by_channels(bb, x, sample):
+    """``sample(x[N, C, ...], False)``, or with channels last, ``sample(x[N, ..., C], True)``.
+
+    There a point is found once for all channels, and a pixel is whole vectors.
+    """
+    channels, rank = bb.shape(x)[1], bb.rank(x)
+    if not isinstance(channels, int) or channels < _CHANNELS_LAST:
+        return sample(x, False)
+    y = sample(bb.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1])), True)
+    rank = bb.rank(y)
+    return bb.emit(relax.op.permute_dims(y, [0, rank - 1, *range(1, rank - 1)]))
 
 
 @converter("GridSample", 16)
@@ -47,8 +54,12 @@ def roi_align(bb, x, rois, batch_indices, *, coordinate_transformation_mode="hal
               mode="avg", output_height=1, output_width=1, sampling_ratio=0,
               spatial_scale=1.0):  # fmt: skip
     shift = coordinate_transformation_mode == "half_pixel"
-    return bb.emit_te(ops.roi_align, x, rois, batch_indices, (output_height, output_width),
-                      spatial_scale, sampling_ratio, shift, mode)  # fmt: skip
+    options = (output_height, output_width), spatial_scale, sampling_ratio, shift, mode
+
+    def sample(x, last):
+        return bb.emit_te(ops.roi_align, x, rois, batch_indices, *options, last)
+
+    return _by_channels(bb, x, sample)
 
 
 @converter("RoiAlign", 10)

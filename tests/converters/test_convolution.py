@@ -124,6 +124,17 @@ def test_deform_conv_samples_between_and_beyond_pixels():
     check_node("DeformConv", [x, w, offset, b, mask], {"kernel_shape": [2, 2]}, atol=1e-5)
 
 
+@pytest.mark.parametrize("group, offset_group", [(1, 1), (3, 2), (2, 6)])
+def test_deform_conv_of_groups_that_cross(group, offset_group):
+    x, w = data(2, 12, 5, 7), data(6, 12 // group, 3, 2)
+    offset = (3 * data(2, 12 * offset_group, 5, 8)).astype("float32")
+    mask = RNG.random((2, 6 * offset_group, 5, 8)).astype("float32")
+    attributes = {"group": group, "offset_group": offset_group, "pads": [1, 1, 1, 1]}
+    symbolic = group == 2
+    check_node("DeformConv", [x, w, offset, None, mask], attributes, symbolic=symbolic, atol=1e-4,
+               constants=() if symbolic else (1,), opt_levels=(3,))  # fmt: skip
+
+
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_conv_transpose_same_with_gaps_between_the_windows(symbolic):
     """As onnxruntime and ONNX's shape inference: the result ends with the last window."""

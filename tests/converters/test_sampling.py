@@ -60,11 +60,23 @@ def test_affine_grid(align_corners):
 @pytest.mark.parametrize("sampling_ratio", [0, 2])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
 def test_roi_align(sampling_ratio, coordinates):
-    x = RNG.normal(size=(2, 3, 8, 9)).astype("float32")
+    channels = 19 if (sampling_ratio == 0) == (coordinates == "half_pixel") else 3
+    x = RNG.normal(size=(2, channels, 8, 9)).astype("float32")
     rois = np.array([[0, 0, 6, 6], [2, 1, 8, 5], [3, 3, 4, 4]], "float32")
     attributes = {"output_height": 3, "output_width": 2, "sampling_ratio": sampling_ratio,
                   "coordinate_transformation_mode": coordinates}  # fmt: skip
     check_node("RoiAlign", [x, rois, np.array([0, 1, 1])], attributes, atol=1e-5)
+
+
+def test_largest_corner_of_a_region_in_many_channels():
+    x = RNG.normal(size=(1, 17, 6, 7)).astype("float32")
+    rois = np.array([[0.5, 1, 5, 4.5], [2, 2, 2.5, 3]], "float32")
+    attributes = {"output_height": 2, "output_width": 3, "sampling_ratio": 2, "mode": "max"}
+    model = node_model("RoiAlign", [x, rois, np.array([0, 0])], attributes, opset=16)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    want = session.run(None, {"x0": x, "x1": rois, "x2": np.array([0, 0])})
+    check_node("RoiAlign", [x, rois, np.array([0, 0])], attributes, opset=16, expected=want,
+               atol=1e-5)  # fmt: skip
 
 
 def test_max_roi_pool():

@@ -1,11 +1,12 @@
 """Convolutions that TVM lacks or computes wastefully: transposed, deformable, of run-time sizes."""
 
 from itertools import product
+from math import gcd
 
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
-__all__ = ["conv_transpose", "convolution", "deform_conv"]
+__all__ = ["accumulator", "conv_transpose", "convolution", "deform_samples"]
 
 
 def convolution(x, w, outputs, before, strides, dilations, group, dtype):
@@ -75,50 +76,44 @@ def conv_transpose(x, w, outputs, before, strides, dilations, group):
     return te.compute((n, per_group * group, *outputs), term, "conv_transpose")
 
 
-def deform_conv(x, w, offset, mask, before, strides, dilations, group, offset_group):
-    """``x[N, C, H, W]`` sampled where ``offset`` says, then convolved with ``w[M, C/group, ...]``.
+def deform_samples(x, offset, mask, kernel, before, strides, dilations, group, offset_group):
+    """What a deformable convolution multiplies: ``[N, group, oh, ow, kh, kw, c, d]``, of which
+    c and d together count the channels of a group.
 
-    ``offset`` is ``[N, offset_group * kh * kw * 2, oh, ow]`` (y, then x); ``mask`` (or None) is
-    ``[N, offset_group * kh * kw, oh, ow]``. Samples are bilinear, zero outside of ``x``. Sums run
-    in float32 for narrow floats, and the result has that type.
+    ``x[N, H, W, C]`` is read where ``offset[N, offset_group * kh * kw * 2, oh, ow]`` (y, then x)
+    says, bilinear and zero outside, times ``mask[N, offset_group * kh * kw, oh, ow]`` (or None). A
+    place is found once for all channels that lie side by side. float32 for narrow floats.
     """
-    n, channels, height, width = x.shape
-    m, depth, kh, kw = w.shape
+    n, height, width, channels = x.shape
     oh, ow = offset.shape[2:]
     dtype = accumulator(x.dtype)
-    shared = channels // offset_group
+    depth, shared = tirx.floordiv(channels, group), tirx.floordiv(channels, offset_group)
+    known = isinstance(depth, tirx.IntImm) and isinstance(shared, tirx.IntImm)
+    side_by_side = gcd(int(depth), int(shared)) if known else 1
 
-    def pixel(batch, c, y, z):
+    def pixel(batch, y, z, c):
         inside = tirx.all(y >= 0, y < height, z >= 0, z < width)
-        return tirx.if_then_else(inside, x(batch, c, y, z).astype(dtype), tirx.const(0, dtype))
+        y, z = tirx.max(tirx.min(y, height - 1), 0), tirx.max(tirx.min(z, width - 1), 0)
+        return tirx.Select(inside, x(batch, y, z, c).astype(dtype), tirx.const(0, dtype))
 
-    def sample(batch, c, ky, kx, i, j):
-        tap = (tirx.floordiv(c, shared) * kh + ky) * kw + kx
-        y = offset(batch, 2 * tap, i, j).astype(dtype) + (
-            i * strides[0] - before[0] + ky * dilations[0]
-        ).astype(dtype)
-        z = offset(batch, 2 * tap + 1, i, j).astype(dtype) + (
-            j * strides[1] - before[1] + kx * dilations[1]
-        ).astype(dtype)
+    def sample(batch, g, i, j, ky, kx, part, lane):
+        first = g * depth + part * side_by_side
+        tap = (tirx.floordiv(first, shared) * kernel[0] + ky) * kernel[1] + kx
+        y, z = (
+            offset(batch, 2 * tap + axis, i, j).astype(dtype)
+            + (p * strides[axis] - before[axis] + k * dilations[axis]).astype(dtype)
+            for axis, (p, k) in enumerate(((i, ky), (j, kx)))
+        )
         top, left = te.floor(y), te.floor(z)
         value = tirx.const(0, dtype)
         for dy, dz in product((0, 1), repeat=2):
             weight = (1 - te.abs(y - top - dy)) * (1 - te.abs(z - left - dz))
-            corner = pixel(batch, c, top.astype("int64") + dy, left.astype("int64") + dz)
-            value = value + weight * corner
+            at = top.astype("int64") + dy, left.astype("int64") + dz
+            value = value + weight * pixel(batch, *at, first + lane)
         return value if mask is None else value * mask(batch, tap, i, j).astype(dtype)
 
-    samples = te.compute((n, channels, kh, kw, oh, ow), sample, "deform_sample")
-    c = te.reduce_axis((0, depth), "c")
-    ky, kx = te.reduce_axis((0, kh), "ky"), te.reduce_axis((0, kw), "kx")
-
-    def term(batch, o, i, j):
-        source = tirx.floordiv(o, m // group) * depth + c
-        return te.sum(
-            samples(batch, source, ky, kx, i, j) * w(o, c, ky, kx).astype(dtype), axis=[c, ky, kx]
-        )
-
-    return te.compute((n, m, oh, ow), term, "deform_conv")
+    shape = (n, group, oh, ow, *kernel, tirx.floordiv(depth, side_by_side), side_by_side)
+    return te.compute(shape, sample, "deform_samples")
 
 
 def accumulator(dtype):

@@ -143,9 +143,12 @@ def affine_grid(theta, sizes, align_corners):
     return te.compute(shape, element, "affine_grid")
 
 
-def roi_align(x, rois, batch, outputs, scale, sampling_ratio, shift, reduction):
+def roi_align(
+    x, rois, batch, outputs, scale, sampling_ratio, shift, reduction, channels_last=False
+):
     """``x[N, C, H, W]`` averaged over a grid of boxes -> ``[R, C, *outputs]``, type of ``x``.
 
+    ``channels_last``: ``x[N, H, W, C]`` -> ``[R, *outputs, C]``.
     ``rois[R, 4]`` are x1, y1, x2, y2 in units of 1 / ``scale`` pixels, ``batch[R]`` their images.
     ``shift`` moves pixel centres by half a pixel; otherwise boxes are at least one pixel wide.
     Each output takes ``sampling_ratio`` samples per axis, or, for 0, one per pixel of its part of
@@ -153,7 +156,7 @@ def roi_align(x, rois, batch, outputs, scale, sampling_ratio, shift, reduction):
     max: the largest weighted corner, as ONNX defines it.
     """
     dtype = "float64" if str(x.dtype) == "float64" else "float32"
-    sizes = x.shape[2:]
+    _, channels, *sizes = _channels_first(x.shape) if channels_last else x.shape
 
     def number(value):
         return tirx.const(value, dtype)
@@ -199,35 +202,44 @@ def roi_align(x, rois, batch, outputs, scale, sampling_ratio, shift, reduction):
     ky, kx = (te.reduce_axis((0, bound), f"k{axis}") for axis, bound in enumerate(bounds))
 
     def weighted(r, c, i, j):
+        image = batch(r).astype("int64")
         for y, wy in corners(r, 0, i, ky):
             for z, wz in corners(r, 1, j, kx):
-                yield wy * wz * x(batch(r).astype("int64"), c, y, z).astype(dtype)
+                value = x(image, y, z, c) if channels_last else x(image, c, y, z)
+                yield wy * wz * value.astype(dtype)
 
     def counted(r):
         return tirx.all(ky < samples(r, 0), kx < samples(r, 1))
 
-    shape = (rois.shape[0], x.shape[1], *outputs)
+    def placed(r, *rest):
+        """Box, channel and place of an element of the result."""
+        i, j, c = rest if channels_last else (*rest[1:], rest[0])
+        return r, c, i, j
+
+    shape = (rois.shape[0], *((*outputs, channels) if channels_last else (channels, *outputs)))
     if reduction == "max":
 
-        def largest(r, c, i, j):
-            first, *rest = weighted(r, c, i, j)
+        def largest(*index):
+            first, *rest = weighted(*placed(*index))
             for value in rest:
                 first = tirx.max(first, value)
-            first = tirx.if_then_else(counted(r), first, te.min_value(dtype))
+            first = tirx.if_then_else(counted(index[0]), first, te.min_value(dtype))
             return te.max(first, axis=[ky, kx])
 
         peak = te.compute(shape, largest, "roi_max")
         return te.compute(shape, lambda *i: peak(*i).astype(x.dtype), "roi_align")
 
-    def term(r, c, i, j):
-        value = tirx.if_then_else(counted(r), sum(weighted(r, c, i, j), number(0)), number(0))
+    def term(*index):
+        value = sum(weighted(*placed(*index)), number(0))
+        if not sampling_ratio:
+            value = tirx.if_then_else(counted(index[0]), value, number(0))
         return te.sum(value, axis=[ky, kx])
 
     total = te.compute(shape, term, "roi_sum")
 
-    def mean(r, c, i, j):
+    def mean(r, *rest):
         count = samples(r, 0) * samples(r, 1)
-        return (total(r, c, i, j) / count.astype(dtype)).astype(x.dtype)
+        return (total(r, *rest) / count.astype(dtype)).astype(x.dtype)
 
     return te.compute(shape, mean, "roi_align")
 
