@@ -45,6 +45,8 @@ def rewriting(*rules: type[Rule], **options: object) -> Callable[[ir.Model], ir.
     rule_set = RewriteRuleSet([rule.rule(**options) for rule in rules], commute=True)
 
     def step(model: ir.Model) -> ir.Model:
+        for graph in model.graph.subgraphs():  # they are read without the model's opsets
+            graph.opset_imports.update(model.opset_imports)
         rule_set.apply_to_model(model)
         return model
 

@@ -127,6 +127,21 @@ def test_gemm_without_bias_before_the_opset_that_has_it(opset):
     assert result.graph.node(0).domain == FUSED
 
 
+def test_products_in_branches_of_branches():
+    inner = "y = If (d) <then_branch = t () => (float[3, 5] a) { a = MatMul(x, w) }, " \
+            "else_branch = e () => (float[3, 5] b) { b = Identity(z) }>"  # fmt: skip
+    proto = model(
+        "g (float[3, 4] x, float[3, 5] z, bool c, bool d) => (float[3, 5] r) { r = If (c) "
+        f"<then_branch = u () => (float[3, 5] y) {{ {inner} }}, "
+        "else_branch = v () => (float[3, 5] n) { m = MatMul(x, w) n = Neg(m) }> }", w=W,
+    )  # fmt: skip
+    feeds = feeds_for(proto) | {"c": np.array(True), "d": np.array(True)}
+    compiled = convert_and_build(proto, "llvm")
+    for c, d in ((True, True), (True, False), (False, False)):
+        own = feeds | {"c": np.array(c), "d": np.array(d)}
+        np.testing.assert_allclose(compiled(**own), run(proto, own)[0], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("opt_level", [1, 2, 3])
 @pytest.mark.parametrize("dims", ["3, 4", "2, 3, 4", "2, 1, 3, 4"])
 def test_product_sum_and_activation_are_one_kernel_at_any_rank(dims, opt_level):
