@@ -61,11 +61,11 @@ class RegisterTiles:
         steps = divisors(int(self.depth), _UNROLLED_STEPS)[-1] if static else 1
         outer, inner = var("k"), var("step")
 
-        def clear(number: int, place: tirx.Expr) -> tirx.Stmt:
-            return tirx.BufferStore(sums, tirx.const(0, self.dtype), [int64(number), place])
+        def clear(number: tirx.Expr, place: tirx.Expr) -> tirx.Stmt:
+            return tirx.BufferStore(sums, tirx.const(0, self.dtype), [number, place])
 
-        def add(number: int, place: tirx.Expr) -> tirx.Stmt:
-            at = [int64(number), place]
+        def add(number: tirx.Expr, place: tirx.Expr) -> tirx.Stmt:
+            at = [number, place]
             term = self.term(row + number, column + place, outer * steps + inner)
             return tirx.BufferStore(sums, tirx.BufferLoad(sums, at) + term, at)
 
@@ -94,8 +94,8 @@ class RegisterTiles:
             return [stores(sums, int64(number)) for number in range(rows)]
         copy = tirx.decl_buffer((rows, columns), self.dtype, "copy", scope="local")
 
-        def move(number: int, place: tirx.Expr) -> tirx.Stmt:
-            at = [int64(number), place]
+        def move(number: tirx.Expr, place: tirx.Expr) -> tirx.Stmt:
+            at = [number, place]
             return tirx.BufferStore(copy, tirx.BufferLoad(sums, at), at)
 
         number = var("row")
@@ -182,19 +182,31 @@ def substituted(value, variables: dict):
 
 
 def _each(rows: int, columns: int, lanes: int, statement) -> tirx.Stmt:
-    """``statement`` of each element, in vectors."""
-    return sequence(
-        [
-            _lanes(start, lanes, lambda place, row=row: statement(row, place))
-            for row in range(rows)
-            for start in range(0, columns, lanes)
-        ]
+    """``statement`` of each element, in vectors.
+
+    In loops that TVM unrolls late: most passes then walk over one copy.
+    """
+    return _unrolled(
+        "number",
+        rows,
+        lambda number: _unrolled(
+            "vector",
+            columns // lanes,
+            lambda vector: _lanes(vector * lanes, lanes, lambda place: statement(number, place)),
+        ),
     )
 
 
-def _lanes(start: int, lanes: int, statement) -> tirx.Stmt:
+def _unrolled(name: str, extent: int, body: Callable[[tirx.Expr], tirx.Stmt]) -> tirx.Stmt:
+    if extent == 1:
+        return body(int64(0))
+    variable = var(name)
+    return loop(variable, extent, body(variable), tirx.ForKind.UNROLLED)
+
+
+def _lanes(start: ir.Expr | int, lanes: int, statement) -> tirx.Stmt:
     if lanes == 1:
-        return statement(int64(start))
+        return statement(int64(start) if isinstance(start, int) else start)
     lane = var("lane")
     return loop(lane, lanes, statement(start + lane), tirx.ForKind.VECTORIZED)
 
