@@ -64,13 +64,26 @@ def requantize(total, factor, y_zero, dtype, bounds):
 
 
 def extremes(x):
-    """The least and the greatest element of ``x``, each ``[1]``."""
+    """The least and the greatest element of ``x``, each ``[1]``.
 
-    def extreme(reduce, name):
-        axes = [te.reduce_axis((0, dim), f"r{k}") for k, dim in enumerate(x.shape)]
-        return te.compute((1,), lambda _: reduce(x(*axes), axis=axes), name)
+    Those of each row first: a row is read from memory once for both.
+    """
+    *rows, extent = [*x.shape] or [1]
+    r = te.reduce_axis((0, extent), "r")
 
-    return extreme(te.min, "low"), extreme(te.max, "high")
+    def largest(*i):
+        value = x(*i[:-1], r) if len(x.shape) else x()
+        return te.max(tirx.Select(i[-1] == 0, value * -1.0, value), axis=r)
+
+    of_rows = te.compute((*rows, 2), largest, "row_extremes")
+
+    def extreme(which, name):
+        axes = [te.reduce_axis((0, dim), f"r{k}") for k, dim in enumerate(rows)]
+        found = of_rows(*axes, which)
+        best = te.compute((1,), lambda _: te.max(found, axis=axes) if axes else found, "extreme")
+        return te.compute((1,), lambda i: best[i] * (1.0 if which else -1.0), name)
+
+    return extreme(0, "low"), extreme(1, "high")
 
 
 def dynamic_parameters(low, high):
