@@ -1,10 +1,12 @@
 """Activation functions."""
 
 import numpy as np
+from onnx import defs
 from tvm import relax
 
 from tvm_ext.ops import activation as ops
 
+from ..arithmetic import multiplied
 from ..broadcasting import emit_broadcast
 from ..table import converter
 
@@ -90,6 +92,12 @@ def swish(bb, x, *, alpha=1.0):
     if alpha == 1.0:
         return bb.emit(relax.op.nn.silu(x))
     return bb.emit_te(ops.swish, x, alpha=alpha)
+
+
+# Of opset 28, whose schema the installed onnx may lack.
+@converter("SwiGLU", 28 if defs.has("SwiGLU") else 1)
+def swiglu(bb, a, b, *, alpha=1.0):
+    return multiplied(bb, swish(bb, a, alpha=alpha), b)
 
 
 @converter("Shrink", 9)

@@ -78,7 +78,7 @@ def loop(bb, trips=None, condition=None, *state, body):
         going, *results = bb.walk.inline(body, [iteration, flag, *carried])
         return bb.emit(relax.op.reshape(going, [])), results
 
-    return _run(bb, body, trips, condition, list(state), trip)
+    return run_trips(bb, body, trips, condition, list(state), trip)
 
 
 @converter("Scan", 9, 11, 16, 19, 21, 23, 24, 25)
@@ -130,7 +130,7 @@ def scan_batched(bb, lengths, *operands, body, num_scan_inputs, directions=None)
         return flag, [*results[:carried], *padded]
 
     trips = bb.emit_te(ops.scan_trips, *te_dims(bb, operands[carried])[:1])
-    return _run(bb, body, trips, bb.const(np.array(True)), [], member, everything)
+    return run_trips(bb, body, trips, bb.const(np.array(True)), [], member, everything)
 
 
 def _scan(bb, body, trips, state, sequences, axes, backward):
@@ -145,7 +145,7 @@ def _scan(bb, body, trips, state, sequences, axes, backward):
         return flag, bb.walk.inline(body, [*state, *slices])
 
     fixed = [*sequences, trips]
-    return _run(bb, body, trips, bb.const(np.array(True)), state, trip, fixed)
+    return run_trips(bb, body, trips, bb.const(np.array(True)), state, trip, fixed)
 
 
 def _move_first_axis(bb, x, place):
@@ -156,7 +156,7 @@ def _move_first_axis(bb, x, place):
     return bb.emit(relax.op.permute_dims(x, order))
 
 
-def _run(bb, graph, trips, condition, state, trip, constant=()):
+def run_trips(bb, graph, trips, condition, state, trip, constant=()):
     """Results of the driver: the final state, then what the trips gave, stacked.
 
     ``trip(iteration, flag, values)`` emits a trip; ``values`` are the state, then ``constant``.

@@ -355,6 +355,8 @@ def test_products_with_an_activation():
         case("SwiGLU", [np.concatenate([gate, up], -1)],
              expected=[swiglu(gate, up, 1.0, 0.0, np.inf)]),
     )  # fmt: skip
+    check("SwiGLU", [gate, up], {"alpha": 0.7}, domain="", opset=28,
+          expected=[swiglu(gate, up, 0.7, 0.0, np.inf)])  # fmt: skip
 
 
 def test_integers_of_8_bits():

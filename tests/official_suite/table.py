@@ -22,6 +22,7 @@ import onnx
 import tvm
 from onnx.backend.test.loader import load_model_tests
 from tvm_ext.frontend import TABLE
+from tvm_ext.frontend.table import REFUSED
 
 from tests.uses import Use, recorded, uses
 
@@ -91,7 +92,8 @@ def main() -> None:
         for dynamic, use in recorded(path):
             rows[use.domain, use.op_type].add(use, dynamic)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(_introduction(results) + "".join(_tables(rows)), encoding="utf-8")
+    text = _introduction(results) + "".join((*_tables(rows), *_refusals()))
+    args.output.write_text(text, encoding="utf-8")
 
 
 def _read(paths: Iterable[Path]) -> dict[Task, str]:
@@ -162,6 +164,17 @@ def _tables(rows: Mapping[tuple[str, str], _Row]) -> Iterator[str]:
         )
         for key in sorted(key for key in rows if key[0] == domain):
             yield f"| {' | '.join(_cells(*key, rows[key]))} |\n"
+
+
+def _refusals() -> Iterator[str]:
+    """The operators that are known and have no converter, by the reason."""
+    reasons = defaultdict(list)
+    for (domain, op_type), reason in REFUSED.items():
+        reasons[domain or "ai.onnx", reason].append(op_type)
+    yield "\n## Without a converter\n\n| domain | operators | why, and what to do |\n"
+    yield "|---|---|---|\n"
+    for (domain, reason), op_types in sorted(reasons.items(), key=lambda row: (row[0][0], row[1])):
+        yield f"| {domain} | {_joined(sorted(op_types))} | {reason} |\n"
 
 
 def _cells(domain: str, op_type: str, row: _Row) -> Iterator[str]:
