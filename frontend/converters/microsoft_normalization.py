@@ -1,5 +1,7 @@
 """Converters for the normalisations of com.microsoft: of a sum, and of embeddings."""
 
+from typing import Any
+
 from onnx import defs, helper
 from tvm import relax
 
@@ -157,7 +159,7 @@ def _of_sum(bb, parts, gamma, beta, epsilon, centred):
 def _asked_for(bb, results):
     """Refuse the statistics of training, which inference has no use for."""
     for output in bb.node.outputs[results.start : results.stop]:
-        if output.name:
+        if output.uses() or output.is_graph_output():  # rewrites name what has no name
             raise NotImplementedError(f"the statistics {output.name!r} as a result")
 
 
@@ -198,9 +200,13 @@ def _declare(op_type, function, attributes):
             for name, default in attributes.items()
         ],
     )
-    schema.set_type_and_shape_inference_function(
-        lambda context: context.set_output_type(0, context.get_input_type(0))
-    )
+
+    def same_type(context: Any) -> None:
+        """Behind operators that onnx does not know there is none."""
+        if (ty := context.get_input_type(0)) is not None:
+            context.set_output_type(0, ty)
+
+    schema.set_type_and_shape_inference_function(same_type)
     if not defs.has(op_type):
         defs.register_schema(schema)
     converter(op_type, 1)(function)
