@@ -65,3 +65,23 @@ def test_few_rows_open_no_parallel_region(compiled):
     assert [kernel.count("@__TVMBackendParallelLaunch") for kernel in kernels] == [1, 1]
     # The serial body stands in the kernel itself, on accumulators in vector registers.
     assert all("x float> @llvm.fmuladd" in kernel for kernel in kernels)
+
+
+def test_large_weights_are_fetched_a_panel_ahead():
+    """Also behind the last panel, where nothing is: a prefetch never faults."""
+    random = np.random.default_rng(2)
+    w = random.standard_normal((96, 1000)).astype("float32")
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])],
+        "g",
+        [info("x", TensorProto.FLOAT, ["t", 96])],
+        [info("y", TensorProto.FLOAT, ["t", 1000])],
+        [numpy_helper.from_array(w, "w")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    built = convert_and_build(proto, "llvm")
+    assert "llvm.prefetch" in built.sources()["llvm"]
+    for rows in (1, 40):
+        x = random.standard_normal((rows, 96)).astype("float32")
+        np.testing.assert_allclose(built(x), np.maximum(x @ w, 0), rtol=1e-4, atol=1e-4)

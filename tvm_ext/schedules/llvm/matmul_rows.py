@@ -14,10 +14,11 @@ After::
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import DataType, ir, s_tir, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
@@ -25,6 +26,7 @@ from ..machine import Machine
 from .access import Walk
 from .contraction import axis_kinds, divisors
 from .loops import CHEAP, attempt
+from .prefetch import COLD_WEIGHTS, LINE, prefetch_lines
 from .register_tiles import (
     RegisterTiles,
     halves,
@@ -39,6 +41,9 @@ from .register_tiles import (
 )
 
 __all__ = ["MatmulRows", "term_of", "tile_rows"]
+
+# Tiles of rows that a panel of weights is fetched during.
+_FETCHING = 4
 
 
 class MatmulRows(dl.base.ScheduleRule):
@@ -145,12 +150,43 @@ def _loops(product: SBlock, output: SBlock, machine: Machine) -> tirx.Stmt:
     kinds = [tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL]
     lanes = divisors(columns, machine.lanes(dtype))[-1]
     height = tile_rows(machine, columns // lanes)
+    weights = _weights(product)
+    cold = prod(map(int, weights.ty.shape)) * DataType(dtype).itemsize >= COLD_WEIGHTS
+    cold = cold and panels >= 4 * machine.cores  # what follows the last of a thread is in vain
     nest = []
     for size, first, count in parts(rows, halves(height)):
         turn = var("turn")
-        body = tiles.tile(first + turn * size, size, panel * columns, columns, lanes)
+        ahead = partial(_next_panel, weights, panel, turn) if cold and size == height else None
+        body = tiles.tile(first + turn * size, size, panel * columns, columns, lanes, ahead)
         nest.append(loop(turn, count, body, kinds[not by_panel and size == height]))
     return loop(panel, panels, sequence(nest), kinds[by_panel])
+
+
+def _weights(product: SBlock) -> tirx.Var:
+    """The packed operand of ``product``: the one that is read by panels."""
+    panel = product.iter_vars[1].var
+    loads: list[tirx.Var] = []
+
+    def note(load: ir.TensorLoad) -> None:
+        if any(index.same_as(panel) for index in load.indices):
+            loads.append(load.source)
+
+    tvm_ffi.structural_walk(term_of(product), (ir.TensorLoad, note))
+    return loads[0]
+
+
+def _next_panel(
+    weights: tirx.Var, panel: tirx.Var, tile: tirx.Var, turn: tirx.Var, turns: int
+) -> list[tirx.Stmt]:
+    """Prefetches of one ``turn`` in the reduction of a ``tile`` of rows.
+
+    The first tiles ask for a part of the panel that follows each, later ones for the last part.
+    """
+    size = prod(map(int, weights.ty.shape[1:]))
+    line = LINE // DataType(str(weights.ty.dtype.dtype)).itemsize
+    count = -(-size // (line * turns * _FETCHING))
+    part = tirx.min(tile, _FETCHING - 1) * turns + turn
+    return prefetch_lines(weights, (panel + 1) * size + part * (count * line), count)
 
 
 def _element(output: SBlock, buffer: tirx.Var, value, row, column) -> tirx.Stmt:

@@ -7,12 +7,13 @@ from tvm import DataType, s_tir, tirx
 
 from ..statements import map_children
 
-__all__ = ["COLD_WEIGHTS", "prefetch_next_panel"]
+__all__ = ["COLD_WEIGHTS", "LINE", "prefetch_lines", "prefetch_next_panel"]
 
 # Bytes of weights from which on a kernel of a whole network finds them in memory, not in a cache.
 COLD_WEIGHTS = 256 << 10
 
-_LINE = 64  # bytes
+#: The bytes of a line of the caches.
+LINE = 64
 _READ, _TO_L2, _DATA = 0, 2, 1  # llvm.prefetch: rw, locality, kind of cache
 
 
@@ -58,12 +59,20 @@ def _lines(
     weights: tirx.Var, panels: int, panel: tirx.Expr, turn: tirx.Expr, turns: int
 ) -> list[tirx.Stmt]:
     """The prefetches of one turn: its part of ``panel``."""
-    shape = [int(d) for d in weights.ty.shape]
-    size = prod(shape) // panels
-    step = _LINE // DataType(str(weights.ty.dtype.dtype)).itemsize
+    size = prod(int(d) for d in weights.ty.shape) // panels
+    step = _per_line(weights)
     count = -(-size // (step * turns))
-    start = panel * size + turn * (count * step)
+    return prefetch_lines(weights, panel * size + turn * (count * step), count)
+
+
+def prefetch_lines(weights: tirx.Var, start: tirx.Expr, count: int) -> list[tirx.Stmt]:
+    """Prefetches of ``count`` lines from element ``start`` on, which may lie behind the end."""
     flags = [tirx.const(flag, "int32") for flag in (_READ, _TO_L2, _DATA)]
-    first = [0] * (len(shape) - 1)  # an index past the end of the last axis goes on in memory
-    addresses = [tirx.address_of(weights[(*first, start + k * step)]) for k in range(count)]
+    first = [0] * (len(weights.ty.shape) - 1)  # past the end of the last axis it goes on in memory
+    places = [(*first, start + k * _per_line(weights)) for k in range(count)]
+    addresses = [tirx.address_of(weights[place]) for place in places]
     return [tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", a, *flags)) for a in addresses]
+
+
+def _per_line(weights: tirx.Var) -> int:
+    return LINE // DataType(str(weights.ty.dtype.dtype)).itemsize

@@ -19,6 +19,8 @@ __all__ = [
     "RegisterTiles",
     "halves",
     "int64",
+    "lanewise",
+    "local",
     "loop",
     "parts",
     "same",
@@ -53,9 +55,18 @@ class RegisterTiles:
     width: int | None = None
 
     def tile(
-        self, row: ir.Expr | int, rows: int, column: ir.Expr | int, columns: int, lanes: int
+        self,
+        row: ir.Expr | int,
+        rows: int,
+        column: ir.Expr | int,
+        columns: int,
+        lanes: int,
+        ahead: Callable[[tirx.Expr, int], list[tirx.Stmt]] | None = None,
     ) -> tirx.Stmt:
-        """``rows`` by ``columns`` elements from ``row`` and ``column`` on."""
+        """``rows`` by ``columns`` elements from ``row`` and ``column`` on.
+
+        ``ahead``: what to ask memory for at each turn of the reduction, given how many there are.
+        """
         sums = tirx.decl_buffer((rows, columns), self.dtype, "sums", scope="local")
         static = isinstance(self.depth, int | tirx.IntImm)
         steps = divisors(int(self.depth), _UNROLLED_STEPS)[-1] if static else 1
@@ -70,8 +81,11 @@ class RegisterTiles:
             return tirx.BufferStore(sums, tirx.BufferLoad(sums, at) + term, at)
 
         update = loop(inner, steps, _each(rows, columns, lanes, add), tirx.ForKind.UNROLLED)
-        product = [_each(rows, columns, lanes, clear), loop(outer, self.depth // steps, update)]
-        return _block([*product, *self._results(sums, row, column, lanes)], sums)
+        turns = self.depth // steps
+        if ahead is not None:
+            update = sequence([*ahead(outer, turns), update])
+        product = [_each(rows, columns, lanes, clear), loop(outer, turns, update)]
+        return local([*product, *self._results(sums, row, column, lanes)], [sums])
 
     def _results(
         self, sums, row: ir.Expr | int, column: ir.Expr | int, lanes: int
@@ -100,7 +114,7 @@ class RegisterTiles:
 
         number = var("row")
         results = loop(number, rows, stores(copy, number))
-        return [_block([_each(rows, columns, lanes, move), results], copy)]
+        return [local([_each(rows, columns, lanes, move), results], [copy])]
 
     def _vector(self, buffer, number, row, column, start: int, lanes: int) -> tirx.Stmt:
         """The stores of ``lanes`` elements; of those before ``width`` where that is among them."""
@@ -109,7 +123,7 @@ class RegisterTiles:
             value = tirx.BufferLoad(buffer, [number, place])
             return self.store(value, row + number, column + place)
 
-        whole = _lanes(start, lanes, store)
+        whole = lanewise(start, lanes, store)
         if self.width is None:
             return whole
         lane = var("lane")
@@ -192,7 +206,7 @@ def _each(rows: int, columns: int, lanes: int, statement) -> tirx.Stmt:
         lambda number: _unrolled(
             "vector",
             columns // lanes,
-            lambda vector: _lanes(vector * lanes, lanes, lambda place: statement(number, place)),
+            lambda vector: lanewise(vector * lanes, lanes, lambda place: statement(number, place)),
         ),
     )
 
@@ -204,14 +218,15 @@ def _unrolled(name: str, extent: int, body: Callable[[tirx.Expr], tirx.Stmt]) ->
     return loop(variable, extent, body(variable), tirx.ForKind.UNROLLED)
 
 
-def _lanes(start: ir.Expr | int, lanes: int, statement) -> tirx.Stmt:
+def lanewise(start: ir.Expr | int, lanes: int, statement) -> tirx.Stmt:
+    """``statement`` of so many places from ``start`` on, in a vector."""
     if lanes == 1:
         return statement(int64(start) if isinstance(start, int) else start)
     lane = var("lane")
     return loop(lane, lanes, statement(start + lane), tirx.ForKind.VECTORIZED)
 
 
-def _block(stmts: list[tirx.Stmt], buffer: tirx.Var) -> tirx.Stmt:
-    """``stmts``, in which ``buffer`` lives."""
-    block = s_tir.SBlock([], [], [], "tile", sequence(stmts), None, [buffer], [], {})
+def local(stmts: list[tirx.Stmt], buffers: Sequence[tirx.Var]) -> tirx.Stmt:
+    """``stmts``, in which ``buffers`` live."""
+    block = s_tir.SBlock([], [], [], "tile", sequence(stmts), None, list(buffers), [], {})
     return s_tir.SBlockRealize([], tirx.const(True), block)
