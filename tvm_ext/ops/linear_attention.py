@@ -59,7 +59,7 @@ class _Step:
         with T.grid(self.batch, self.heads) as loops, T.sblock("heads"):
             self.b, self.h = T.axis.remap("SS", list(loops))
             self._regions()
-            self.kept = T.sblock_alloc_buffer((1,), "float32", scope="local")
+            self.kept = T.sblock_alloc_buffer((2,), "float32", scope="local")
             self._each(lambda i, j: self._set(i, j, self.operands["state"][self.b, self.h, i, j]))
             first, count = self._span()
             with T.serial(0, count) as t:
@@ -91,55 +91,55 @@ class _Step:
         return first, tirx.max(bounded(ends[self.b]) - first, 0)
 
     def _step(self):
-        self._decay()
-        b, h, row = self.b, self.h, self.row
+        """Two passes over the state: it decays as it is asked, and is read as it is corrected."""
+        b, h = self.b, self.h
         with T.serial(0, self.width) as j:
             T.buffer_store(self.added, tirx.const(0.0, "float32"), [b, h, j])
-        if self.delta:
-            key = self._kept_over_rows("k")
-            key(lambda i, j: T.buffer_store(
-                self.added, self.added[b, h, j] + self.kept[0] * self.last[b, h, i, j], [b, h, j]
-            ))  # fmt: skip
+        self._recall()
         with T.serial(0, self.width) as j:
-            value = self._read("v", self.h, j)
+            value = self._read("v", h, j)
             if self.delta:
-                value = self._read("beta", self.h) * (value - self.added[b, h, j])
+                value = self._read("beta", h) * (value - self.added[b, h, j])
             T.buffer_store(self.added, value, [b, h, j])
-        self._kept_over_rows("k")(
-            lambda i, j: self._set(i, j, self.last[b, h, i, j] + self.kept[0] * self.added[b, h, j])
-        )
         group = int(self.y.shape[1]) // int(self.heads)
-        with T.serial(0, group) as g:
-            reader = h * group + g
-            with T.serial(0, self.width) as j:
-                T.buffer_store(self.y, tirx.const(0.0, "float32"), [row, reader, j])
-            self._kept_over_rows("q", reader, self.scale)(lambda i, j: T.buffer_store(
-                self.y, self.y[row, reader, j] + self.kept[0] * self.last[b, h, i, j],
-                [row, reader, j],
-            ))  # fmt: skip
+        self._answer(h * group, corrects=True)
+        with T.serial(1, group) as reader:
+            self._answer(h * group + reader, corrects=False)
 
-    def _decay(self):
+    def _recall(self):
+        """Decay the state, and with the delta rule sum up what it holds for the key."""
         decay = self.operands["decay"]
-        if decay is None:
+        if decay is None and not self.delta:
             return
         b, h = self.b, self.h
         with T.serial(0, self.depth) as i:
-            rate = decay[self.row, h, tirx.min(i, decay.shape[2] - 1)].astype("float32")
-            T.buffer_store(self.kept, exp(rate), [0])
+            self._keep(0, self._read("k", h, i))
+            if decay is not None:
+                column = tirx.min(i, decay.shape[2] - 1)
+                self._keep(1, exp(decay[self.row, h, column].astype("float32")))
             with T.serial(0, self.width) as j:
-                self._set(i, j, self.last[b, h, i, j] * self.kept[0])
+                if decay is not None:
+                    self._set(i, j, self.last[b, h, i, j] * self.kept[1])
+                if self.delta:
+                    held = self.added[b, h, j] + self.kept[0] * self.last[b, h, i, j]
+                    T.buffer_store(self.added, held, [b, h, j])
 
-    def _kept_over_rows(self, name, head=None, factor=1.0):
-        """Emit a loop over the state with the element of ``name`` that belongs to a row kept."""
+    def _answer(self, reader, corrects):
+        """What a query reads of the state, to which the first one adds what the step adds."""
+        b, h, row = self.b, self.h, self.row
+        with T.serial(0, self.width) as j:
+            T.buffer_store(self.y, tirx.const(0.0, "float32"), [row, reader, j])
+        with T.serial(0, self.depth) as i:
+            self._keep(0, self._read("k", h, i))
+            self._keep(1, self._read("q", reader, i) * tirx.const(self.scale, "float32"))
+            with T.serial(0, self.width) as j:
+                if corrects:
+                    self._set(i, j, self.last[b, h, i, j] + self.kept[0] * self.added[b, h, j])
+                total = self.y[row, reader, j] + self.kept[1] * self.last[b, h, i, j]
+                T.buffer_store(self.y, total, [row, reader, j])
 
-        def loops(store):
-            with T.serial(0, self.depth) as i:
-                element = self._read(name, self.h if head is None else head, i)
-                T.buffer_store(self.kept, element * tirx.const(factor, "float32"), [0])
-                with T.serial(0, self.width) as j:
-                    store(i, j)
-
-        return loops
+    def _keep(self, place, value):
+        T.buffer_store(self.kept, value, [place])
 
     def _read(self, name, head, *place):
         """An element of this row as float32; ``head`` is one of the most heads that there are."""
