@@ -180,13 +180,14 @@ def _next_panel(
 ) -> list[tirx.Stmt]:
     """Prefetches of one ``turn`` in the reduction of a ``tile`` of rows.
 
-    The first tiles ask for a part of the panel that follows each, later ones for the last part.
+    The first tiles ask for a part each of the panel that follows, later ones for nothing.
     """
     size = prod(map(int, weights.ty.shape[1:]))
     line = LINE // DataType(str(weights.ty.dtype.dtype)).itemsize
     count = -(-size // (line * turns * _FETCHING))
-    part = tirx.min(tile, _FETCHING - 1) * turns + turn
-    return prefetch_lines(weights, (panel + 1) * size + part * (count * line), count)
+    start = (panel + 1) * size + (tile * turns + turn) * (count * line)
+    lines = sequence(prefetch_lines(weights, start, count))
+    return [tirx.IfThenElse(tile < _FETCHING, lines, None)]
 
 
 def _element(output: SBlock, buffer: tirx.Var, value, row, column) -> tirx.Stmt:
