@@ -79,6 +79,24 @@ static void borrow(tvmx_launcher launcher) {
 
 static int fails(int task, void *g, void *data) { (void)g, (void)data; return task == 1 ? 7 : 0; }
 
+static int counts(int task, void *g, void *data) {
+  (void)task;
+  atomic_store((atomic_int *)data, ((group *)g)->tasks);
+  return 0;
+}
+
+/* One loop of this thread, and no other one. */
+static void run_alone(void) {
+  tvmx_launcher launch = (tvmx_launcher)__TVMBackendParallelLaunch;
+  int tasks[] = {3, 1, 3};
+  atomic_int seen;
+  tvmx_set_threads(3);
+  for (int k = 0; k < 3; k++) {
+    if (k < 2) tvmx_alone(k);
+    expect(launch(counts, &seen, 0) == 0 && seen == tasks[k], "alone");
+  }
+}
+
 static void *many(void *unused) {
   for (int k = 0; k < 2000; k++) {
     atomic_int marks[64] = {0};
@@ -106,6 +124,7 @@ int main(void) {
     many(NULL);
   }
   borrow(tvmx_get_launcher()), borrow(foreign);
+  run_alone();
   expect(tvmx_get_launcher()(fails, NULL, 3) == 7, "a worker's code");
   atomic_int marks[64] = {0};
   expect(tvmx_get_launcher()(nested, marks, 3) == 0 && marks[5] == 3, "nested regions");

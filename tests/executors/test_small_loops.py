@@ -5,7 +5,7 @@ import tvm_ffi
 from tvm import IRModule, tirx
 from tvm.sym import Analyzer
 
-from tvm_ext.executors.small_loops import serial_where_small
+from tvm_ext.executors.small_loops import alone_where_small, serial_where_small
 
 
 def rows_of_half(n, divided):
@@ -32,6 +32,12 @@ def test_the_work_counts_sizes_that_are_named_inside_and_no_indices_but_division
     assert isinstance(choice, tirx.IfThenElse)
     assert choice.then_case.kind == tirx.ForKind.SERIAL
     assert choice.else_case.kind == tirx.ForKind.PARALLEL
+    (func,) = alone_where_small(rows_of_half(n, divided)).functions.values()
+    say, loop = func.body.seq  # our runtime runs the one loop either way
+    assert loop.kind == tirx.ForKind.PARALLEL
+    assert say.value.args[0].value == "tvmx_alone"
+    same = tirx.Cast(say.value.args[1].ty, choice.condition)
+    assert tvm_ffi.structural_equal(say.value.args[1], same, map_free_vars=True)
 
     def serial(size):
         number = tirx.const(size, "int64")

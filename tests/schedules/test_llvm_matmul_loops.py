@@ -1,5 +1,7 @@
 """Batched products of symbolic shape, as attention multiplies."""
 
+import re
+
 import numpy as np
 import pytest
 from onnx import parser
@@ -38,9 +40,17 @@ def test_any_shape(compiled, b, m, k, n):
 
 
 def test_they_are_register_tiles(compiled):
-    """Small products run in the kernels themselves, on whole vectors of sums."""
-    text = compiled.sources()["llvm"]
-    kernels = [part for part in text.split("\ndefine ")[1:] if "@tvmx_kernel_" in part[:120]]
-    products = [kernel for kernel in kernels if "matmul" in kernel.partition("(")[0]]
+    """On whole vectors of sums, and one copy of them, whether they run in parallel or not."""
+    functions = {
+        part.partition("(")[0].rpartition("@")[2]: part
+        for part in compiled.sources()["llvm"].split("\ndefine ")[1:]
+    }
+    products = [
+        text for name, text in functions.items() if "tvmx_kernel_" in name and "matmul" in name
+    ]
     assert len(products) == 2
-    assert all("x float> @llvm.fmuladd" in kernel for kernel in products)
+    for kernel in products:
+        (loop,) = re.findall(r"@(__tvm_parallel_lambda[.\d]*)", kernel)
+        assert "x float> @llvm.fmuladd" in functions[loop]
+        assert "@tvmx_alone" in kernel
+        assert "@llvm.fmuladd" not in kernel

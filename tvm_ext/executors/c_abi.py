@@ -18,6 +18,7 @@ from tvm.target import Target
 from ..schedules.statements import map_children
 from .lowering import bytes_off_stack, finalize_host, lower
 from .plan import aligned
+from .small_loops import alone_where_small, serial_where_small
 
 __all__ = ["Scratch", "build_c_abi", "calls_tvm"]
 
@@ -62,9 +63,9 @@ def build_c_abi(kernels: IRModule, target: Target) -> tuple[tvm.runtime.Module, 
     """
     hosted = target.with_host(target)
     with target:
-        with _without("tirx.MakePackedAPI", *(narrow.info.name for narrow in _STORAGE)):
+        with _without(*(other.info.name for other in _OTHERWISE)):
             lowered = Sequential([tirx.transform.BindTarget(hosted), lower])(kernels)
-        lowered = Sequential([_addresses_alone, *_STORAGE])(lowered)
+        lowered = Sequential([alone_where_small, _addresses_alone, *_STORAGE])(lowered)
         taken = {gv: _with_arrays(f) for gv, f in lowered.functions_items()}
         lowered = IRModule({gv: f for gv, (f, _) in taken.items()}, attrs=lowered.attrs)
         lowered = finalize_host()(lowered)
@@ -112,6 +113,8 @@ def _thread_bytes(kernel: tirx.PrimFunc) -> int:
 
 # They want pointers for parameters, so they run behind the pass that makes them.
 _STORAGE = (tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize())
+# What kernels are lowered by for TVM, and here otherwise.
+_OTHERWISE = (serial_where_small, tirx.transform.MakePackedAPI(), *_STORAGE)
 
 
 def _without(*names: str) -> PassContext:

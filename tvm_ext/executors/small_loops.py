@@ -4,8 +4,12 @@ What a region costs does not depend on its size, 1-3 us and far more where threa
 decide by static sizes; where the work depends on run-time sizes, so does the decision.
 
 Before: ``for i in T.parallel(n): y[i] = f(x[i])``
-After:  ``if n * cost < WORK: for i in range(n): ...  else: for i in T.parallel(n): ...``
+After, with our runtime: ``tvmx_alone(n * cost < WORK); for i in T.parallel(n): y[i] = f(x[i])``
+After, with TVM's:       ``if n * cost < WORK: for i in range(n): ...  else: ...``, which takes
+twice as long to compile
 """
+
+from collections.abc import Callable
 
 import tvm
 import tvm_ffi
@@ -14,7 +18,7 @@ from tvm.sym import Analyzer
 
 from ..schedules.statements import map_children
 
-__all__ = ["WORK", "serial_where_small"]
+__all__ = ["WORK", "alone_where_small", "serial_where_small"]
 
 #: Vector or scalar operations, of which a core does 4-10 in a nanosecond, that pay for a region.
 WORK = 1 << 15
@@ -36,11 +40,24 @@ _OPERATIONS = (
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
+Choice = Callable[[tirx.For, tirx.Expr], tirx.Stmt]  # of a loop that is small on a condition
+
+
 @tvm.transform.module_pass(opt_level=0, name="SerialWhereSmall")
 def serial_where_small(module: IRModule, _context: object) -> IRModule:
     """The module pass, on lowered kernels: vectors are made, loops unrolled and cut."""
+    return _with_choices(module, _serial)
+
+
+@tvm.transform.module_pass(opt_level=0, name="AloneWhereSmall")
+def alone_where_small(module: IRModule, _context: object) -> IRModule:
+    """The same of kernels that are linked with our runtime."""
+    return _with_choices(module, _alone)
+
+
+def _with_choices(module: IRModule, choose: Choice) -> IRModule:
     functions = {
-        symbol: function.with_body(_rewritten(function.body))
+        symbol: function.with_body(_rewritten(function.body, choose))
         if isinstance(function, tirx.PrimFunc)
         else function
         for symbol, function in module.functions_items()
@@ -48,17 +65,26 @@ def serial_where_small(module: IRModule, _context: object) -> IRModule:
     return IRModule(functions, attrs=module.attrs)
 
 
-def _rewritten(stmt: tirx.Stmt) -> tirx.Stmt:
+def _rewritten(stmt: tirx.Stmt, choose: Choice) -> tirx.Stmt:
     if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
-        return map_children(stmt, _rewritten)
+        return map_children(stmt, lambda child: _rewritten(child, choose))
     work = _ANALYZER.simplify(_of_narrow_vectors(_cost(stmt)))
     if int(_ANALYZER.simplify(_at_least(work))) >= WORK or isinstance(work, tirx.IntImm):
         return stmt  # enough in any case, or the schedule has decided
-    own = _with_own_names(stmt)
+    return choose(stmt, work < WORK)
+
+
+def _alone(loop: tirx.For, small: tirx.Expr) -> tirx.Stmt:
+    say = tirx.call_extern("int32", "tvmx_alone", small.astype("int32"))
+    return tirx.SeqStmt([tirx.Evaluate(say), loop])
+
+
+def _serial(loop: tirx.For, small: tirx.Expr) -> tirx.Stmt:
+    own = _with_own_names(loop)
     serial = tirx.For(
         own.loop_var, own.min, own.extent, tirx.ForKind.SERIAL, own.body, None, {}, own.step
     )
-    return tirx.IfThenElse(work < WORK, serial, stmt)
+    return tirx.IfThenElse(small, serial, loop)
 
 
 def _of_narrow_vectors(work: tirx.Expr) -> tirx.Expr:

@@ -49,6 +49,10 @@ typedef int (*tvmx_launcher)(int (*body)(int, void *, void *), void *data, int t
 tvmx_launcher tvmx_get_launcher(void);
 void tvmx_set_launcher(tvmx_launcher launcher);
 
+/* Kernels call it: whether the next parallel loop of this thread runs in it alone, as little work
+ * does sooner. Returns 0. */
+int tvmx_alone(int yes);
+
 /* Seconds of a monotonic clock. */
 double tvmx_seconds(void);
 
