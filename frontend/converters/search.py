@@ -2,11 +2,11 @@
 
 from tvm import relax, tirx
 
-from tvm_ext.ops.search import arg_extremum, sign_flipped
+from tvm_ext.ops.search import arg_extremum
 
 from ..axes import placed
 from ..table import converter
-from .selection import leading
+from .selection import comparable, compared, leading
 from .shape import scalar, te_sizes
 
 
@@ -49,12 +49,10 @@ def _top_k(bb, x, k, axis, largest):
     along = bb.shape(x)[axis]
     if isinstance(k, int) and not 0 <= k <= (along if isinstance(along, int) else k):
         raise ValueError(f"the {k} largest of {along} elements")
-    if bb.dtype(x).startswith("uint"):  # the sort knows signed numbers only
-        values, places = _top_k(bb, bb.emit_te(sign_flipped, x), k, axis, largest)
-        return bb.emit_te(sign_flipped, values), places
-    static = isinstance(k, int) and k > 0
-    both = bb.emit(relax.op.topk(x, k if static else -1, axis, "both", largest, "int64"))
+    static, keys = isinstance(k, int) and k > 0, comparable(bb, x)
+    both = bb.emit(relax.op.topk(keys, k if static else -1, axis, "both", largest, "int64"))
     values, places = (bb.emit(relax.TupleGetItem(both, which)) for which in range(2))
+    values = compared(bb, values, bb.dtype(x))
     if static:
         return values, places
     count = bb.simplify(tirx.min(*te_sizes([k, along])))

@@ -7,16 +7,32 @@ from tvm_ext.interface import TensorType
 from tvm_ext.ops import selection as ops
 from tvm_ext.ops.narrow import STRING
 from tvm_ext.ops.non_max_suppression import non_max_suppression as nms
+from tvm_ext.ops.search import sign_flipped
 
 from .. import host
 from ..axes import placed
 from ..table import converter
 from .slicing import take_slice
 
-# What the sort does not know, and a wider type with the same order.
-_COMPARABLE = {"float16": "float32", "bfloat16": "float32"} | dict.fromkeys(
+# What TVM's sort does not know, and a wider type with the same order.
+_WIDER = {"float16": "float32", "bfloat16": "float32"} | dict.fromkeys(
     ("bool", "int8", "int16", "uint8", "uint16"), "int32"
 )
+
+
+def comparable(bb, x):
+    """``x`` in a type that TVM's sort knows, in the same order."""
+    if bb.dtype(x) in ("uint32", "uint64"):
+        return bb.emit_te(sign_flipped, x)
+    wider = _WIDER.get(bb.dtype(x))
+    return bb.emit(relax.op.astype(x, wider)) if wider else x
+
+
+def compared(bb, keys, dtype):
+    """What :func:`comparable` made ``keys`` of."""
+    if dtype in ("uint32", "uint64"):
+        return bb.emit_te(sign_flipped, keys)
+    return bb.emit(relax.op.astype(keys, dtype)) if dtype in _WIDER else keys
 
 
 @converter("NonZero", 9, 13)
@@ -45,9 +61,7 @@ def unique(bb, x, *, axis=None, sorted=1):
     keys = _in_order(bb, x) if sorted and bb.element(x) == STRING else x
     if bb.rank(x) > 1:
         keys = _outputs(bb, bb.emit_te(ops.slice_ranks, keys, axis), 2)[0]
-    comparable = _COMPARABLE.get(bb.dtype(keys))
-    if comparable:
-        keys = bb.emit(relax.op.astype(keys, comparable))
+    keys = comparable(bb, keys)
     order = bb.emit(relax.op.argsort(keys, axis=0, descending=False, dtype="int64"))
     first, counts, inverse, total = _outputs(bb, bb.emit_te(ops.unique_groups, keys, order), 4)
     if not sorted:

@@ -1,5 +1,6 @@
 """TopK; oracle: onnx.reference."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -41,3 +42,12 @@ def test_unsigned_numbers_sort_above_signed_ones():
     x = np.array([1, 2**63, 2**64 - 1, 0], "uint64")
     want = [np.array([2**64 - 1, 2**63], "uint64"), np.array([2, 1])]
     check_node("TopK", [x, np.array([2])], constants=(1,), outputs=2, expected=want, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "bfloat16"])
+def test_types_that_the_sort_does_not_know(dtype):
+    """bfloat16 was sorted as if its bits were float16's; the others were refused."""
+    x = np.random.default_rng(0).permutation(40).reshape(4, 10).astype(getattr(ml_dtypes, dtype, dtype))
+    places = np.argsort(-x.astype("int64"), axis=1)[:, :3]
+    want = [np.take_along_axis(x, places, 1), places]
+    check_node("TopK", [x, np.array([3])], outputs=2, expected=want, rtol=0)
