@@ -47,7 +47,12 @@ def test_unsigned_numbers_sort_above_signed_ones():
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "bfloat16"])
 def test_types_that_the_sort_does_not_know(dtype):
     """bfloat16 was sorted as if its bits were float16's; the others were refused."""
-    x = np.random.default_rng(0).permutation(40).reshape(4, 10).astype(getattr(ml_dtypes, dtype, dtype))
+    x = (
+        np.random.default_rng(0)
+        .permutation(40)
+        .reshape(4, 10)
+        .astype(getattr(ml_dtypes, dtype, dtype))
+    )
     places = np.argsort(-x.astype("int64"), axis=1)[:, :3]
     want = [np.take_along_axis(x, places, 1), places]
     check_node("TopK", [x, np.array([3])], outputs=2, expected=want, rtol=0)
