@@ -39,6 +39,7 @@ from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.order_dims import order_dims
 from .passes.scans import RUNNING, TOP_K
+from .passes.symbolic_attention import SYMBOLIC_ATTENTION
 from .passes.tiled_attention import TILED_ATTENTION
 from .passes.tiled_matmul import TILED_MATMUL
 from .passes.winograd import winograd
@@ -293,6 +294,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     if target.kind.name == "llvm" and opt_level >= 2:
         rounds = precision == "bf16"
         compound(TILED_ATTENTION, at=3)
+        compound(SYMBOLIC_ATTENTION, at=3)
         compound(winograd(WinogradModel(direct=0.5 if rounds else 1.0)), at=3)
         if Machine.of(target).bfloat16:
             bound = _BFLOAT16_BOUND if rounds else 1e-4

@@ -20,7 +20,7 @@ from tvm import te, tirx
 from .approximations import exp_nonpositive, tanh
 from .flat_index import broadcast_index, flatten_index, unflatten_index
 
-__all__ = ["EPSILONS", "Step", "attention_tiled"]
+__all__ = ["EPSILONS", "Step", "attention_tiled", "guarded"]
 
 #: Of the error bound above.
 EPSILONS = 16
@@ -96,18 +96,20 @@ def attention_tiled(
     def element(n, row, d):
         tile, place = row // rows, row % rows
         result = mixed(n, tile, d // value_columns, place, d % value_columns)
-        weight = total(n, tile, place)
-        result = result / weight
-        if guard is not None:
-            # The largest score of a row has weight 1, so that only a row of -inf adds up to 0.
-            zero = tirx.const(0.0, "float32")
-            if guard == "nan":
-                result = tirx.Select(weight > 0.0, result, zero)
-            else:
-                result = tirx.Select(weight == 0.0, zero, result)
+        result = guarded(result, total(n, tile, place), guard)
         return result.astype(dtype)
 
     return _written(element, [*batch, query.shape[-2], value.shape[-1]], axes[3])
+
+
+def guarded(result: tirx.Expr, weight: tirx.Expr, guard: str | None) -> tirx.Expr:
+    """``result / weight``, the sum of a row and that of its weights; 0 as ``guard`` has it."""
+    result = result / weight
+    zero = tirx.const(0.0, "float32")
+    if guard == "nan":
+        return tirx.Select(weight > 0.0, result, zero)
+    # The largest score of a row has weight 1, so that only a row of -inf adds up to 0.
+    return result if guard is None else tirx.Select(weight == 0.0, zero, result)
 
 
 @dataclass(frozen=True)

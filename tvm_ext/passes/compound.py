@@ -171,7 +171,7 @@ class _Rewriter(PyExprMutator):
 
         Their kernels are made here: what fails must do so outside of a block.
         """
-        graph = Graph(func)
+        graph = Graph(func, self.module)
         taken: set[relax.Var] = set()
         groups: list[tuple[relax.Var, ...]] = []
         found: list[tuple[Match, Kernel]] = []

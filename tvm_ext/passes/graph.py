@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import tvm_ffi
-from tvm import relax
+from tvm import IRModule, relax
 from tvm.ir import DictAttrs, GlobalVar, Op
 
 __all__ = ["BLOCKED", "OPERAND", "WHOLE_NODE", "WORDS", "Graph", "stems", "unblocked", "variables"]
@@ -53,9 +53,11 @@ class Graph:
         owner: the variable that a value is bound to.
         var2val: ``values``, as TVM's pattern matcher takes them: the name of a kernel that is a
             whole ONNX node is that of its operator.
+        module: where the kernels are that the function calls.
     """
 
     main: relax.Function
+    module: IRModule | None = None
     values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
     readers: dict[relax.Var, list[relax.Var]] = field(default_factory=dict)
     uses: Counter = field(default_factory=Counter)

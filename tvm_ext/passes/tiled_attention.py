@@ -31,7 +31,7 @@ from .compound import Compound, Kernel, Match
 from .facts import dtype_of, known_dims, static_dims
 from .graph import Graph
 
-__all__ = ["TILED_ATTENTION"]
+__all__ = ["TILED_ATTENTION", "axes_of", "softmax_of", "untransposed"]
 
 _FLOATS = {"float32", "float16", "bfloat16"}
 
@@ -68,7 +68,7 @@ def _find(graph: Graph, var: relax.Var) -> Match | None:
         return None
     axes = tuple(range(len(attention.dims)))
     if reader is not None and graph.is_call(reader, "relax.permute_dims"):
-        transposed = _axes(graph.values[reader])
+        transposed = axes_of(graph.values[reader])
         if transposed[-1] == axes[-1]:  # columns stay the vector lanes
             end, axes = reader, transposed
     attention = replace(attention, axes=(*attention.axes, axes))
@@ -104,7 +104,7 @@ def _at_product(graph: Graph, var: relax.Var) -> _Attention | None:
         return None
     weights, v = product.args
     weights = _own(graph, _regrouped(graph, weights), "relax.astype")
-    softmax, guard = _softmax(graph, weights)
+    softmax, guard = softmax_of(graph, weights)
     dims, value = static_dims(var), static_dims(v)
     if softmax is None or dims is None or value is None or min(len(dims), len(value)) < 2:
         return None
@@ -118,14 +118,14 @@ def _at_product(graph: Graph, var: relax.Var) -> _Attention | None:
         return None
     if plain[:-1] != dims[:-1] or {dtype_of(x) for x in (q, k, v)} - _FLOATS:
         return None
-    (q, q_axes), (k, k_axes), (v, v_axes) = (_untransposed(graph, x) for x in (q, k, v))
+    (q, q_axes), (k, k_axes), (v, v_axes) = (untransposed(graph, x) for x in (q, k, v))
     # The right operand holds keys as columns.
     k_axes = (*k_axes[:-2], k_axes[-1], k_axes[-2])
     steps = tuple(chain.steps[::-1])
     return _Attention(q, k, v, (q_axes, k_axes, v_axes), steps, tuple(chain.operands), guard, dims)
 
 
-def _softmax(graph: Graph, weights: relax.Expr) -> tuple[relax.Call | None, str | None]:
+def softmax_of(graph: Graph, weights: relax.Expr) -> tuple[relax.Call | None, str | None]:
     """The softmax over the last axis behind ``weights``, and the guard of rows without any."""
     choice, guard = graph.call(weights, "relax.where"), None
     if choice is not None and graph.uses[weights] == 1:
@@ -246,17 +246,18 @@ class _Chain:
         return _Chain(self.graph).walk(expr) is not None
 
 
-def _untransposed(graph: Graph, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
+def untransposed(graph: Graph, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
     """The tensor behind transposes, and the axes through which ``expr`` reads it."""
     axes = tuple(range(expr.ty.ndim))
     while (call := graph.call(expr, "relax.permute_dims")) is not None:
-        outer = _axes(call)
+        outer = axes_of(call)
         axes = tuple(outer[axis] for axis in axes)
         expr = call.args[0]
     return expr, axes
 
 
-def _axes(call: relax.Call) -> tuple[int, ...]:
+def axes_of(call: relax.Call) -> tuple[int, ...]:
+    """Those of a transpose."""
     rank = call.args[0].ty.ndim
     given = call.attrs.axes
     return tuple(int(a) % rank for a in given) if given else tuple(reversed(range(rank)))

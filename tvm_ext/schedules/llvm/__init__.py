@@ -1,6 +1,7 @@
 """Schedule rules for llvm, one pattern per file, most specific first."""
 
 from .attention import AttentionTiled
+from .attention_symbolic import AttentionSymbolic
 from .conv2d import Conv2dBlocked, DepthwiseBlocked
 from .conv2d_symbolic import Conv2dSymbolic
 from .elementwise import Elementwise
@@ -21,6 +22,7 @@ __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 #: Convolutions, pools and matrix products in the forms that our passes give them.
 LLVM_CONTRACTIONS = (
     AttentionTiled(),
+    AttentionSymbolic(),
     Conv2dBlocked(),
     Conv2dSymbolic(),
     Conv2dInteger(),

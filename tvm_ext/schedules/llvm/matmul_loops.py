@@ -12,6 +12,8 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir import SBlock
@@ -33,7 +35,7 @@ from .register_tiles import (
     var,
 )
 
-__all__ = ["MatmulLoops"]
+__all__ = ["MatmulLoops", "shared"]
 
 _VECTORS = 4  # of columns, in a tile
 
@@ -174,18 +176,18 @@ def _loops(product: SBlock, output: SBlock, machine: Machine) -> tirx.Stmt:
             rows.append(loop(turn, count, tile, kind))
         nest.append(loop(panel, panels, sequence(rows)))
     body: tirx.Stmt = sequence(nest)
-    return _shared(batch, loops, body)
+    return shared([axis.dom.extent for axis in batch], loops, body)
 
 
-def _shared(batch, loops: list[tirx.Var], body: tirx.Stmt) -> tirx.Stmt:
-    """``body`` for each of the batch, in one parallel loop."""
-    if not batch:
+def shared(extents: Sequence[tirx.Expr], loops: Sequence[tirx.Var], body: tirx.Stmt) -> tirx.Stmt:
+    """``body`` for all values of ``loops`` below ``extents``, in one parallel loop."""
+    if not loops:
         return body
     task = index = var("task")
     count = None
     values = {}
-    for axis, own in reversed(list(zip(batch, loops, strict=True))):
-        extent = axis.dom.extent.astype("int64")
+    for extent, own in reversed(list(zip(extents, loops, strict=True))):
+        extent = extent.astype("int64")
         first = own.same_as(loops[0])
         values[own] = index if first else index % extent
         index = index // extent
