@@ -40,7 +40,7 @@ def emit_broadcast(
         return bb.emit(relax_op(*operands))
     for operand, wanted in zip(operands, demanded, strict=True):
         if wanted is not None:
-            bb.match(operand, wanted)
+            bb.demand(operand, wanted)
     if not fits:
         attributes["shape"] = shape
     return bb.emit_te(compute, *operands, **attributes)

@@ -83,6 +83,14 @@ class Builder:
         matched = self._trace(self.bb.match_cast(value, ty, self._hint()))
         return self.copy_knowledge(value, matched)
 
+    def demand(self, value: relax.Expr, shape: Sequence[Dim]) -> None:
+        """Assert at run time that ``value`` has ``shape``, which binds no dims.
+
+        It is its shape that this reads: a kernel that is fused with others need not store it.
+        """
+        dims = self.bb.emit(relax.ShapeExpr(self.shape(value)), self._hint())
+        self._trace(self.bb.match_cast(dims, relax.ShapeType(list(shape)), self._hint()))
+
     def of_shape(self, value: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
         """``value``, which has ``shape``: provably, or asserted at run time.
 
