@@ -135,3 +135,28 @@ def test_a_step_between_keys_is_none_of_an_attention():
     q, k = (random.standard_normal((2, 2, n, 8)).astype("float32") for n in (3, 5))
     want = softmax((q.astype("f8") @ k.swapaxes(2, 3)).cumsum(-1)) @ k
     np.testing.assert_allclose(model(q, k), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_of_its_own_number_of_keys():
+    """It may be one: which element an index means is known at run time only."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[b,2,s,8] q, float[b,2,t,8] k, float[s,t] causal, float[b,u] kept)
+      => (float[b,2,s,8] y) {
+      middle = Constant<value_ints = [1, 2]>()
+      row = Unsqueeze(kept, middle)
+      mask = Add(causal, row)
+      turned = Transpose<perm = [0, 1, 3, 2]>(k)
+      scores = MatMul(q, turned)
+      masked = Add(scores, mask)
+      weights = Softmax<axis = -1>(masked)
+      y = MatMul(weights, k)
+    }"""
+    model = convert_and_build(parser.parse_model(text), "llvm")
+    assert any("attention" in symbol for symbol, _ in model.executor.plan.kernels)
+    random = np.random.default_rng(0)
+    q, k = (random.standard_normal((2, 2, n, 8)).astype("float32") for n in (19, 130))
+    causal = random.standard_normal((19, 130)).astype("float32")
+    for columns in 130, 1:
+        kept = random.standard_normal((2, columns)).astype("float32")
+        want = softmax(q @ k.swapaxes(2, 3).astype("f8") + causal + kept[:, None, None]) @ k
+        np.testing.assert_allclose(model(q, k, causal, kept), want, rtol=1e-4, atol=1e-5)

@@ -8,6 +8,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from ..schedules.statements import map_children
 from .bfloat16 import legalize_bfloat16
 from .bfloat16_dots import lower_dots
+from .common_subexpressions import common_subexpressions
 from .cuda import constant_bits, skip_empty_launches
 from .exact_indices import flatten_buffers
 from .named_values import rewrite_stores
@@ -109,7 +110,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         loops.StmtSimplify(),
         loops.RemoveNoOp(),
         blocks.RewriteUnsafeSelect(),
-        loops.CommonSubexprElim(),
+        common_subexpressions,
         loops.FP8ComputeLegalize(),
         blocks.VerifyVTCMLimit(),
         blocks.LowerVtcmAlloc(),

@@ -119,12 +119,12 @@ class _Attention:
         lanes = machine.lanes(_FLOAT)
         *batch, rows, keys, depth = self.scores.iter_vars
         length, width = rows.dom.extent, int(self.mixed.iter_vars[-2].dom.extent)
-        names = [var(axis.var.name) for axis in batch]
         sizes = _Sizes(length, keys.dom.extent, int(depth.dom.extent), width, lanes)
         extents = [axis.dom.extent for axis in batch]
-        kernels = [kind(self, names, machine, sizes) for kind in (_ByRow, _ByLanes)]
+        names = [axis.var.name for axis in batch]
+        kernels = [kind(self, [*map(var, names)], machine, sizes) for kind in (_ByRow, _ByLanes)]
         some, many = (
-            shared([*extents, kernel.count], [*names, kernel.number], kernel.body())
+            shared([*extents, kernel.count], [*kernel.names, kernel.number], kernel.body())
             for kernel in kernels
         )
         return tirx.IfThenElse(length * _FEW <= lanes, some, many)
