@@ -25,8 +25,8 @@ WORK = 1 << 15
 # What stands for the trips of a loop whose extent depends on memory or on the loops around it.
 _SOME_TRIPS = 16
 _CALL = 16
-_VSCALE = ir.Op.get("prim.vscale")
 _DIVISION = 16
+_VSCALE = ir.Op.get("prim.vscale")
 
 _OPERATIONS = (
     tirx.Add,
@@ -39,8 +39,8 @@ _OPERATIONS = (
 )
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
-
-Choice = Callable[[tirx.For, tirx.Expr], tirx.Stmt]  # of a loop that is small on a condition
+# What becomes of a loop that is small on a condition.
+_Choice = Callable[[tirx.For, tirx.Expr], tirx.Stmt]
 
 
 @tvm.transform.module_pass(opt_level=0, name="SerialWhereSmall")
@@ -55,7 +55,7 @@ def alone_where_small(module: IRModule, _context: object) -> IRModule:
     return _with_choices(module, _alone)
 
 
-def _with_choices(module: IRModule, choose: Choice) -> IRModule:
+def _with_choices(module: IRModule, choose: _Choice) -> IRModule:
     functions = {
         symbol: function.with_body(_rewritten(function.body, choose))
         if isinstance(function, tirx.PrimFunc)
@@ -65,7 +65,7 @@ def _with_choices(module: IRModule, choose: Choice) -> IRModule:
     return IRModule(functions, attrs=module.attrs)
 
 
-def _rewritten(stmt: tirx.Stmt, choose: Choice) -> tirx.Stmt:
+def _rewritten(stmt: tirx.Stmt, choose: _Choice) -> tirx.Stmt:
     if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
         return map_children(stmt, lambda child: _rewritten(child, choose))
     work = _ANALYZER.simplify(_of_narrow_vectors(_cost(stmt)))

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
-from .contraction import axis_kinds, is_static
+from .contraction import axis_kinds, blocks_of, is_static
 from .matmul_loops import shared
 from .matmul_rows import term_of, tile_rows
 from .register_tiles import (
@@ -63,14 +63,12 @@ class AttentionSymbolic(dl.base.ScheduleRule):
     """
 
     def apply(self, func, target, _tunable):
-        if not isinstance(func, tirx.PrimFunc) or not hasattr(func.body, "block"):
+        found = blocks_of(func)
+        if found is None or is_static(func):
             return None
-        if is_static(func):
-            return None
-        sch = s_tir.Schedule(func)
-        blocks = sch.get_child_blocks(sch.get_sblock(func.body.block.name_hint))
-        found = _taken_apart([sch.get(block) for block in blocks])
-        return None if found is None else scheduled(sch.mod["main"], found.loops(target))
+        sch, blocks = found
+        attention = _taken_apart([sch.get(block) for block in blocks])
+        return None if attention is None else scheduled(sch.mod["main"], attention.loops(target))
 
 
 def _taken_apart(blocks: list[SBlock]) -> _Attention | None:

@@ -5,7 +5,7 @@ from tvm.ir import Expr
 from tvm.s_tir import SBlock
 from tvm.s_tir.schedule import SBlockRV
 
-__all__ = ["axis_kinds", "divisors", "feeds", "is_batched", "is_static", "size"]
+__all__ = ["axis_kinds", "blocks_of", "divisors", "feeds", "is_batched", "is_static", "size"]
 
 
 def divisors(extent: int, limit: int) -> list[int]:
@@ -17,6 +17,14 @@ def axis_kinds(block: SBlock) -> str:
     """A letter per iteration axis: S(patial), R(eduction), O(ther)."""
     letters = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
     return "".join(letters.get(axis.iter_type, "O") for axis in block.iter_vars)
+
+
+def blocks_of(func: object) -> tuple[s_tir.Schedule, list[SBlockRV]] | None:
+    """A schedule of a kernel and its blocks in order; None of what is no kernel of blocks."""
+    if not isinstance(func, tirx.PrimFunc) or not hasattr(func.body, "block"):
+        return None
+    sch = s_tir.Schedule(func)
+    return sch, sch.get_child_blocks(sch.get_sblock(func.body.block.name_hint))
 
 
 def is_static(func: tirx.PrimFunc) -> bool:

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
 from .access import Walk
-from .contraction import axis_kinds, is_static
+from .contraction import axis_kinds, blocks_of, is_static
 from .loops import CHEAP, attempt
 from .matmul_rows import term_of, tile_rows
 from .register_tiles import (
@@ -47,12 +47,10 @@ class MatmulLoops(dl.base.ScheduleRule):
     """
 
     def apply(self, func, target, _tunable):
-        if not isinstance(func, tirx.PrimFunc) or not hasattr(func.body, "block"):
+        found = blocks_of(func)
+        if found is None or is_static(func):
             return None
-        if is_static(func):
-            return None
-        sch = s_tir.Schedule(func)
-        blocks = sch.get_child_blocks(sch.get_sblock(func.body.block.name_hint))
+        sch, blocks = found
         kinds = [axis_kinds(sch.get(block)) for block in blocks]
         at = next((k for k, kind in enumerate(kinds) if "R" in kind), None)
         if at is None or any(set(kind) != {"S"} for k, kind in enumerate(kinds) if k != at):

@@ -18,13 +18,13 @@ from functools import partial
 from math import prod
 
 import tvm_ffi
-from tvm import DataType, ir, s_tir, tirx
+from tvm import DataType, ir, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
 from .access import Walk
-from .contraction import axis_kinds, divisors
+from .contraction import axis_kinds, blocks_of, divisors
 from .loops import CHEAP, attempt
 from .prefetch import COLD_WEIGHTS, LINE, prefetch_lines
 from .register_tiles import (
@@ -54,10 +54,10 @@ class MatmulRows(dl.base.ScheduleRule):
     """
 
     def apply(self, func, target, _tunable):
-        if not isinstance(func, tirx.PrimFunc) or not hasattr(func.body, "block"):
+        found = blocks_of(func)
+        if found is None:
             return None
-        sch = s_tir.Schedule(func)
-        blocks = sch.get_child_blocks(sch.get_sblock(func.body.block.name_hint))
+        sch, blocks = found
         kinds = [axis_kinds(sch.get(block)) for block in blocks]
         at = next((k for k, kind in enumerate(kinds) if kind == "SSSR"), None)
         if at is None or at + 1 == len(kinds) or not _is_panels(sch.get(blocks[at])):
