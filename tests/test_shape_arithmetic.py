@@ -141,6 +141,35 @@ def test_the_length_of_a_range_of_sizes_is_a_dim():
         np.testing.assert_array_equal(y, np.arange(1, size, 2))
 
 
+# Sizes as operands of what computes: limits, an exponent, a condition.
+OPERANDS = """g (float[n,k] x) => (float[a,b] clipped, float[a,b] power, float[a,b] chosen) {
+  shape = Shape(x)
+  zero = Constant<value = int64 {0}>()
+  one = Constant<value = int64 {1}>()
+  n = Gather(shape, zero)
+  k = Gather(shape, one)
+  whole = Cast<to=7>(x)
+  within = Clip(whole, zero, n)
+  clipped = Cast<to=1>(within)
+  power = Pow(x, k)
+  many = Cast<to=9>(n)
+  chosen = If(many) <
+    then_branch = yes () => (float[n,k] y) { y = Neg(x) },
+    else_branch = no () => (float[n,k] z) { z = Abs(x) }
+  >
+}"""
+
+
+def test_sizes_are_operands():
+    model = convert_and_build(parser.parse_model(HEAD + OPERANDS), "llvm")
+    for n, k in ((3, 2), (7, 3), (0, 1)):
+        x = np.arange(-3.0, n * k - 3, dtype="f4").reshape(n, k)
+        clipped, power, chosen = model.run(None, {"x": x})
+        np.testing.assert_array_equal(clipped, np.clip(x, 0, n))
+        np.testing.assert_allclose(power, x**k, rtol=1e-6)
+        np.testing.assert_array_equal(chosen, -x if n else np.abs(x))
+
+
 # As exporters write position embeddings: a slice of a table beside the sequence.
 POSITIONS = """g (float[sequence,3] x, float[5,3] table) => (float[a,b] y) {
   zero = Constant<value = int64[1] {0}>()

@@ -8,6 +8,7 @@ from tvm_ext.ops import activation as ops
 
 from ..arithmetic import multiplied
 from ..broadcasting import emit_broadcast
+from ..precision import constant
 from ..table import converter
 
 _LEAST, _GREATEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
@@ -109,7 +110,7 @@ def shrink(bb, x, *, bias=0.0, lambd=0.5):
 def clip(bb, x, low=None, high=None):
     """Two numbers known at compile time make a Relax clip, which passes recognise."""
     low, high = (_bound(bb, x, *pair) for pair in ((low, "min"), (high, "max")))
-    limits = [bb.static(bound) for bound in (low, high)]
+    limits = [constant(bb, bound) for bound in (low, high)]
     if all(limit is not None and np.isfinite(limit.astype(float)).all() for limit in limits):
         return bb.emit(relax.op.clip(x, *(limit.item() for limit in limits)))
     return emit_broadcast(bb, None, ops.clip, x, low, high)

@@ -5,6 +5,7 @@ from tvm import relax
 from tvm_ext.ops import arithmetic as ops
 
 from ..broadcasting import align, emit_broadcast
+from ..precision import constant
 from ..table import converter
 
 
@@ -33,7 +34,7 @@ for _op_type, _relax_op, _compute in (
 def pow_(bb, x, y):
     if "float" not in bb.dtype(x) and "float" not in bb.dtype(y):
         return emit_broadcast(bb, None, ops.integer_power, x, y)
-    exponent = bb.static(y)
+    exponent = constant(bb, y)
     if exponent is None or exponent.size != 1:
         return emit_broadcast(bb, None, ops.power, x, y)
     return emit_broadcast(bb, None, ops.power, x, y, exponent=float(exponent.item()))

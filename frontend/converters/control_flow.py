@@ -14,6 +14,7 @@ from tvm_ext.ops import scan as ops
 
 from .. import host
 from ..axes import placed
+from ..precision import constant
 from ..table import converter
 from .shape import te_dims
 
@@ -22,7 +23,7 @@ _SINCE = (11, 13, 16, 19, 21, 23, 24, 25)
 
 @converter("If", 1, *_SINCE)
 def if_(bb, condition, *, then_branch, else_branch):
-    known = bb.static(condition)
+    known = constant(bb, condition)
     if known is not None:
         chosen = then_branch if known.item() else else_branch
         return tuple(bb.walk.inline(chosen, []))

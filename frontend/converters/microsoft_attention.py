@@ -11,7 +11,7 @@ from tvm_ext.ops import attention_cache as ops
 
 from ..arithmetic import added
 from ..microsoft import microsoft
-from ..precision import cast
+from ..precision import cast, constant
 from .attention import attention as attention_of_onnx
 from .matmul import matmul
 from .microsoft_matmul import matmul_integer_to_float
@@ -276,7 +276,7 @@ def _multi_head(bb, q, k, v, heads, padding, bias, past, hidden, scale, causal):
 
 def _extent(bb, past, total):
     """The keys that the cache holds: as many as before, or ``total`` if that is more."""
-    known, before = bb.static(total), 0 if past is None else bb.shape(past)[2]
+    known, before = constant(bb, total), 0 if past is None else bb.shape(past)[2]
     if known is not None and isinstance(before, int):
         return max(before, int(known.item()))
     total = cast(bb, bb.emit(relax.op.reshape(total, [1])), "int64")

@@ -11,6 +11,7 @@ from tvm_ext.ops.slicing import windows
 
 from ..axes import placed
 from ..microsoft import microsoft
+from ..precision import constant
 from .constant import range_, trilu
 from .gather_scatter import gather, gather_nd
 from .padding import pad_inputs
@@ -103,11 +104,11 @@ def torch_embedding(bb, weight, indices, padding_idx=None, scale_grad_by_freq=No
 
 def _vector(bb, x):
     """``x`` of one element as a vector."""
-    known = bb.static(x)
+    known = constant(bb, x)
     return reshaped(bb, x, [1]) if known is None else bb.const(known.reshape(1))
 
 
 def _number(bb, x):
     """``x`` of one element as a scalar."""
-    known = bb.static(x)
+    known = constant(bb, x)
     return reshaped(bb, x, []) if known is None else bb.const(known.reshape(()))

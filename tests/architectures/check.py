@@ -122,7 +122,7 @@ def compare(got: list, expected: list) -> float:
 def _valid(model: onnx.ModelProto) -> bool:
     """Whether shapes and types agree; exporters write models of which that is not so."""
     try:
-        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError:
         return False
     return True
