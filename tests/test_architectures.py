@@ -76,3 +76,14 @@ def test_a_difference_is_measured_against_the_largest_value():
             check.compare([got], [wanted])
     with pytest.raises(AssertionError, match="1 of 2 values differ"):
         check.compare([np.array([1, 2])], [np.array([1, 3])])
+
+
+def test_a_model_that_onnxruntime_does_not_repeat_is_not_compared(monkeypatch):
+    check = pytest.importorskip("tests.architectures.check", exc_type=ImportError)
+    exported = check.export(Task("elman", "torchscript", "static"))
+    other = [[value + 1 for value in each] for each in exported.expected]
+    with pytest.raises(check.NotExported, match="does not repeat"):
+        check.equal(exported._replace(expected=other))
+    monkeypatch.setattr(check, "_onnxruntime", lambda model, feeds: other[0])
+    with pytest.raises(AssertionError, match="output 0: error"):
+        check.equal(exported._replace(expected=other))
