@@ -12,7 +12,7 @@ from tvm.error import InternalError
 from tvm.ir import GlobalVar, Type
 
 from tvm_ext.errors import ConversionError, ModelError, UnsupportedNode
-from tvm_ext.interface import Info, TensorInfo, ValueInfo, ValueType
+from tvm_ext.interface import Info, TensorInfo, TensorType, ValueInfo, ValueType
 from tvm_ext.ops.narrow import STORAGE, STRING
 
 from . import host, shape_arithmetic
@@ -168,9 +168,10 @@ class _Walk:
 
     def parameter(self, value: ir.Value) -> relax.Var:
         """The Relax parameter of a graph input."""
-        if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+        held = host.declared_kind(value)
+        if held is not None and not isinstance(held, TensorType):
             var = relax.Var(_identifier(value.name), relax.AnyType())
-            self.values[value] = host.like(self.builder, var, host.declared_kind(value))
+            self.values[value] = host.like(self.builder, var, held)
             return var
         if not isinstance(value.type, ir.TensorType) or value.shape is None:
             known = "; give it by shapes" if isinstance(value.type, ir.TensorType) else ""

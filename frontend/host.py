@@ -16,10 +16,11 @@ import onnx_ir as ir
 from tvm import relax, tirx
 from tvm.ir.expr import StringImm
 
-from tvm_ext.interface import OptionalType, SequenceType, TensorType, ValueType
+from tvm_ext.interface import MapType, OptionalType, SequenceType, TensorType, ValueType
 from tvm_ext.ops.narrow import STORAGE, STRING
 
 from .builder import Builder
+from .maps import map_type
 
 __all__ = [
     "absent",
@@ -153,11 +154,15 @@ def like(bb: Builder, value: relax.Expr, kind: ValueType) -> relax.Expr:
 def _of_strings(kind: ValueType | None) -> bool:
     if isinstance(kind, SequenceType | OptionalType):
         return _of_strings(kind.element)
+    if isinstance(kind, MapType):
+        return STRING in (kind.key, kind.value)
     return isinstance(kind, TensorType) and kind.dtype == STRING
 
 
 def declared_kind(value: ir.Value | ir.TypeAndShape) -> ValueType | None:
     """What the model, or inference, says of a value; None where it says nothing."""
+    if isinstance(value, ir.Value) and (kind := map_type(value)) is not None:
+        return kind
     name = value.name if isinstance(value, ir.Value) else "d"
     return None if value.type is None else _of_onnx(value.type, value.shape, name or "d")
 

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from tvm_ext.errors import ModelError, ModelLimitError
 
 from .limits import Limits, check_size
+from .maps import without_maps
 from .table import REFUSED, TABLE
 from .traverse import tensors
 from .validity import INVALID, check_imports, check_opsets, check_values, first_line
@@ -99,7 +100,7 @@ def _from_proto(
         )
     check_imports(((entry.domain, entry.version) for entry in proto.opset_import), source)
     try:
-        model = ir.from_proto(_without_maps(proto, source))
+        model = ir.from_proto(without_maps(proto, source))
         _place_external_data(model, source, path)
         check_size(model, limits)
         if (_unshaped(proto.graph) or _withdrawn(proto)) and not any(
@@ -115,35 +116,6 @@ def _from_proto(
             raise ModelLimitError(f"{source} nests graphs too deeply") from error
         raise ModelError(f"{source} is not valid ONNX: {first_line(error)}") from error
     return model
-
-
-def _without_maps(proto: onnx.ModelProto, source: str) -> onnx.ModelProto:
-    """``proto``, its results and values that are maps without a type: onnx_ir knows none of these.
-
-    Raises:
-        ModelError: an input is a map.
-    """
-    for value in proto.graph.input:
-        if _holds_map(value.type):
-            raise ModelError(
-                f"input {value.name!r} of {source} is a map, which models take from nobody: "
-                "give the model the tensor that is made of it"
-            )
-    if not any(_holds_map(v.type) for v in (*proto.graph.output, *proto.graph.value_info)):
-        return proto
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    for value in (*copy.graph.output, *copy.graph.value_info):
-        if _holds_map(value.type):
-            value.ClearField("type")
-    return copy
-
-
-def _holds_map(kind: onnx.TypeProto) -> bool:
-    form = kind.WhichOneof("value")
-    if form in ("sequence_type", "optional_type"):
-        return _holds_map(getattr(kind, form).elem_type)
-    return form == "map_type"
 
 
 def _unshaped(graph: onnx.GraphProto) -> list[onnx.TypeProto.Tensor]:

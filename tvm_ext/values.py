@@ -50,11 +50,26 @@ def _held(name: str, kind: ValueType | None, value: object) -> Any:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             raise InputError(f"input {name!r} is {kind}: give a list, not {type(value).__name__}")
         return [_held(f"{name}[{k}]", kind.element, item) for k, item in enumerate(value)]
+    if isinstance(kind, MapType):
+        return _entries(name, kind, value)
     if value is None:
         raise InputError(f"input {name!r} is {kind}, and no optional: None does not fit")
     if not isinstance(kind, TensorType):
         raise InputError(f"the model does not say what input {name!r} is")
     return _stored(_fitting(name, kind, value))
+
+
+def _entries(name: str, kind: MapType, value: object) -> list[np.ndarray]:
+    """The keys of a map in increasing order, those of strings by their numbers; its values."""
+    if not isinstance(value, Mapping):
+        raise InputError(f"input {name!r} is {kind}: give a dict, not {type(value).__name__}")
+    entries = (list(value), kind.key), (list(value.values()), kind.value)
+    keys, values = (
+        _held(f"{side} of {name}", TensorType(dtype, (len(value),)), items)
+        for side, (items, dtype) in zip(("keys", "values"), entries, strict=True)
+    )
+    order = np.argsort(keys, kind="stable")
+    return [keys[order], values[order]]
 
 
 def _fitting(name: str, kind: TensorType, value: object) -> np.ndarray:
@@ -137,9 +152,10 @@ def _as_array(info: TensorInfo, value: object) -> np.ndarray:
         if hasattr(value, "__dlpack__"):
             return _from_dlpack(value)
         array = np.asarray(value)
-        # Python's numbers have no dtype: 1.0 is a float of any width, 1 an integer or a float.
+        # Python's numbers have no dtype: 1.0 is a float of any width, 1 an integer or a float,
+        # and of an empty list numpy makes floats.
         plain = isinstance(value, list | tuple | int | float)
-        fits = np.can_cast(array.dtype, info.dtype, "same_kind")
+        fits = np.can_cast(array.dtype, info.dtype, "same_kind") or not array.size
         return _converted(info, array) if plain and fits else array
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]

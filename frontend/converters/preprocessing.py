@@ -3,7 +3,7 @@
 import numpy as np
 from tvm import relax
 
-from tvm_ext.interface import MapType, SequenceType
+from tvm_ext.interface import MapType, SequenceType, TensorType
 from tvm_ext.ops import preprocessing as ops
 from tvm_ext.ops.gather_scatter import gather
 from tvm_ext.ops.narrow import STRING
@@ -11,13 +11,10 @@ from tvm_ext.ops.narrow import STRING
 from .. import host
 from ..class_scores import rows_of
 from ..precision import cast
-from ..table import converter, refuse
+from ..table import converter
+from .cast import cast as cast_of_onnx
 
 _ML = "ai.onnx.ml"
-_MAPS = "its input is a map, which no model takes; give the model the vector"
-
-refuse("CastMap", _ML, _MAPS)
-refuse("DictVectorizer", _ML, _MAPS)
 
 
 @converter("ArrayFeatureExtractor", 1, domain=_ML)
@@ -129,6 +126,51 @@ def _encoded(bb, x, keys, values, default):
     table = bb.const(values[order])
     operands = bb.const(found[order]), table, bb.const(np.array(default, values.dtype))
     return bb.copy_knowledge(table, bb.emit_te(ops.encode_labels, x, *operands))
+
+
+@converter("DictVectorizer", 1, domain=_ML)
+def dict_vectorizer(bb, x, *, int64_vocabulary=(), string_vocabulary=()):
+    """The values of the vocabulary's keys in a row, as onnxruntime gives it; 0 where none is."""
+    if bool(len(int64_vocabulary)) == bool(len(string_vocabulary)):
+        raise ValueError("needs either int64_vocabulary or string_vocabulary")
+    if len(string_vocabulary):
+        wanted = bb.numbers(np.array(string_vocabulary, object))
+    else:
+        wanted = np.asarray(int64_vocabulary, "int64")
+    keys, values = _entries(bb, x)
+    return _at_keys(bb, bb.const(wanted[None]), keys, values)
+
+
+@converter("CastMap", 1, domain=_ML)
+def cast_map(bb, x, *, cast_to="TO_FLOAT", map_form="DENSE", max_map=1):
+    """The values in the order of their keys, or, of a sparse map, each at the place of its key."""
+    forms = {"TO_FLOAT": 1, "TO_INT64": 7, "TO_STRING": 8}
+    if cast_to not in forms or map_form not in ("DENSE", "SPARSE"):
+        raise ValueError(f"cast_to={cast_to!r} and map_form={map_form!r}")
+    keys, values = _entries(bb, x)
+    if map_form == "SPARSE":
+        row = _at_keys(bb, bb.const(np.arange(max_map)[None]), keys, values)
+    else:
+        row = bb.of_element(bb.emit(relax.op.expand_dims(values, 0)), bb.element(values))
+    return cast_of_onnx(bb, row, to=forms[cast_to])
+
+
+def _entries(bb, x):
+    """Keys in increasing order and values of a map, which are known at run time."""
+    kind = host.kind_of(bb, x)
+    if not isinstance(kind, MapType):
+        raise NotImplementedError(f"its input is {kind}, must be a map")
+    kinds = [TensorType(dtype, ("entries",)) for dtype in (kind.key, kind.value)]
+    keys, values = host.call_for_tensors(bb, "entries", x, kinds=kinds)
+    return keys, host.like(bb, bb.match(values, bb.shape(keys)), kinds[1])
+
+
+def _at_keys(bb, wanted, keys, values):
+    """The value of each key in ``wanted``; 0 or an empty string where the map has none."""
+    element = bb.element(values)
+    default = np.array("", object) if element == STRING else np.zeros((), element)
+    found = bb.emit_te(ops.encode_labels, wanted, keys, values, bb.const(default))
+    return bb.of_element(found, element)
 
 
 def _labels(floats, integers, strings, tensor):

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from ..maps import map_type
+
 __all__ = ["infer_by_onnx", "infer_shapes", "without_misjudged"]
 
 _log = logging.getLogger(__name__)
@@ -42,25 +44,30 @@ def infer_by_onnx(model: ir.Model, data_prop: bool = True) -> None:
 
 @contextmanager
 def without_misjudged(model: ir.Model) -> Iterator[None]:
-    """Hide the nodes whose shape onnx infers wrongly."""
+    """Hide the nodes whose shape onnx infers wrongly, and those of inputs without a type: maps.
+
+    At these its inference crashes.
+    """
     opset = model.opset_imports.get("", 0)
-    misjudged = [
-        node
+    misjudged = {
+        node: node.domain
         for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if not node.domain and _is_misjudged(node, opset)
-    ]
+        if _is_misjudged(node, opset) or any(x is not None and map_type(x) for x in node.inputs)
+    }
     for node in misjudged:
         node.domain = _UNKNOWN
         model.opset_imports[_UNKNOWN] = 1  # onnx infers nothing where a domain is not imported
     try:
         yield
     finally:
-        for node in misjudged:
-            node.domain = ""
+        for node, domain in misjudged.items():
+            node.domain = domain
         model.opset_imports.pop(_UNKNOWN, None)
 
 
 def _is_misjudged(node: ir.Node, opset: int) -> bool:
+    if node.domain:
+        return False
     if node.op_type == "STFT":  # taken for two-sided, which is not the default
         return "onesided" not in node.attributes
     # Windows that start in the end pad count.

@@ -12,7 +12,7 @@ from tests.onnxruntime_oracle import check_against_onnxruntime
 from tests.oracle import check_node
 from tests.uses import record
 from tvm_ext import convert_and_build, load
-from tvm_ext.errors import ConversionError, ModelError, RunError
+from tvm_ext.errors import ConversionError, InputError, ModelError, RunError
 
 RNG = np.random.default_rng(0)
 NAN = float("nan")
@@ -127,8 +127,85 @@ def test_labels_that_do_not_fit_the_scores_are_named():
         built(np.zeros((2, 5), "float32"))
 
 
-def test_maps_as_inputs_are_refused():
+def of_map(op_type, key, value, result, **attributes):
+    """One node that reads a map from ``key`` to ``value``."""
+    scalar = helper.make_tensor_type_proto(value, ())
+    x = onnx.ValueInfoProto(name="x", type=helper.make_map_type_proto(key, scalar))
+    node = helper.make_node(op_type, ["x"], ["y"], domain="ai.onnx.ml", **attributes)
+    y = helper.make_tensor_value_info("y", result, (1, "n"))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([node], "g", [x], [y])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+T = TensorProto
+
+
+@pytest.mark.parametrize(
+    ("node", "feeds"),
+    [
+        (
+            of_map("DictVectorizer", T.STRING, T.FLOAT, T.FLOAT, string_vocabulary=["a", "b", "c"]),
+            [{"zz": 5.0, "c": 1.5, "a": NAN}, {"b": 2.0}],
+        ),
+        (
+            of_map("DictVectorizer", T.INT64, T.FLOAT, T.FLOAT, int64_vocabulary=[7, -1, 5]),
+            [{5: 2.0, 7: 5.0, 2**40: 1.0}, {-1: 0.25}],
+        ),
+        (of_map("CastMap", T.INT64, T.FLOAT, T.FLOAT), [{7: 2.0, -5: 3.5}, {1: 1.0}]),
+        (
+            of_map("CastMap", T.INT64, T.FLOAT, T.INT64, cast_to="TO_INT64"),
+            [{7: 2.7, 5: -3.5}, {1: 1.0}],
+        ),
+        (
+            of_map("CastMap", T.INT64, T.FLOAT, T.FLOAT, map_form="SPARSE", max_map=6),
+            [{7: 2.0, 5: 3.5, 0: 1.0}, {9: 1.0}],
+        ),
+    ],
+)
+def test_maps_as_inputs(node, feeds, tmp_path):
+    session = onnxruntime.InferenceSession(node.SerializeToString())
+    built = convert_and_build(node, "llvm")
+    key, value = str(built.inputs[0].type)[4:-1].split(", ")
+    assert f"map({key},tensor({value.removesuffix('32')}))" == session.get_inputs()[0].type
+    built.save(tmp_path / "m.so")
+    for compiled in built, load(tmp_path / "m.so"):
+        for feed in feeds:
+            (wanted,) = session.run(None, {"x": feed})
+            np.testing.assert_array_equal(compiled(feed), wanted)
+    record(node)
+
+
+def test_maps_that_onnxruntime_takes_from_nobody():
+    """Maps to strings, which its Python face reads wrongly, and empty ones, which it refuses."""
+    node = of_map("CastMap", T.INT64, T.STRING, T.FLOAT, cast_to="TO_FLOAT")
+    built = convert_and_build(node, "llvm")
+    np.testing.assert_array_equal(built({7: "2.5", -3: "4e1"}), np.array([[40, 2.5]], "float32"))
+    assert built({}).shape == (1, 0)
+    node = of_map("DictVectorizer", T.INT64, T.STRING, T.STRING, int64_vocabulary=[7, 1])
+    built = convert_and_build(node, "llvm")
+    assert built({1: "ü", 2: "x"}).tolist() == [["", "ü"]]
+    assert built({}).tolist() == [["", ""]]
+
+
+def test_what_is_no_such_map_is_named():
+    built = convert_and_build(of_map("CastMap", T.INT64, T.FLOAT, T.FLOAT), "llvm")
+    for feed, reason in (
+        ([1.0], "'x' is map.*give a dict, not list"),
+        ({"a": 1.0}, "keys of x"),
+        ({1: "a"}, "values of x"),
+        ({1: [2.0, 3.0]}, "values of x"),
+        ({2**70: 1.0}, "keys of x"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            built(feed)
+    model = of_map("CastMap", T.INT64, T.FLOAT, T.FLOAT, map_form="NONE")
+    with pytest.raises(ConversionError, match=r"CastMap.*map_form='NONE'"):
+        convert_and_build(model, "llvm")
+
+
+def test_maps_inside_of_something_else_are_refused():
     model = zip_map([1, 2, 3], False)
     model.graph.input[0].type.CopyFrom(model.graph.output[0].type)
-    with pytest.raises(ModelError, match=r"input 'x' .* is a map"):
+    with pytest.raises(ModelError, match=r"input 'x' .* holds maps inside"):
         convert_and_build(model, "llvm")

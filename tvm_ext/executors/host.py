@@ -167,6 +167,12 @@ def get_element(optional: Any) -> Any:
 
 
 @_raw
+def entries(pair: Any) -> Any:
+    """The keys of a map in increasing order, and its values: a map is a sequence of both."""
+    return pair
+
+
+@_raw
 def sequence_length(sequence: Any) -> Any:
     """How many elements a sequence has."""
     return given(np.asarray(len(sequence), "int64"), _DEVICE.get())

@@ -60,9 +60,10 @@ def encode_labels(x, keys, values, default):
     """``values[k]`` where ``x[...]`` equals ``keys[k]``, else ``default[]``.
 
     ``keys`` are sorted, NaN (equal to itself) last; of equal keys the first counts. The keys below
-    an element are counted, not searched: that vectorises, and they are few.
+    an element are counted, not searched: that vectorises, and they are few. There may be none where
+    their number is symbolic.
     """
-    count = int(keys.shape[0])
+    count = keys.shape[0]
     r = te.reduce_axis((0, count), "r")
 
     def missing(value):
@@ -75,8 +76,11 @@ def encode_labels(x, keys, values, default):
     place = te.compute(x.shape, below, "place")
 
     def label(*i):
-        at = tirx.min(place(*i), count - 1)
+        at = tirx.min(place(*i), count.astype("int32") - 1)
         found = tirx.any(keys(at) == x(*i), tirx.all(missing(x(*i)), missing(keys(at))))
-        return tirx.Select(found, values(at), default())
+        value = tirx.Select(found, values(at), default())
+        if isinstance(count, tirx.IntImm):
+            return value
+        return tirx.if_then_else(at >= 0, value, default())
 
     return te.compute(x.shape, label, "encode_labels")
