@@ -182,3 +182,34 @@ def test_sizes_beyond_any_memory_are_refused():
         with pytest.raises(RunError, match="more memory"):
             model(np.array([size]))
     np.testing.assert_allclose(model(np.array([5])), [5 * np.e], rtol=1e-6)
+
+
+STACKED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,b,2,p,16] past, float[b,2,s,16] k)
+  => (float[b,2,t,16] keys, float[2,b,2,t,16] present, float[b,2,t,16] sums) {
+  zero = Constant<value = int64 {0}>()
+  one = Constant<value = int64 {1}>()
+  axes = Constant<value_ints = [0]>()
+  past_k = Gather<axis = 0>(past, zero)
+  past_v = Gather<axis = 0>(past, one)
+  keys = Concat<axis = 2>(past_k, k)
+  values = Concat<axis = 2>(past_v, k)
+  stacked_k = Unsqueeze(keys, axes)
+  stacked_v = Unsqueeze(values, axes)
+  present = Concat<axis = 0>(stacked_k, stacked_v)
+  sums = Add(keys, values)
+}"""
+
+
+def test_a_stack_of_caches_is_computed_in_its_place():
+    """Keys are a result by themselves, too, and read by another kernel."""
+    compiled = convert_and_build(parser.parse_model(STACKED), "llvm")
+    random = np.random.default_rng(0)
+    for b, p, s in [(1, 3, 1), (2, 0, 2), (3, 5, 0), (0, 2, 1)]:
+        shapes = (2, b, 2, p, 16), (b, 2, s, 16)
+        past, k = (random.standard_normal(dims).astype("float32") for dims in shapes)
+        present = np.concatenate([past, np.stack([k, k])], 3)
+        want = present[0], present, present[0] + present[1]
+        for got, expected in zip(compiled(past, k), want, strict=True):
+            np.testing.assert_array_equal(got, expected)
+    assert len(compiled.executor.plan.kernels) == 3

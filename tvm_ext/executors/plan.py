@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
 import numpy as np
@@ -23,7 +24,8 @@ class Slot:
 
     ``kind`` is "input", "output", "weight" or "arena"; ``index`` the number among its kind;
     ``offset`` the place in the arena or among the weights; ``live`` the first and last kernel
-    that touch it. An "output" is written where the caller wants it.
+    that touch it. An "output" is written where the caller wants it. ``shift``: the bytes of the
+    base in front of a part of it, a formula of sizes; None: this is no part.
     """
 
     shape: tuple[int, ...]
@@ -33,6 +35,7 @@ class Slot:
     offset: int = -1
     live: list[int] = field(default_factory=lambda: [-1, -1])
     base: Slot | None = None
+    shift: Any = None
 
     @property
     def nbytes(self) -> int:
@@ -41,6 +44,12 @@ class Slot:
     @property
     def root(self) -> Slot:
         return self if self.base is None else self.base.root
+
+    @property
+    def shifts(self) -> list[Any]:
+        """Those on the way to ``root``, which add up."""
+        inner = [] if self.base is None else self.base.shifts
+        return inner if self.shift is None else [self.shift, *inner]
 
 
 @dataclass(frozen=True)

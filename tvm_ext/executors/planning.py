@@ -116,7 +116,8 @@ class Walk:
                     raise
         outputs = tuple(self.flat(main.body.body))
         for index, slot in enumerate(outputs):
-            if slot.root.kind == "arena":  # else an input, a weight or an earlier output: copied
+            # An input, a weight, a part of a tensor or an earlier output is copied.
+            if slot.root.kind == "arena" and not slot.shifts:
                 slot.root.kind, slot.root.index = "output", index
         return inputs, outputs
 

@@ -27,7 +27,7 @@ from .c_code import is_c_code
 from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .plan import ALIGNMENT, Slot
-from .planning import NotStatic, Walk, adjacent, alive_during, peak, place
+from .planning import NotStatic, Walk, adjacent, alive_during, arguments, peak, place
 from .static_build import Compiled, compile_kernels, object_file, texts
 from .storages import size_of
 from .symbolic import SymbolicExecutor, SymbolicPlan
@@ -201,6 +201,35 @@ class _Walk(Walk):
             else:
                 self._checks.append((f"{what}, shape[{axis}]", tirx.convert(dim), want))
 
+    def kernel(self, call: relax.Call, variable: str) -> Slot | tuple[Slot, ...]:
+        """As ever; but tensors that are only joined are computed in their places in the result."""
+        symbol = call.args[0]
+        if isinstance(symbol, GlobalVar) and _JOINED in (self.module[symbol].attrs or {}):
+            slots = [slot for field in arguments(call)[0] for slot in self.flat(field)]
+            if self._are_free(slots):
+                return self._joined(slots, Slot(*self.tensor(call.ty_args[0])))
+        return super().kernel(call, variable)
+
+    def _are_free(self, slots: Sequence[Slot]) -> bool:
+        """Whether each of ``slots`` is a whole tensor in the arena, for which any place does."""
+        roots = {slot.root for slot in slots}
+        free = all(not slot.shifts and slot.root in self.arena for slot in slots)
+        return free and len(roots) == len(slots)
+
+    def _joined(self, slots: Sequence[Slot], whole: Slot) -> Slot:
+        """``whole``, of which ``slots`` are the parts."""
+        shift, lives = tirx.const(0, "int64"), []
+        for slot in slots:
+            root = slot.root
+            lives.append(root.live)
+            number, unit = size_of(slot.shape, slot.dtype)
+            root.base, root.shift = whole, shift
+            shift = shift + unit * number
+            self.arena.remove(root)
+        whole.live[:] = min(first for first, _ in lives), max(last for _, last in lives)
+        self.arena.append(whole)
+        return whole
+
     def called(
         self, symbol: GlobalVar, operands: Sequence[Slot], numbers: Sequence[relax.Expr]
     ) -> None:
@@ -311,4 +340,6 @@ def _rounded(unit: tirx.Expr, multiple: int) -> tirx.Expr:
 
 
 _ANALYZER = Analyzer()
+# What passes note of a kernel that only puts its operands one after the other in memory.
+_JOINED = "joined"
 _TO_SHAPE = Op.get("relax.tensor_to_shape")

@@ -153,12 +153,14 @@ def _item_size(slot: Slot) -> tirx.Expr:
 
 def _address(entry: Entry, slot: Slot) -> str:
     root = slot.root
+    start = "".join(f" + {c_text(shift)}" for shift in slot.shifts)
     if root.kind == "arena":
         part, offset = entry.places[root]
-        return f"part{part} + {offset} * unit{part}"
+        return f"part{part} + {offset} * unit{part}{start}"
     if root.kind == "weight":
         return f"(void *)(weights + {root.offset})"
-    return f"{root.kind}s[{root.index}]"
+    base = f"{root.kind}s[{root.index}]"
+    return f"(unsigned char *){base}{start}" if start else base
 
 
 _OPERATORS: dict[type, str] = {

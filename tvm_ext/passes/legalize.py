@@ -6,15 +6,22 @@ TVM's own legalisation drops NaN (relu, clip, maximum, minimum, max_pool2d), let
 division trap, loses tanh near 0, and calls libm per element for exp, log, erf, tanh and sigmoid.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import DataType, relax, te, tirx
 
 from tvm_ext.ops import activation, arithmetic, logic, math, pooling, softmax
 from tvm_ext.ops.rearrangement import concatenate
 
-__all__ = ["REPLACED", "legalize", "to_kernel"]
+from .facts import OPAQUE
+
+__all__ = ["JOINED", "REPLACED", "legalize", "to_kernel"]
+
+#: The attribute of a kernel that only puts its operands one after the other in memory.
+JOINED = "joined"
+ALIGNMENT = 64  # of what has a place of its own in memory
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -115,11 +122,29 @@ def _concat(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """
     (joined,) = call.args
     axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % call.ty.ndim
-    known = (isinstance(field.shape.values[axis], tirx.IntImm) for field in joined.ty.fields)
-    if all(known) or not hasattr(joined, "fields"):
+    types = joined.ty.fields
+    known = all(isinstance(ty.shape.values[axis], tirx.IntImm) for ty in types)
+    in_place = _in_place(types, axis)
+    if not hasattr(joined, "fields") or (known and not in_place):
         return call.op.get_attr("FLegalize")(bb, call)
-    tensors, attrs = list(joined.fields), {"op_pattern": _INJECTIVE}
-    return bb.call_te(concatenate, tensors, axis, primfunc_attrs=attrs)
+    attrs = {"op_pattern": OPAQUE, JOINED: True} if in_place else {"op_pattern": _INJECTIVE}
+    return bb.call_te(concatenate, list(joined.fields), axis, primfunc_attrs=attrs)
+
+
+def _in_place(types: Sequence[relax.TensorType], axis: int) -> bool:
+    """Whether tensors of symbolic size, joined along ``axis``, are one after the other in memory,
+    each from a whole cache line on: an executor may have them computed there."""
+    shapes = [ty.shape.values for ty in types]
+    if any(not _is_one(dim) for dim in shapes[0][:axis]):
+        return False
+    numbers = [[int(dim) for dim in shape if isinstance(dim, tirx.IntImm)] for shape in shapes]
+    symbolic = any(len(a) < len(b) for a, b in zip(numbers, shapes, strict=True))
+    size = DataType(str(types[0].dtype.dtype)).itemsize
+    return symbolic and all(prod(row, start=size) % ALIGNMENT == 0 for row in numbers[:-1])
+
+
+def _is_one(dim: tirx.Expr) -> bool:
+    return isinstance(dim, tirx.IntImm) and int(dim) == 1
 
 
 def _max_pool2d(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
