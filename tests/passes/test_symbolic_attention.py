@@ -117,6 +117,7 @@ def test_each_is_one_kernel_that_stores_no_scores(compiled):
     assert sum("attention" in symbol for symbol in kernels) == 4
     assert not any("softmax" in symbol or "matmul" in symbol for symbol in kernels)
     assert not any("broadcast" in symbol or symbol.startswith("transpose") for symbol in kernels)
+    assert "scores = T.sblock_alloc_buffer" not in compiled.sources()["schedule"]
 
 
 def test_a_step_between_keys_is_none_of_an_attention():

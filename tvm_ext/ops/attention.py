@@ -28,7 +28,9 @@ def masked_scores(scores, mask, lengths, past, causal, left, right):
                 seen.append(place)
             else:
                 value = value + place.astype(scores.dtype)
-        return tirx.if_then_else(tirx.all(*seen), value, hidden)
+        if mask is not None and not _same(mask.shape[3], keys):  # of no width, nothing can be read
+            return tirx.if_then_else(tirx.all(*seen), value, hidden)
+        return tirx.Select(tirx.all(*seen), value, hidden)  # stays a vector
 
     return te.compute(scores.shape, element, "masked_scores")
 

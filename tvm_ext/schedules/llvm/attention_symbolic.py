@@ -73,14 +73,16 @@ class AttentionSymbolic(dl.base.ScheduleRule):
 
 def _taken_apart(blocks: list[SBlock]) -> _Attention | None:
     """The blocks by what they are for; None where they are others."""
-    kinds = [axis_kinds(block) for block in blocks]
     if len(blocks) != 7:
         return None
-    rank = len(kinds[-1])
+    rank = len(blocks[-1].iter_vars)
     map_, fold, product = "S" * rank, "S" * (rank - 1) + "R", "S" * rank + "R"
-    if rank < 2 or kinds != [product, map_, fold, map_, product, fold, map_]:
+    scores, masked, peak, power, *sums, output = blocks
+    total, mixed = sorted(sums, key=lambda block: len(block.iter_vars))  # a guard reads total first
+    blocks = [scores, masked, peak, power, total, mixed, output]
+    kinds = [axis_kinds(block) for block in blocks]
+    if rank < 2 or kinds != [product, map_, fold, map_, fold, product, map_]:
         return None
-    scores, masked, peak, power, mixed, total, output = blocks
     factors = term_of(scores)
     if not isinstance(factors, tirx.Mul):
         return None
