@@ -54,3 +54,34 @@ def test_they_are_register_tiles(compiled):
         assert "x float> @llvm.fmuladd" in functions[loop]
         assert "@tvmx_alone" in kernel
         assert "@llvm.fmuladd" not in kernel
+
+
+FEW = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,77] a, float[77,101] b, float[101] bias, float[8,33] c, float[33,2500] d,
+   float[2,1,3,20] e, float[5,20,513] f, float[1,k] h, float[k,n] i, double[2,9] o, double[9,40] q)
+  => (float[1,101] ab, float[8,2500] cd, float[2,5,3,513] ef, float[1,n] hi, double[2,40] oq) {
+  product = MatMul(a, b)
+  shifted = Add(product, bias)
+  ab = Tanh(shifted)
+  cd = MatMul(c, d)
+  ef = MatMul(e, f)
+  hi = MatMul(h, i)
+  oq = MatMul(o, q)
+}"""
+
+
+def test_few_rows_are_no_reason_to_pack():
+    model = parser.parse_model(FEW)
+    compiled = convert_and_build(model, "llvm")
+    assert "packed" not in compiled.sources()["select"]
+    random = np.random.default_rng(0)
+    for k, n in [(4, 64), (7, 1100), (1, 5), (0, 3), (6, 0)]:
+        feeds = {}
+        for value in model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            shape = [{"k": k, "n": n}.get(d.dim_param, d.dim_value) for d in dims]
+            dtype = "float64" if value.type.tensor_type.elem_type == 11 else "float32"
+            feeds[value.name] = random.standard_normal(shape).astype(dtype)
+        expected = run_onnxruntime(model, feeds)
+        for got, want in zip(compiled.run(None, feeds), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -13,7 +13,7 @@ from tvm import te, tirx
 
 from .flat_index import broadcast_index, flatten_index, unflatten_index
 
-__all__ = ["matmul_packed", "matmul_rows", "matmul_tiled", "pack_columns"]
+__all__ = ["matmul_packed", "matmul_plain", "matmul_rows", "matmul_tiled", "pack_columns"]
 
 
 def pack_columns(weight: np.ndarray, tile: int) -> np.ndarray:
@@ -77,6 +77,21 @@ def matmul_rows(x: te.Tensor, weight: te.Tensor, columns: int) -> te.Tensor:
         return product[flatten_index(outer, leading), column // tile, column % tile]
 
     return te.compute((*leading, tirx.const(columns, "int64")), element, "product")
+
+
+def matmul_plain(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+    """``a[..., M, K]`` times ``b[..., K, N]``, nothing packed; leading dims broadcast."""
+    *batch_a, m, k = (int(d) for d in a.shape)
+    *batch_b, _, n = (int(d) for d in b.shape)
+    batch = np.broadcast_shapes(tuple(batch_a), tuple(batch_b))
+    rk = te.reduce_axis((0, k), "rk")
+
+    def element(*index):
+        *outer, row, column = index
+        left = a[(*broadcast_index(outer, batch_a), row, rk)]
+        return te.sum(left * b[(*broadcast_index(outer, batch_b), rk, column)], axis=rk)
+
+    return te.compute((*batch, m, n), element, "matmul")
 
 
 def matmul_tiled(a: te.Tensor, b: te.Tensor, rows: int, tile: int) -> te.Tensor:

@@ -11,8 +11,15 @@ from tvm.ir.expr import GenericConst
 from tvm.relax.dpl import is_op, wildcard
 from tvm.target import Target
 
-from tvm_ext.ops.matmul_packed import matmul_packed, matmul_rows, matmul_tiled, pack_columns
+from tvm_ext.ops.matmul_packed import (
+    matmul_packed,
+    matmul_plain,
+    matmul_rows,
+    matmul_tiled,
+    pack_columns,
+)
 from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
+from tvm_ext.schedules.llvm.matmul_loops import FEW_ROWS
 
 from .compound import Compound, Kernel, Match, Pattern
 
@@ -69,7 +76,9 @@ def _rows(match: Match, right: list[int], target: Target) -> Kernel | None:
 
 
 def _tiled(match: Match, left: list[int], right: list[int], target: Target) -> Kernel:
-    tile = choose_matmul_tile(target, left[-2], right[-1], match.dtype())
-    options = tile.rows, tile.columns
     operands = match["left"], match["right"]
+    tile = choose_matmul_tile(target, left[-2], right[-1], match.dtype())
+    if left[-2] <= FEW_ROWS and right[-1] >= tile.lanes:  # packing would take longer than all else
+        return Kernel(operands, matmul_plain, epilogue=True, name="matmul")
+    options = tile.rows, tile.columns
     return Kernel(operands, matmul_tiled, options, epilogue=True, name="matmul")

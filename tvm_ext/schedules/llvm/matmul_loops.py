@@ -8,11 +8,19 @@ After::
             for m in range(M // 6):            # whole tiles; then for 4, 2 and 1 rows
                 for k in range(K): acc[6, 64] += a[b, 6 * m + (0..5), k] * v[b, k, 64 * n + (0..63)]
                 y[b, 6 * m + (0..5), 64 * n + (0..63)] = f(acc)
+
+Where rows are few, of whatever shape, the right-hand side is read as it lies in memory, too::
+
+    for b, n in T.parallel(B, N // 1024):
+        for k in range(K // 4):                # whole steps; then of one
+            for c in range(0, 1024, 16): acc[M, c] += sum(a[b, 0..M, 4 * k + (0..3)] * v[.., c])
+        y[b, 0..M, 1024 * n + (0..1023)] = f(acc)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -27,6 +35,9 @@ from .matmul_rows import term_of, tile_rows
 from .register_tiles import (
     RegisterTiles,
     halves,
+    int64,
+    lanewise,
+    local,
     loop,
     parts,
     scheduled,
@@ -35,20 +46,24 @@ from .register_tiles import (
     var,
 )
 
-__all__ = ["MatmulLoops", "shared"]
+__all__ = ["FEW_ROWS", "MatmulLoops", "shared"]
 
 _VECTORS = 4  # of columns, in a tile
+FEW_ROWS = 8  # rows whose sums wait in L1 while the right-hand side passes by
+_STEPS = 4  # rows of the right-hand side that pass by together
+_SUMS = 4096  # in L1
 
 
 class MatmulLoops(dl.base.ScheduleRule):
-    """``[batch.., M, N]`` over one reduction axis, columns contiguous, epilogue; symbolic extents.
+    """``[batch.., M, N]`` over one reduction axis, columns contiguous, epilogue; symbolic extents,
+    or few rows.
 
-    What attention multiplies. No operand is packed: a decoder's step reads each element once.
+    No operand is packed: a decoder's step reads each element once.
     """
 
     def apply(self, func, target, _tunable):
         found = blocks_of(func)
-        if found is None or is_static(func):
+        if found is None:
             return None
         sch, blocks = found
         kinds = [axis_kinds(sch.get(block)) for block in blocks]
@@ -61,13 +76,17 @@ class MatmulLoops(dl.base.ScheduleRule):
             or not _is_product(sch.get(blocks[at]))
         ):
             return None
+        few = _is_few(sch.get(blocks[at]))
+        if is_static(func) and not few:
+            return None
         for block in (*blocks[:at], *blocks[at + 1 : -1]):
             if not attempt(sch.compute_inline, block):
                 return None
         product, output = sch.get(blocks[at]), sch.get(blocks[-1])
         if at + 1 < len(blocks) and not _is_pointwise(product, output):
             return None
-        return scheduled(sch.mod["main"], _loops(product, output, Machine.of(target)))
+        nest = (_few_rows if few else _tiles)(_Product(product, output), Machine.of(target))
+        return scheduled(sch.mod["main"], nest)
 
 
 def _is_product(block: SBlock) -> bool:
@@ -130,51 +149,119 @@ def _are(indices, variables) -> bool:
     )
 
 
-def _loops(product: SBlock, output: SBlock, machine: Machine) -> tirx.Stmt:
-    """The whole kernel: threads share the batch, or the rows where there is none."""
-    *batch, row_axis, column_axis, step_axis = product.iter_vars
-    loops = [var(axis.var.name) for axis in batch]
-    fixed = {axis.var: own for axis, own in zip(batch, loops, strict=True)}
-    region = product.writes[0].source
-    dtype = str(region.ty.dtype.dtype)
-    factors = term_of(product)
+def _is_few(product: SBlock) -> bool:
+    """Whether the rows are so few that no element of the right-hand side is read twice."""
+    rows = product.iter_vars[-3].dom.extent
+    return isinstance(rows, tirx.IntImm) and int(rows) <= FEW_ROWS
 
-    def term(row, column, step):
-        moving = {row_axis.var: row, column_axis.var: column, step_axis.var: step}
-        return substituted(factors, fixed | moving)
 
-    def store(value, row, column):
-        if output.same_as(product):
-            body = tirx.BufferStore(region, value, product.body.indices)
-            return substituted(body, fixed | {row_axis.var: row, column_axis.var: column})
-        places = [*loops, row, column]
-        own = {axis.var: place for axis, place in zip(output.iter_vars, places, strict=True)}
+class _Product:
+    """A product and what is stored of it, one element at a time; ``loops`` are over the batch."""
+
+    def __init__(self, product: SBlock, output: SBlock):
+        *batch, self._row, self._column, self._step = product.iter_vars
+        self._product, self._output = product, output
+        self.batch = [axis.dom.extent for axis in batch]
+        self.loops = [var(axis.var.name) for axis in batch]
+        axes = self._row, self._column, self._step
+        self.rows, self.columns, self.depth = (axis.dom.extent for axis in axes)
+        self._fixed = {axis.var: own for axis, own in zip(batch, self.loops, strict=True)}
+        self._sums = product.writes[0].source
+        self.dtype = str(self._sums.ty.dtype.dtype)
+        self.costly = not output.same_as(product) and Walk(output).cost > CHEAP
+
+    def term(self, row, column, step):
+        moving = {self._row.var: row, self._column.var: column, self._step.var: step}
+        return substituted(term_of(self._product), self._fixed | moving)
+
+    def store(self, value, row, column) -> tirx.Stmt:
+        if self._output.same_as(self._product):
+            body = tirx.BufferStore(self._sums, value, self._product.body.indices)
+            return substituted(body, self._fixed | {self._row.var: row, self._column.var: column})
+        places, store = [*self.loops, row, column], self._output.body
+        own = {axis.var: at for axis, at in zip(self._output.iter_vars, places, strict=True)}
 
         def load(node: ir.TensorLoad) -> ir.Expr:
-            return value if node.source.same_as(region) else node
+            return value if node.source.same_as(self._sums) else node
 
-        final = tvm_ffi.structural_map(output.body.value, (ir.TensorLoad, load))
-        return substituted(tirx.BufferStore(output.body.buffer, final, output.body.indices), own)
+        final = tvm_ffi.structural_map(store.value, (ir.TensorLoad, load))
+        return substituted(tirx.BufferStore(store.buffer, final, store.indices), own)
 
-    costly = not output.same_as(product) and Walk(output).cost > CHEAP
-    tiles = RegisterTiles(dtype, step_axis.dom.extent, term, store, costly)
-    lanes = machine.lanes(dtype)
+
+def _tiles(product: _Product, machine: Machine) -> tirx.Stmt:
+    """Register tiles: threads share the batch, or the rows where there is none."""
+    tiles = RegisterTiles(product.dtype, product.depth, product.term, product.store, product.costly)
+    lanes = machine.lanes(product.dtype)
     height = min(tile_rows(machine, _VECTORS), 6)
     columns = dict.fromkeys([_VECTORS * lanes, lanes, max(lanes // 4, 1), 1])
     serial, parallel = tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL
     nest = []
-    for width, column, panels in parts(column_axis.dom.extent, list(columns)):
+    for width, column, panels in parts(product.columns, list(columns)):
         panel = var("panel")
         rows = []
-        for size, row, count in parts(row_axis.dom.extent, halves(height)):
+        for size, row, count in parts(product.rows, halves(height)):
             turn = var("turn")
             first = row + turn * size, size, column + panel * width, width
             tile = tiles.tile(*first, min(width, lanes))
-            kind = parallel if not batch and size == height else serial
+            kind = parallel if not product.batch and size == height else serial
             rows.append(loop(turn, count, tile, kind))
         nest.append(loop(panel, panels, sequence(rows)))
-    body: tirx.Stmt = sequence(nest)
-    return shared([axis.dom.extent for axis in batch], loops, body)
+    return shared(product.batch, product.loops, sequence(nest))
+
+
+def _few_rows(product: _Product, machine: Machine) -> tirx.Stmt:
+    """All rows at once, as the right-hand side passes by: threads share columns, and the batch."""
+    rows, size, lanes = int(product.rows), _chunk(product, machine), machine.lanes(product.dtype)
+    task, chunk = var("columns"), size * lanes
+    first, tasks = task * chunk, (product.columns + (chunk - 1)) // chunk
+    vectors, rest = product.columns // lanes, product.columns % lanes
+    whole = tirx.min(vectors - task * size, int64(size))
+    sums = tirx.decl_buffer((rows, chunk), product.dtype, "sums", scope="local")
+
+    def vector(statement, width: int, start) -> tirx.Stmt:
+        row = var("row")
+        body = lanewise(start, width, partial(statement, row))
+        return loop(row, rows, body, tirx.ForKind.UNROLLED)
+
+    def each(statement: Callable[[tirx.Expr, tirx.Expr], tirx.Stmt]) -> tirx.Stmt:
+        """``statement`` of every row and column, in vectors; the last task has what is left."""
+        turn, last = var("turn"), []
+        for width, start, count in parts(rest, [*dict.fromkeys([max(lanes // 4, 1), 1])]):
+            tail = var("tail")
+            place = whole * lanes + start + tail * width
+            last.append(loop(tail, count, vector(statement, width, place)))
+        tails = tirx.IfThenElse(task + 1 == tasks, sequence(last), None)
+        return sequence([loop(turn, whole, vector(statement, lanes, turn * lanes)), tails])
+
+    def clear(row, place):
+        return tirx.BufferStore(sums, tirx.const(0, product.dtype), [row, place])
+
+    def add(steps, start, row, place):
+        total = tirx.BufferLoad(sums, [row, place])
+        for step in range(steps):
+            total = total + product.term(row, first + place, start + step)
+        return tirx.BufferStore(sums, total, [row, place])
+
+    def finish(row, place):
+        return product.store(tirx.BufferLoad(sums, [row, place]), row, first + place)
+
+    body = [each(clear)]
+    for steps, start, turns in parts(product.depth, [_STEPS, 1]):
+        turn = var("k")
+        body.append(loop(turn, turns, each(partial(add, steps, start + turn * steps))))
+    body.append(each(finish))
+    return shared([*product.batch, tasks], [*product.loops, task], local(body, [sums]))
+
+
+def _chunk(product: _Product, machine: Machine) -> int:
+    """Vectors of a task: no more than L1 holds the sums of, and as many for each thread."""
+    lanes = machine.lanes(product.dtype)
+    most = max(_SUMS // int(product.rows) // lanes, 1)
+    if not isinstance(product.columns, tirx.IntImm):
+        return max(most // 4, 1)
+    vectors = -(-int(product.columns) // lanes)
+    tasks = -(-vectors // (most * machine.cores)) * machine.cores
+    return -(-vectors // tasks)
 
 
 def shared(extents: Sequence[tirx.Expr], loops: Sequence[tirx.Var], body: tirx.Stmt) -> tirx.Stmt:
