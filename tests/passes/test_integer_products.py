@@ -24,10 +24,13 @@ def integers(dtype, *shape):
     return values
 
 
-def built(operator, x, w, zero, known_zero, target, **attributes):
-    """The node with constant weights, and a zero point that is constant or an input."""
+def built(operator, x, w, zero, known_zero, target, shape=None, **attributes):
+    """The node with constant weights, and a zero point that is constant or an input.
+
+    ``shape`` of ``x``, where it has symbols.
+    """
     kinds = {a.dtype: helper.np_dtype_to_tensor_dtype(a.dtype) for a in (x, w, zero)}
-    inputs = [helper.make_tensor_value_info("x", kinds[x.dtype], x.shape)]
+    inputs = [helper.make_tensor_value_info("x", kinds[x.dtype], shape or x.shape)]
     constants = [numpy_helper.from_array(w, "w")]
     if known_zero:
         constants.append(numpy_helper.from_array(zero, "zero"))
@@ -57,6 +60,22 @@ def test_matrix_product(rows, k, n, dtype, known, target):
     y, compiled = built("MatMulInteger", x, w, zero, known, TARGETS[target])
     np.testing.assert_array_equal(y, (x.astype("int64") - int(zero)) @ w.astype("int64"))
     assert "matmul_integer" in compiled.sources()["select"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k", "n", "known"), [("uint8", 64, 96, False), ("int8", 33, 17, True)]
+)
+@pytest.mark.parametrize("target", TARGETS)
+def test_matrix_product_of_symbolically_many_rows(target, dtype, k, n, known):
+    """Whole tiles of rows, what is left over, one row, and none."""
+    w, zero = integers("int8", k, n), np.array(integers(dtype, 3)[2])
+    first, shape = integers(dtype, 1, 2, k), ("rows", "more", k)
+    _, compiled = built("MatMulInteger", first, w, zero, known, TARGETS[target], shape)
+    assert "matmul_integer" in compiled.sources()["select"]
+    for rows in (1, 1), (1, 7), (3, 41), (0, 5):
+        x = integers(dtype, *rows, k) if 0 not in rows else np.empty((*rows, k), dtype)
+        y = compiled.run(None, {"x": x} | ({} if known else {"zero": zero}))[0]
+        np.testing.assert_array_equal(y, (x.astype("int64") - int(zero)) @ w.astype("int64"))
 
 
 CONVOLUTIONS = {

@@ -7,9 +7,9 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from ..schedules.statements import map_children
 from .bfloat16 import legalize_bfloat16
-from .bfloat16_dots import lower_dots
 from .common_subexpressions import common_subexpressions
 from .cuda import constant_bits, skip_empty_launches
+from .dots import lower_dots
 from .exact_indices import flatten_buffers
 from .named_values import rewrite_stores
 from .round_trips import keep_round_trips

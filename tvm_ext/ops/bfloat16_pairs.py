@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 #: The operators: ``dot(int32, int32) -> float32`` and ``pair(float32, float32) -> int32``, of any
-#: number of lanes. :mod:`tvm_ext.executors.bfloat16_dots` lowers them.
+#: number of lanes. :mod:`tvm_ext.executors.dots` lowers them.
 DOT, PAIR = "tirx.tvm_ext.bfloat16_dot", "tirx.tvm_ext.bfloat16_pair"
 
 for _operator in (DOT, PAIR):

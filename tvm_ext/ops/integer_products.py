@@ -25,6 +25,7 @@ __all__ = [
     "matmul_integer_packed",
     "pack_integer_columns",
     "pack_integer_weight",
+    "subtrahend",
 ]
 
 #: What signed numbers are moved by to become unsigned.
@@ -87,7 +88,7 @@ def matmul_integer_packed(
         *outer, column = index
         row = flatten_index(outer, leading)
         total = product[row // rows, column // tile, row % rows, column % tile]
-        return total - _moved(sums[column], zero, x, unsigned)
+        return total - subtrahend(sums[column], zero, x, unsigned)
 
     return te.compute((*leading, columns), element, "product")
 
@@ -181,7 +182,7 @@ def _product(a, b, x: te.Tensor, unsigned: bool) -> tirx.Expr:
     return wide * b.astype("int32")
 
 
-def _moved(total: tirx.Expr, zero: te.Tensor | None, x: te.Tensor, unsigned: bool) -> tirx.Expr:
+def subtrahend(total: tirx.Expr, zero: te.Tensor | None, x: te.Tensor, unsigned: bool) -> tirx.Expr:
     """What to subtract: ``total`` is the sum of the weights, or that times a known zero point."""
     if zero is None:
         return total
@@ -190,11 +191,10 @@ def _moved(total: tirx.Expr, zero: te.Tensor | None, x: te.Tensor, unsigned: boo
 
 
 def _corrected(total: te.Tensor, sums, zero, x: te.Tensor, unsigned: bool) -> te.Tensor:
-    return te.compute(
-        total.shape,
-        lambda n, o, i, j, lane: total[n, o, i, j, lane] - _moved(sums[o, lane], zero, x, unsigned),
-        "corrected",
-    )
+    def element(n, o, i, j, lane):
+        return total[n, o, i, j, lane] - subtrahend(sums[o, lane], zero, x, unsigned)
+
+    return te.compute(total.shape, element, "corrected")
 
 
 def _pad_value(x: te.Tensor, zero: te.Tensor | None, around: int) -> tirx.Expr:

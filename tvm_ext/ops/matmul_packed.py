@@ -56,7 +56,12 @@ def matmul_packed(
     return te.compute((*leading, columns), element, "product")
 
 
-def matmul_rows(x: te.Tensor, weight: te.Tensor, columns: int) -> te.Tensor:
+def matmul_rows(
+    x: te.Tensor,
+    weight: te.Tensor,
+    columns: int,
+    product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = mul,
+) -> te.Tensor:
     """As :func:`matmul_packed`, where dims of ``x`` before K are symbolic.
 
     How many rows share a register tile is left to the schedule: tails need other tiles, and none
@@ -68,13 +73,14 @@ def matmul_rows(x: te.Tensor, weight: te.Tensor, columns: int) -> te.Tensor:
     rk = te.reduce_axis((0, k), "rk")
 
     def term(row, no, ni):
-        return te.sum(x[(*unflatten_index(row, leading), rk)] * weight[no, rk, ni], axis=rk)
+        left = x[(*unflatten_index(row, leading), rk)]
+        return te.sum(product(left, weight[no, rk, ni]), axis=rk)
 
-    product = te.compute((count, tiles, tile), term, "matmul")
+    tiled = te.compute((count, tiles, tile), term, "matmul")
 
     def element(*index):
         *outer, column = index
-        return product[flatten_index(outer, leading), column // tile, column % tile]
+        return tiled[flatten_index(outer, leading), column // tile, column % tile]
 
     return te.compute((*leading, tirx.const(columns, "int64")), element, "product")
 

@@ -16,14 +16,16 @@ result again is fused behind.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd, prod
 
 import numpy as np
-from tvm import relax, te
+from tvm import relax, te, tirx
 from tvm.ir.expr import GenericConst
 from tvm.target import Target
 
+from tvm_ext.ops import integer_dots as dots
 from tvm_ext.ops import integer_products as ops
 from tvm_ext.ops.conv2d_blocked import pack_depthwise_weight
 from tvm_ext.schedules.machine import Machine
@@ -35,8 +37,11 @@ from .blocked_conv2d import MIN_LANES, lanes_of
 from .compound import Compound, Kernel, Match
 from .facts import dtype_of, image_dims, is_empty, static_dims
 from .graph import Graph
+from .tiled_matmul import MANY_ROWS
 
 __all__ = ["INTEGER_CONV2D", "INTEGER_MATMUL"]
+
+_Dims = list[int | tirx.Expr]
 
 _SUM = "int32"
 _NARROW = ("int8", "uint8")
@@ -64,19 +69,22 @@ class _Product:
         return [self.x, _const(packed), _const(sums), self.zero]
 
 
-def _find(operator: str, graph: Graph, var: relax.Var) -> Match | None:
+def _find(
+    operator: str, graph: Graph, var: relax.Var, dims_of: Callable[[relax.Type], _Dims | None]
+) -> Match | None:
+    """``dims_of``: a tensor's, where they are such as the product may have."""
     call = graph.call(var, operator)
     if call is None or dtype_of(var) != _SUM:
         return None
     left, right = call.args[:2]
-    dims = image_dims(var.ty, batched=True)
+    dims = dims_of(var.ty)
     if not isinstance(right, GenericConst) or dims is None or is_empty(dims):
         return None
     weight = right.value.numpy()
     if weight.size == 0 or weight.min() < -128 or weight.max() > 127:
         return None
     source = _shifted(graph, left)
-    if source is None or image_dims(source[0].ty, batched=True) is None:
+    if source is None or dims_of(source[0].ty) is None:
         return None
     product = _Product(*source, weight.astype("int8"))
     return Match(graph, var, (var,), {"product": call, "x": product.x}, product)
@@ -114,10 +122,20 @@ def _computed_by(compute):
 # --- matrix products -----------------------------------------------------------------------------
 
 
+def _rows(ty: relax.Type) -> _Dims | None:
+    """The dims of ``[..., K]``, of which K is a number."""
+    if not isinstance(ty, relax.TensorType) or ty.shape is None or len(ty.shape.values) < 2:
+        return None
+    dims = [int(d) if isinstance(d, tirx.IntImm) else d for d in ty.shape.values]
+    return dims if isinstance(dims[-1], int) else None
+
+
 def _matmul(match: Match, target: Target) -> Kernel | None:
     product, left = match.detail, match.dims("x")
-    if left is None or len(left) < 2 or product.weight.ndim != 2:
+    if product.weight.ndim != 2:
         return None
+    if left is None:
+        return _matmul_rows(product, target)
     columns = product.weight.shape[1]
     tile = choose_matmul_tile(target, prod(left[:-1]), columns, _SUM)
     dot = Dot.of(target, tile.lanes)
@@ -133,8 +151,17 @@ def _matmul(match: Match, target: Target) -> Kernel | None:
     )
 
 
+def _matmul_rows(product: _Product, target: Target) -> Kernel:
+    columns = product.weight.shape[1]
+    tile = choose_matmul_tile(target, MANY_ROWS, columns, _SUM)
+    packed = dots.pack_words(product.weight, tile.columns)
+    operands = product.operands(packed, product.weight.sum(0, dtype=_SUM), True)
+    compute = _computed_by(dots.matmul_integer_rows)
+    return Kernel(tuple(operands), compute, (columns,), epilogue=True, name="matmul_integer")
+
+
 INTEGER_MATMUL = Compound(
-    "IntegerMatmul", lambda graph, var: _find("relax.matmul", graph, var), _matmul
+    "IntegerMatmul", lambda graph, var: _find("relax.matmul", graph, var, _rows), _matmul
 )
 
 
@@ -200,8 +227,13 @@ def _around(product: _Product) -> int:
     return product.zero if isinstance(product.zero, int) else 0
 
 
+def _batched(ty: relax.Type) -> _Dims | None:
+    """The dims of an image, of which only the batch may be a symbol."""
+    return image_dims(ty, batched=True)
+
+
 INTEGER_CONV2D = Compound(
-    "IntegerConv2d", lambda graph, var: _find("relax.nn.conv2d", graph, var), _conv2d
+    "IntegerConv2d", lambda graph, var: _find("relax.nn.conv2d", graph, var, _batched), _conv2d
 )
 
 

@@ -23,13 +23,13 @@ from tvm_ext.schedules.llvm.matmul_loops import FEW_ROWS
 
 from .compound import Compound, Kernel, Match, Pattern
 
-__all__ = ["TILED_MATMUL"]
+__all__ = ["MANY_ROWS", "TILED_MATMUL"]
 
 
 _LEFT, _RIGHT = wildcard(), wildcard()
 
-# Stands for a symbolic count of rows where a tile is chosen.
-_MANY_ROWS = 1 << 12
+#: Stands for a symbolic count of rows where a tile is chosen.
+MANY_ROWS = 1 << 12
 
 
 def _kernel(match: Match, target: Target) -> Kernel | None:
@@ -69,7 +69,7 @@ def _rows(match: Match, right: list[int], target: Target) -> Kernel | None:
     if left is None or not isinstance(left.values[-1], tirx.IntImm):
         return None
     dtype = match.dtype()
-    tile = choose_matmul_tile(target, _MANY_ROWS, right[1], dtype)
+    tile = choose_matmul_tile(target, MANY_ROWS, right[1], dtype)
     panels = pack_columns(match["right"].value.numpy(), tile.columns)
     operands = match["left"], relax.const(panels, dtype)
     return Kernel(operands, matmul_rows, (right[1],), epilogue=True, name="matmul")

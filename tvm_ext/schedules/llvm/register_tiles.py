@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
-from tvm import IRModule, ir, s_tir, sym, tirx
+from tvm import DataType, IRModule, ir, s_tir, sym, tirx
 
 from .contraction import divisors
 
@@ -106,11 +106,14 @@ class RegisterTiles:
 
         if rows == 1 or not self.costly:
             return [stores(sums, int64(number)) for number in range(rows)]
-        copy = tirx.decl_buffer((rows, columns), self.dtype, "copy", scope="local")
+        # Of another type: TVM would put a copy of the same type in the place of the sums.
+        kind = "float" if "int" in self.dtype else "int"
+        bits = f"{kind}{DataType(self.dtype).bits}"
+        copy = tirx.decl_buffer((rows, columns), bits, "copy", scope="local")
 
         def move(number: tirx.Expr, place: tirx.Expr) -> tirx.Stmt:
             at = [number, place]
-            return tirx.BufferStore(copy, tirx.BufferLoad(sums, at), at)
+            return tirx.BufferStore(copy, tirx.reinterpret(bits, tirx.BufferLoad(sums, at)), at)
 
         number = var("row")
         results = loop(number, rows, stores(copy, number))
@@ -121,6 +124,8 @@ class RegisterTiles:
 
         def store(place: tirx.Expr) -> tirx.Stmt:
             value = tirx.BufferLoad(buffer, [number, place])
+            if str(value.ty.dtype) != self.dtype:
+                value = tirx.reinterpret(self.dtype, value)
             return self.store(value, row + number, column + place)
 
         whole = lanewise(start, lanes, store)

@@ -1,24 +1,32 @@
-"""Products of bfloat16 pairs (:mod:`tvm_ext.ops.bfloat16_pairs`) as the instructions of the CPU.
+"""Products of words, of :mod:`tvm_ext.ops.bfloat16_pairs` and :mod:`tvm_ext.ops.integer_dots`, as
+instructions of the CPU.
 
 Before: ``acc[ramp] = acc[ramp] + bfloat16_dot(x, y)``
 After:  ``acc[ramp] = tvmx_bfloat16_dot_16(acc[ramp], x, y)``, a function of LLVM's that is inlined
 
-TVM cannot write bfloat16 vectors in a call of an LLVM intrinsic, LLVM's own text can.
+TVM cannot write bfloat16 vectors in a call of an LLVM intrinsic, LLVM's own text can. Of integers
+the sum is an operand of the instruction, which a term of a sum does not know.
 """
+
+from collections.abc import Callable
 
 import tvm
 import tvm_ffi
 from tvm import DataType, tirx
 from tvm.ir import Call, StringImm
+from tvm.target import codegen
 
 __all__ = ["lower_dots"]
 
-DOT, PAIR = "tirx.tvm_ext.bfloat16_dot", "tirx.tvm_ext.bfloat16_pair"  # as tvm_ext.ops has them
+# As tvm_ext.ops has them.
+DOT, PAIR = "tirx.tvm_ext.bfloat16_dot", "tirx.tvm_ext.bfloat16_pair"
+INTEGER_DOT = "tirx.tvm_ext.integer_dot"
 
+_TYPES = {DOT: "float32", PAIR: "int32", INTEGER_DOT: "int32"}
 _BITS = {4: 128, 8: 256, 16: 512}  # lanes of float32 -> the suffix of the instruction
 
 
-@tvm.transform.module_pass(opt_level=0, name="LowerBFloat16Dots")
+@tvm.transform.module_pass(opt_level=0, name="LowerDots")
 def lower_dots(module, _context):
     """Each kernel brings the functions that it calls."""
     for gv, function in module.functions_items():
@@ -31,24 +39,26 @@ def lower_dots(module, _context):
 
 def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
     called: dict[str, str] = {}  # name -> LLVM's text
+    texts = {DOT: _dot, PAIR: _pair, INTEGER_DOT: _integer_dot(function)}
 
     def extern(kind: str, *operands: tirx.Expr) -> tirx.Expr:
         lanes = operands[0].ty.dtype.lanes
-        ty = DataType("int32" if kind == PAIR else "float32").with_lanes(lanes)
         name = f"tvmx_{kind.rpartition('.')[2]}_{lanes}"
-        called[name] = _pair(name, lanes) if kind == PAIR else _dot(name, lanes)
-        return tirx.call_extern(ty, name, *operands)
+        called[name] = texts[kind](name, lanes)
+        return tirx.call_extern(DataType(_TYPES[kind]).with_lanes(lanes), name, *operands)
 
     def sum_(add: tirx.Add) -> tirx.Expr:
         for term, other in ((add.b, add.a), (add.a, add.b)):
-            if _is(term, DOT):
-                return extern(DOT, other, *term.args)
+            kind = _kind(term)
+            if kind in (DOT, INTEGER_DOT):
+                return extern(kind, other, *term.args)
         return add
 
     def alone(call: Call) -> tirx.Expr:
-        if _is(call, DOT):
-            return extern(DOT, tirx.const(0, call.ty), *call.args)
-        return extern(PAIR, *call.args) if _is(call, PAIR) else call
+        kind = _kind(call)
+        if kind in (DOT, INTEGER_DOT):
+            return extern(kind, tirx.const(0, call.ty), *call.args)
+        return extern(PAIR, *call.args) if kind == PAIR else call
 
     body = tvm_ffi.structural_map(function.body, (tirx.Add, sum_))
     body = tvm_ffi.structural_map(body, (Call, alone))
@@ -60,8 +70,9 @@ def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return function.with_body(body)
 
 
-def _is(expr: tirx.Expr, operator: str) -> bool:
-    return isinstance(expr, Call) and getattr(expr.op, "name", None) == operator
+def _kind(expr: tirx.Expr) -> str:
+    """The operator that ``expr`` calls, if it is a call of one."""
+    return getattr(expr.op, "name", "") if isinstance(expr, Call) else ""
 
 
 def _dot(name: str, lanes: int) -> str:
@@ -122,6 +133,54 @@ define linkonce_odr hidden {words} @{name}({floats} %low, {floats} %high) always
   %s = shl {words} %highw, {sixteen}
   %r = or {words} %s, %loww
   ret {words} %r
+}}
+"""
+
+
+def _integer_dot(function: tirx.PrimFunc) -> Callable[[str, int], str]:
+    """What writes ``int32(int32 sum, int32 x, int32 y)`` for the target of ``function``."""
+    target = (function.attrs or {}).get("target")
+    wide = target is not None and codegen.target_has_features("avx512vnni", target)
+    narrow = wide or (target is not None and codegen.target_has_features("avxvnni", target))
+
+    def text(name: str, lanes: int) -> str:
+        fits = lanes in _BITS and (wide or (narrow and _BITS[lanes] < 512))
+        return _vnni_dot(name, lanes) if fits else _plain_integer_dot(name, lanes)
+
+    return text
+
+
+def _vnni_dot(name: str, lanes: int) -> str:
+    words, parts = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
+    instruction = f"{words} @llvm.x86.avx512.vpdpbusd.{_BITS[lanes]}"
+    return f"""
+declare {instruction}({words}, {parts}, {parts})
+define linkonce_odr hidden {words} @{name}({words} %sum, {words} %x, {words} %y) alwaysinline {{
+  %a = bitcast {words} %x to {parts}
+  %b = bitcast {words} %y to {parts}
+  %r = call {instruction}({words} %sum, {parts} %a, {parts} %b)
+  ret {words} %r
+}}
+"""
+
+
+def _plain_integer_dot(name: str, lanes: int) -> str:
+    """The same byte by byte; LLVM knows that the factors are narrow."""
+    words, byte, top = _vector("i32", lanes), _splat(255, lanes), _splat(24, lanes)
+    steps = "".join(
+        f"""
+  %x{k}s = lshr {words} %x, {_splat(8 * k, lanes)}
+  %x{k} = and {words} %x{k}s, {byte}
+  %y{k}s = shl {words} %y, {_splat(24 - 8 * k, lanes)}
+  %y{k} = ashr {words} %y{k}s, {top}
+  %p{k} = mul {words} %x{k}, %y{k}
+  %s{k + 1} = add {words} %{f"s{k}" if k else "sum"}, %p{k}"""
+        for k in range(4)
+    )
+    return f"""
+define linkonce_odr hidden {words} @{name}({words} %sum, {words} %x, {words} %y) alwaysinline {{\
+{steps}
+  ret {words} %s4
 }}
 """
 
