@@ -98,3 +98,11 @@ def test_kept_contiguous_axis_becomes_the_lanes():
     func = prim_func(x, te.compute((96,), lambda j: te.sum(x[r, j], axis=r), "total"))
     *_, reduced, _, lane = loops(schedule(RULES, func, WIDE), "total_update")
     assert (lane.kind, int(reduced.extent)) == (ForKind.VECTORIZED, 500)
+
+
+def test_a_clipped_extent_is_no_vector_of_guarded_elements():
+    wide = tirx.Select(X == 1, Y, tirx.const(1, "int64"))  # as where axes are known at run time
+    x, r = te.placeholder((9, 500, wide), "float32", "x"), te.reduce_axis((0, 500), "r")
+    total = te.compute((9, wide), lambda i, j: te.sum(x[i, r, j], axis=r), "total")
+    _, reduced, column = loops(schedule(RULES, prim_func(x, total, X, Y), WIDE), "total_update")
+    assert (int(reduced.extent), column.kind) == (500, ForKind.SERIAL)

@@ -24,6 +24,7 @@ __all__ = [
     "equal",
     "fit",
     "hint_partition",
+    "is_clipped",
     "normal_form",
     "parallelise",
     "partition",
@@ -239,7 +240,7 @@ def vectorize(sch: Schedule, loop: LoopRV, lanes: int) -> LoopRV | None:
     Returns the loop around the vectors, None where the whole loop is one vector.
     """
     extent = _int(sch.get(loop).extent)
-    scalar = _is_clipped(extent) or _repeats_bfloat16(sch.get(loop))  # LLVM makes vectors of it
+    scalar = is_clipped(extent) or _repeats_bfloat16(sch.get(loop))  # LLVM makes vectors of it
     lanes = 1 if scalar else fit(extent, lanes)
     if lanes == 1:
         return loop
@@ -272,7 +273,7 @@ def hint_partition(sch: Schedule, loop: LoopRV) -> None:
     Not where a condition below reads memory, or the extent is clipped: LoopPartition takes what it
     reads, or is clipped, for a bound as well, and the parts it makes reach beyond the buffers.
     """
-    if _is_clipped(sch.get(loop).extent) or _has_data_dependent_condition(sch.get(loop)):
+    if is_clipped(sch.get(loop).extent) or _has_data_dependent_condition(sch.get(loop)):
         return
     sch.annotate(loop, "pragma_loop_partition_hint", tirx.const(1, "int32"))
 
@@ -364,7 +365,7 @@ def _is_choice(extent: ir.Expr | int) -> bool:
     return _has_any(extent, tirx.Select)
 
 
-def _is_clipped(extent: ir.Expr | int) -> bool:
+def is_clipped(extent: ir.Expr | int) -> bool:
     """Whether ``extent`` is that of a slice, say, which may come out below 0 and is 0 then."""
     return _has_any(extent, tirx.Select, tirx.Max)
 

@@ -22,6 +22,7 @@ from .loops import (
     collapse,
     fit,
     hint_partition,
+    is_clipped,
     shareable,
     shared,
     shares_evenly,
@@ -275,9 +276,11 @@ def arrange(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> Arra
         if found and not found[-1].guarded:
             vectorize(sch, found[-1].loop, lanes)
         return Arranged()
-    if (lane is None or not smooth(lane, facts)) and _leave_to_llvm(sch, found, facts):
+    # Vectors of a clipped extent would keep a guard on each element: LLVM's inner loop has none.
+    vector = lane is not None and smooth(lane, facts) and not is_clipped(lane.extent)
+    if not vector and _leave_to_llvm(sch, found, facts):
         return Arranged()
-    if lane is None or lane.kind == "R" or not smooth(lane, facts):
+    if lane is None or lane.kind == "R" or not vector:
         first, *_ = tails = _positions(sch, block, reduced)
         return Arranged(first, tails)
     others = [axis for axis in found if axis.kind == "S" and axis is not lane]
