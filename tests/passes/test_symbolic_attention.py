@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
+from tests.onnxruntime_oracle import run_onnxruntime
 from tvm_ext import convert_and_build
 from tvm_ext.ops.attention_tiled import EPSILONS
 
@@ -136,6 +137,39 @@ def test_a_step_between_keys_is_none_of_an_attention():
     q, k = (random.standard_normal((2, 2, n, 8)).astype("float32") for n in (3, 5))
     want = softmax((q.astype("f8") @ k.swapaxes(2, 3)).cumsum(-1)) @ k
     np.testing.assert_allclose(model(q, k), want, rtol=1e-4, atol=1e-5)
+
+
+def test_keys_that_masks_hide_are_passed_over():
+    """By -inf and by large numbers; a row that all keys are hidden from stays what it is."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[b,2,s,8] q, float[b,2,t,8] k, float[b,2,t,8] v, float[s,t] mask)
+      => (float[b,2,s,8] y) {
+      turned = Transpose<perm = [0, 1, 3, 2]>(k)
+      scores = MatMul(q, turned)
+      masked = Add(scores, mask)
+      weights = Softmax<axis = -1>(masked)
+      y = MatMul(weights, v)
+    }""")
+    compiled = convert_and_build(model, "llvm")
+    random = np.random.default_rng(0)
+    for number in (-np.inf, np.finfo("float32").min, -1e9):
+        for s in (40, 1):
+            q, k, v = (
+                random.standard_normal((1, 2, n, 8)).astype("float32") for n in (s, 300, 300)
+            )
+            seen = np.arange(300) <= 6 * np.arange(s)[::-1, None]
+            seen[:, 270:] = False
+            seen[-2:, :135] = False
+            seen[-2:, 150:160] = True
+            seen[7:9] = False
+            seen[7:9, 3] = np.isinf(number)
+            feeds = {"q": q, "k": k, "v": v, "mask": np.where(seen, 0, number).astype("float32")}
+            (want,) = run_onnxruntime(model, feeds)
+            np.testing.assert_allclose(*compiled.run(None, feeds), want, rtol=1e-4, atol=1e-5)
+            if not np.isinf(number):
+                feeds["mask"][7:9] = 0
+            feeds["v"][:, :, 256:], feeds["mask"][:, 256:] = np.nan, number
+            assert np.isfinite(compiled.run(None, feeds)).all()
 
 
 def test_a_mask_of_its_own_number_of_keys():
