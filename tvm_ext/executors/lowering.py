@@ -1,6 +1,7 @@
 """The TIR pipeline of our builds: TVM's own, with register tiles and named values on the stack."""
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
@@ -11,7 +12,7 @@ from .common_subexpressions import common_subexpressions
 from .cuda import constant_bits, skip_empty_launches
 from .dots import lower_dots
 from .exact_indices import flatten_buffers
-from .named_values import rewrite_stores
+from .named_values import has_names, rewrite_stores
 from .round_trips import keep_round_trips
 from .small_loops import serial_where_small
 
@@ -27,16 +28,28 @@ STACK_BYTES = 16 << 10
 _TVM_STACK_BYTES = 1 << 10
 
 
+def _with_locals(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``function`` with named values as locals and every small local allocation marked."""
+    if has_names(function.body):
+        body = _rewrite(function.body)
+    else:
+        body = tvm_ffi.structural_map(function.body, (tirx.AllocBuffer, _marked))
+    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
+
+
 def _rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
-    """``stmt`` with named values as locals and every small local allocation marked."""
     if isinstance(stmt, tirx.BufferStore):
         named = rewrite_stores(stmt)
         return stmt if named is stmt else _rewrite(named)
     if isinstance(stmt, tirx.AllocBuffer):
-        small = _scope(stmt.buffer) == "local" and _bytes(stmt.buffer) <= STACK_BYTES
-        marks = {"disable_lower_builtin": tirx.const(1, "bool")}
-        return tirx.AllocBuffer(stmt.buffer, marks) if small else stmt
+        return _marked(stmt)
     return map_children(stmt, _rewrite)
+
+
+def _marked(stmt: tirx.AllocBuffer) -> tirx.AllocBuffer:
+    small = _scope(stmt.buffer) == "local" and _bytes(stmt.buffer) <= STACK_BYTES
+    marks = {"disable_lower_builtin": tirx.const(1, "bool")}
+    return tirx.AllocBuffer(stmt.buffer, marks) if small else stmt
 
 
 def bytes_off_stack(buffer: tirx.Var) -> int:
@@ -63,9 +76,7 @@ def _bytes(buffer: tirx.Var) -> int:
 @tvm.transform.module_pass(opt_level=0, name="StackLocals")
 def _stack_locals(module, _context):
     functions = {
-        gv: tirx.PrimFunc(f.params, _rewrite(f.body), f.ret_type, f.attrs)
-        if isinstance(f, tirx.PrimFunc)
-        else f
+        gv: _with_locals(f) if isinstance(f, tirx.PrimFunc) else f
         for gv, f in module.functions_items()
     }
     return tvm.IRModule(functions, attrs=module.attrs)

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
-__all__ = ["rewrite_stores"]
+__all__ = ["has_names", "rewrite_stores"]
 
 _IF_THEN_ELSE = "prim.if_then_else"
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod,
@@ -26,7 +26,7 @@ Names = dict[tirx.Var, tirx.Expr]
 
 def rewrite_stores(store: tirx.BufferStore) -> tirx.Stmt:
     """``store`` with the names in its value as local variables in front of it."""
-    if not _has_names(store.value):
+    if not has_names(store.value):
         return store
     locals_: list[tirx.Stmt] = []
     value = _hoisted(store.value, {}, locals_)
@@ -35,14 +35,15 @@ def rewrite_stores(store: tirx.BufferStore) -> tirx.Stmt:
     return tirx.SeqStmt([*locals_, tirx.BufferStore(store.buffer, value, store.indices)])
 
 
-def _has_names(expr: tirx.Expr) -> bool:
+def has_names(code: tirx.Expr | tirx.Stmt) -> bool:
+    """Whether there is a ``Let`` in ``code``."""
     found = False
 
     def visit(_let: tirx.Let) -> None:
         nonlocal found
         found = True
 
-    tvm_ffi.structural_walk(expr, (tirx.Let, visit))
+    tvm_ffi.structural_walk(code, (tirx.Let, visit))
     return found
 
 

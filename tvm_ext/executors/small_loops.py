@@ -68,10 +68,18 @@ def _with_choices(module: IRModule, choose: _Choice) -> IRModule:
 def _rewritten(stmt: tirx.Stmt, choose: _Choice) -> tirx.Stmt:
     if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
         return map_children(stmt, lambda child: _rewritten(child, choose))
+    if _counts_are_numbers(stmt):
+        return stmt  # the schedule has decided
     work = _ANALYZER.simplify(_of_narrow_vectors(_cost(stmt)))
     if int(_ANALYZER.simplify(_at_least(work))) >= WORK or isinstance(work, tirx.IntImm):
-        return stmt  # enough in any case, or the schedule has decided
+        return stmt  # enough in any case
     return choose(stmt, work < WORK)
+
+
+def _counts_are_numbers(loop: tirx.For) -> bool:
+    extents: list[tirx.Expr] = []
+    tvm_ffi.structural_walk(loop, (tirx.For, lambda inner: extents.append(inner.extent)))
+    return all(isinstance(extent, tirx.IntImm) for extent in extents)
 
 
 def _alone(loop: tirx.For, small: tirx.Expr) -> tirx.Stmt:
