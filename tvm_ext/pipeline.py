@@ -37,6 +37,7 @@ from .passes.gather_dims import gather_dims
 from .passes.integer_products import INTEGER_CONV2D, INTEGER_MATMUL
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
+from .passes.matmul_blocks import MATMUL_BLOCKS
 from .passes.order_dims import order_dims
 from .passes.scans import RUNNING, TOP_K
 from .passes.symbolic_attention import SYMBOLIC_ATTENTION
@@ -307,6 +308,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
         compound(BLOCKED_CONV2D)
         compound(INTEGER_CONV2D)
         add("select", blocked_layout(target))
+        compound(MATMUL_BLOCKS)
         compound(TILED_MATMUL)
         compound(INTEGER_MATMUL)
     add("select", legalize(cpu=target.kind.name == "llvm"), name="LegalizeOps")

@@ -7,7 +7,7 @@ from tvm_ext.ops import quantized_weights as ops
 
 from ..arithmetic import added, multiplied, scaled
 from ..microsoft import activated, microsoft
-from ..precision import cast
+from ..precision import cast, constant
 from .activation import gelu
 from .matmul import gemm, matmul, product
 from .microsoft_activation import swiglu
@@ -79,13 +79,15 @@ def matmul_nbits(bb, a, b, scales, zero_points=None, g_idx=None, bias=None, *, K
     if weight_prepacked or bits not in (2, 4, 8):
         raise NotImplementedError(f"bits {bits}, weight_prepacked {weight_prepacked}")
     blocks = -(-K // block_size)
-    b = bb.emit(relax.op.reshape(b, [N, blocks * block_size * bits // 8]))
-    scales = bb.emit(relax.op.reshape(scales, [N, blocks]))
+    b = _reshaped(bb, b, [N, blocks * block_size * bits // 8])
+    scales = _reshaped(bb, scales, [N, blocks])
     if zero_points is not None:
         packed = bb.dtype(zero_points) == "uint8"
         width = -(-blocks * bits // 8) if packed else blocks
-        zero_points = bb.emit(relax.op.reshape(zero_points, [N, width]))
-    weights = bb.emit_te(ops.unpacked_weights, b, scales, zero_points, g_idx, K, bits, block_size)
+        zero_points = _reshaped(bb, zero_points, [N, width])
+    attrs = {ops.UNPACKED: [K, bits, block_size]} if g_idx is None else {}
+    weights = bb.emit_te(ops.unpacked_weights, b, scales, zero_points, g_idx, K, bits, block_size,
+                         primfunc_attrs=attrs)  # fmt: skip
     y = matmul(bb, a, cast(bb, weights, bb.dtype(a)))
     return y if bias is None else added(bb, y, bias)
 
@@ -119,6 +121,12 @@ def matmul_integer_to_float(bb, a, b, a_scale, b_scale, a_zero_point=None, b_zer
     total = cast(bb, matmul_integer(bb, a, b, a_zero_point, b_zero_point), bb.dtype(b_scale))
     y = multiplied(bb, total, multiplied(bb, a_scale, b_scale))
     return y if bias is None else added(bb, y, bias)
+
+
+def _reshaped(bb, x, shape):
+    """``x`` of another shape, and a constant still where it is one."""
+    known = constant(bb, x)
+    return bb.emit(relax.op.reshape(x, shape)) if known is None else bb.const(known.reshape(shape))
 
 
 def _turned(bb, x, last_two, batch):

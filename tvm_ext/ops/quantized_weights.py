@@ -7,9 +7,13 @@ from .elementwise import dtype_of
 from .float8 import from_float8
 
 __all__ = [
-    "blob_weights", "float4_weights", "gathered_weights", "looked_up_weights", "packed_code",
-    "scaled_weights", "unpacked_weights",
+    "UNPACKED", "blob_weights", "float4_weights", "gathered_weights", "looked_up_weights",
+    "packed_code", "scaled_weights", "unpacked_weights",
 ]  # fmt: skip
+
+
+#: The attribute of a kernel of :func:`unpacked_weights` without groups: depth, bits and block.
+UNPACKED = "unpacked_weights"
 
 
 def packed_code(packed, *place, bits):

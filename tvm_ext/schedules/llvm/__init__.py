@@ -9,6 +9,7 @@ from .fallback import BlockByBlock, OuterParallel
 from .integer_conv2d import Conv2dInteger
 from .integer_matmul import MatmulInteger
 from .matmul import MatmulTiled
+from .matmul_blocks import MatmulBlocks
 from .matmul_loops import MatmulLoops
 from .matmul_rows import MatmulRows
 from .pool import PoolBlocked
@@ -31,6 +32,7 @@ LLVM_CONTRACTIONS = (
     DepthwiseBlocked(),
     MatmulInteger(),
     MatmulTiled(),
+    MatmulBlocks(),
     MatmulRows(),
     MatmulLoops(),
     PoolBlocked(),

@@ -40,7 +40,7 @@ from .register_tiles import (
     var,
 )
 
-__all__ = ["MatmulRows", "term_of", "tile_rows"]
+__all__ = ["MatmulRows", "element_of", "is_flat", "term_of", "tile_rows", "with_value"]
 
 # Tiles of rows that a panel of weights is fetched during.
 _FETCHING = 4
@@ -68,7 +68,7 @@ class MatmulRows(dl.base.ScheduleRule):
             if not attempt(sch.compute_inline, block):
                 return None
         product, output = sch.get(blocks[at]), sch.get(blocks[-1])
-        if not _is_flat(product, output):
+        if not is_flat(product, output):
             return None
         return scheduled(sch.mod["main"], _loops(product, output, Machine.of(target)))
 
@@ -94,7 +94,7 @@ def _is_panels(product: SBlock) -> bool:
     return static and not isinstance(rows, tirx.IntImm) and len(product.reads) == 2
 
 
-def _is_flat(product: SBlock, output: SBlock) -> bool:
+def is_flat(product: SBlock, output: SBlock) -> bool:
     """Whether the result's elements are the product's, row by row."""
     *leading, column = output.iter_vars
     extents = [axis.dom.extent for axis in leading]
@@ -136,7 +136,7 @@ def _loops(product: SBlock, output: SBlock, machine: Machine) -> tirx.Stmt:
         return substituted(factors, dict(zip(axes, (row, *place, step), strict=True)))
 
     def store(value, row, column):
-        return _element(output, buffer, value, row, column)
+        return element_of(output, buffer, value, row, column)
 
     tiles = RegisterTiles(
         dtype,
@@ -190,7 +190,7 @@ def _next_panel(
     return [tirx.IfThenElse(tile < _FETCHING, lines, None)]
 
 
-def _element(output: SBlock, buffer: tirx.Var, value, row, column) -> tirx.Stmt:
+def element_of(output: SBlock, buffer: tirx.Var, value, row, column) -> tirx.Stmt:
     """The store of one element of the result, whose sum is ``value``."""
     *leading, last = output.iter_vars
     values = {last.var: column}
@@ -199,12 +199,15 @@ def _element(output: SBlock, buffer: tirx.Var, value, row, column) -> tirx.Stmt:
         row = row // axis.dom.extent
     values[leading[0].var] = row
 
+    whole = with_value(output.body.value, buffer, value)
+    store = tirx.BufferStore(output.body.buffer, whole, output.body.indices)
+    return substituted(store, values)
+
+
+def with_value(expr: ir.Expr, buffer: tirx.Var, value: ir.Expr) -> ir.Expr:
+    """``expr`` with ``value`` for what it reads of ``buffer``."""
+
     def load(node: ir.TensorLoad) -> ir.Expr:
         return value if node.source.same_as(buffer) else node
 
-    store = tirx.BufferStore(
-        output.body.buffer,
-        tvm_ffi.structural_map(output.body.value, (ir.TensorLoad, load)),
-        output.body.indices,
-    )
-    return substituted(store, values)
+    return tvm_ffi.structural_map(expr, (ir.TensorLoad, load))

@@ -17,6 +17,8 @@ from .contraction import divisors
 
 __all__ = [
     "RegisterTiles",
+    "Results",
+    "each",
     "halves",
     "int64",
     "lanewise",
@@ -30,7 +32,6 @@ __all__ = [
     "var",
 ]
 
-_UNROLLED_STEPS = 4
 _ANALYZER = sym.Analyzer()
 
 
@@ -45,6 +46,7 @@ class RegisterTiles:
         store: the statement for one element, given its value, its row and its column.
         costly: the statement is much code.
         width: columns from here on are not stored; None: there are none.
+        steps: how many of the reduction are unrolled at most.
     """
 
     dtype: str
@@ -53,6 +55,7 @@ class RegisterTiles:
     store: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Stmt]
     costly: bool
     width: int | None = None
+    steps: int = 4
 
     def tile(
         self,
@@ -69,7 +72,7 @@ class RegisterTiles:
         """
         sums = tirx.decl_buffer((rows, columns), self.dtype, "sums", scope="local")
         static = isinstance(self.depth, int | tirx.IntImm)
-        steps = divisors(int(self.depth), _UNROLLED_STEPS)[-1] if static else 1
+        steps = divisors(int(self.depth), self.steps)[-1] if static else 1
         outer, inner = var("k"), var("step")
 
         def clear(number: tirx.Expr, place: tirx.Expr) -> tirx.Stmt:
@@ -80,17 +83,26 @@ class RegisterTiles:
             term = self.term(row + number, column + place, outer * steps + inner)
             return tirx.BufferStore(sums, tirx.BufferLoad(sums, at) + term, at)
 
-        update = loop(inner, steps, _each(rows, columns, lanes, add), tirx.ForKind.UNROLLED)
+        update = loop(inner, steps, each(rows, columns, lanes, add), tirx.ForKind.UNROLLED)
         turns = self.depth // steps
         if ahead is not None:
             update = sequence([*ahead(outer, turns), update])
-        product = [_each(rows, columns, lanes, clear), loop(outer, turns, update)]
-        return local([*product, *self._results(sums, row, column, lanes)], [sums])
+        product = [each(rows, columns, lanes, clear), loop(outer, turns, update)]
+        results = Results(self.dtype, self.store, self.costly, self.width)
+        return local([*product, *results.of(sums, row, column, lanes)], [sums])
 
-    def _results(
-        self, sums, row: ir.Expr | int, column: ir.Expr | int, lanes: int
-    ) -> list[tirx.Stmt]:
-        """Row by row; in a loop, on a copy, where that is much code.
+
+@dataclass
+class Results:
+    """What becomes of the sums of a tile: the fields are those of :class:`RegisterTiles`."""
+
+    dtype: str
+    store: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Stmt]
+    costly: bool
+    width: int | None = None
+
+    def of(self, sums, row: ir.Expr | int, column: ir.Expr | int, lanes: int) -> list[tirx.Stmt]:
+        """The stores of ``sums``, row by row; in a loop, on a copy, where that is much code.
 
         Where a variable numbers the rows of the sums, these do not stay in registers.
         """
@@ -117,7 +129,7 @@ class RegisterTiles:
 
         number = var("row")
         results = loop(number, rows, stores(copy, number))
-        return [local([_each(rows, columns, lanes, move), results], [copy])]
+        return [local([each(rows, columns, lanes, move), results], [copy])]
 
     def _vector(self, buffer, number, row, column, start: int, lanes: int) -> tirx.Stmt:
         """The stores of ``lanes`` elements; of those before ``width`` where that is among them."""
@@ -200,7 +212,7 @@ def substituted(value, variables: dict):
     return tvm_ffi.structural_map(value, (tirx.Var, replaced))
 
 
-def _each(rows: int, columns: int, lanes: int, statement) -> tirx.Stmt:
+def each(rows: int, columns: int, lanes: int, statement) -> tirx.Stmt:
     """``statement`` of each element, in vectors.
 
     In loops that TVM unrolls late: most passes then walk over one copy.
