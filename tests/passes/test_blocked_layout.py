@@ -274,6 +274,34 @@ GATED = conv_network(
 )
 
 
+def test_weights_of_run_time_are_packed_then():
+    cases = {
+        "a": ([40, 32, 3, 3], {"pads": [1, 1, 1, 1]}),
+        "b": ([35, 32, 5, 5], {"strides": [2, 2]}),
+        "c": ([32, 16, 3, 3], {"group": 2, "dilations": [2, 2]}),
+        "d": ([32, 1, 7, 7], {"group": 32, "pads": [3, 3, 3, 3]}),
+        "e": ([32, 4, 1, 1], {"group": 8}),
+    }
+    nodes = [helper.make_node("Conv", ["x", k], ["y" + k], **a) for k, (_, a) in cases.items()]
+    shapes = {"x": [2, 32, 9, 13]} | {k: shape for k, (shape, _) in cases.items()}
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(k, TensorProto.FLOAT, v) for k, v in shapes.items()],
+        [helper.make_empty_tensor_value_info("y" + k) for k in cases],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = onnx.shape_inference.infer_shapes(model)
+    rng = np.random.default_rng(0)
+    inputs = {k: rng.standard_normal(v).astype("float32") for k, v in shapes.items()}
+    built = convert_and_build(model)
+    for got, want in zip(built(**inputs), reference(model, inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    # Groups that fill no block would have to be merged.
+    text = built.sources()["select"].split("def main(")[1]
+    assert len(re.findall(r"call_tir\(cls\.pack", text)) == 4
+
+
 def test_a_gate_is_computed_once_not_for_each_pixel():
     text = convert_and_build(GATED, LLVM).sources()["fuse"]
     gate = next(line for line in text.splitlines() if "def " in line and "sigmoid" in line)

@@ -28,6 +28,8 @@ def check(declared, shape, axes, fold=topi.sum, oracle=np.sum, array=None, dtype
     ((700, 24), (700, 24), (0,)), ((3000, 3), (3000, 3), (0,)), ((4, 63, 50), (4, 63, 50), (1,)),
     ((3, 64, 300), (3, 64, 300), (0, 2)), ((2, 24, 7, 7), (2, 24, 7, 7), (2, 3)),
     ((1, 3, 14, 14, 16), (1, 3, 14, 14, 16), (2, 3)), ((2, 3, 5, 85), (2, 3, 5, 85), (3,)),
+    ((19, 1001), (19, 1001), (0,)), ((5, 33, 17, 40), (5, 33, 17, 40), (1, 2)),
+    ((64, 12545), (64, 12545), (0,)), ((3, 32, X), (3, 32, 77), (1,)),
     ((X, 24), (3, 24), (1,)), ((X, Y), (3, 5), (1,)), ((X, Y), (70, 1001), (1,)),
     ((X, Y), (70, 37), (0,)), ((X, Y), (70, 37), (0, 1)),
 ], ids=str)  # fmt: skip
@@ -106,3 +108,11 @@ def test_a_clipped_extent_is_no_vector_of_guarded_elements():
     total = te.compute((9, wide), lambda i, j: te.sum(x[i, r, j], axis=r), "total")
     _, reduced, column = loops(schedule(RULES, prim_func(x, total, X, Y), WIDE), "total_update")
     assert (int(reduced.extent), column.kind) == (500, ForKind.SERIAL)
+
+
+def test_a_long_kept_axis_is_read_along_rows_several_at_once():
+    x, r = te.placeholder((8, 500, 200), "float32", "x"), te.reduce_axis((0, 500), "r")
+    func = prim_func(x, te.compute((8, 200), lambda i, j: te.sum(x[i, r, j], axis=r), "total"))
+    *_, reduced, vector, row, lane = loops(schedule(RULES, func, WIDE), "total_update")
+    assert [int(loop.extent) for loop in (reduced, vector, row, lane)] == [100, 13, 5, 16]
+    assert (row.kind, lane.kind) == (ForKind.UNROLLED, ForKind.VECTORIZED)

@@ -25,6 +25,8 @@ __all__ = [
     "pack_channels",
     "pack_depthwise_weight",
     "pack_weight",
+    "packed_depthwise_weight",
+    "packed_weight",
     "padded",
     "unblock",
     "unpack_weight",
@@ -61,6 +63,33 @@ def pack_depthwise_weight(weight: np.ndarray, lanes: int) -> np.ndarray:
     """``[C, 1, KH, KW]`` -> ``[C/lanes, KH, KW, lanes]``."""
     c, _, *window = weight.shape
     return np.ascontiguousarray(np.moveaxis(weight.reshape(c // lanes, lanes, *window), 1, -1))
+
+
+def packed_weight(weight: te.Tensor, in_lanes: int, out_lanes: int, vectors: int) -> te.Tensor:
+    """:func:`pack_weight` of weights that are known at run time only."""
+    oc, ic, *window = (int(d) for d in weight.shape)
+    tile = vectors * out_lanes
+
+    def element(o, i, *at):
+        *taps, inner, lane = at
+        filter, channel = o * tile + lane, i * in_lanes + inner
+        if oc % tile == 0:
+            return weight(filter, channel, *taps)
+        inside = weight(tirx.min(filter, oc - 1), channel, *taps)
+        return tirx.Select(filter < oc, inside, tirx.const(0, weight.dtype))
+
+    shape = (-(-oc // tile), ic // in_lanes, *window, in_lanes, tile)
+    return te.compute(shape, element, "packed")
+
+
+def packed_depthwise_weight(weight: te.Tensor, lanes: int) -> te.Tensor:
+    """:func:`pack_depthwise_weight` of weights that are known at run time only."""
+    channels, _, *window = (int(d) for d in weight.shape)
+    return te.compute(
+        (channels // lanes, *window, lanes),
+        lambda o, *at: weight(o * lanes + at[-1], 0, *at[:-1]),
+        "packed",
+    )
 
 
 def block(x: te.Tensor, lanes: int) -> te.Tensor:

@@ -1,4 +1,4 @@
-"""Convolutions with constant weights as kernels in the blocked layout NC..[x]c.
+"""Convolutions as kernels in the blocked layout NC..[x]c.
 
 Before: ``y = R.nn.conv2d(x, w)``, NCHW
 After::
@@ -6,6 +6,8 @@ After::
     xb = block(x)                                       # NCHW16c
     yb = conv2d_blocked(xb, packed_w)
     y = unblock(yb)
+
+Weights that are known at run time only are packed then, by a kernel of their own.
 
 :mod:`.blocked_layout` then keeps what stands between convolutions blocked.
 """
@@ -28,7 +30,7 @@ from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.conv2d import choose_columns, choose_tile
 from .compound import Compound, Kernel, Match, Pattern
-from .facts import image_dims, is_empty
+from .facts import dtype_of, image_dims, is_empty, known_dims, static_dims
 from .graph import Graph
 
 __all__ = ["BLOCKED_CONV2D", "CONV2D", "MIN_LANES", "Dense", "find_convolution", "lanes_of"]
@@ -52,8 +54,14 @@ _LAYOUTS = (("NCW", "OIW"), ("NCHW", "OIHW"), ("NCDHW", "OIDHW"))
 
 def find_convolution(graph: Graph, var: relax.Var) -> Match | None:
     """As :data:`CONV2D`, over 1 to 3 spatial axes."""
+    match = _find_any(graph, var)
+    return match if match is not None and isinstance(match["weight"], GenericConst) else None
+
+
+def _find_any(graph: Graph, var: relax.Var) -> Match | None:
+    """A convolution, also one whose weights are known at run time only, but for their shape."""
     conv = graph.call(var, *_OPERATORS)
-    if conv is None or not isinstance(conv.args[1], GenericConst):
+    if conv is None or static_dims(conv.args[1]) is None:
         return None
     x, weight = conv.args
     return Match(graph, var, (var,), {"x": x, "weight": weight, "conv": conv})
@@ -70,14 +78,15 @@ def _kernel(match: Match, target: Target) -> Kernel | None:
     return None if dense is None else dense.direct()
 
 
-BLOCKED_CONV2D = Compound("BlockedConv2d", find_convolution, _kernel)
+BLOCKED_CONV2D = Compound("BlockedConv2d", _find_any, _kernel)
 
 
 @dataclass(frozen=True)
 class _Conv2d:
     """A convolution of floats, channels first, that has weights of its own.
 
-    Numbers of images, rows and columns may be symbolic.
+    Numbers of images, rows and columns may be symbolic. ``running``: the weights, where they are
+    known at run time only; ``weight`` tells no more than their shape and type then.
     """
 
     x: relax.Expr
@@ -89,6 +98,7 @@ class _Conv2d:
     strides: list[int]
     pads: list[int]
     dilations: list[int]
+    running: relax.Expr | None = None
 
     @property
     def depthwise(self) -> bool:
@@ -114,9 +124,21 @@ class _Conv2d:
         if result is None or image is None or is_empty(result) or "float" not in match.dtype():
             return None
         geometry = ([int(v) for v in f] for f in (attrs.strides, attrs.padding, attrs.dilation))
-        weight, groups = match["weight"].value.numpy(), int(attrs.groups)
-        conv = cls(match["x"], weight, result, image[1], match.dtype(), groups, *geometry)
+        weight, groups = match["weight"], int(attrs.groups)
+        constant = isinstance(weight, GenericConst)
+        array = weight.value.numpy() if constant else _unknown(weight)
+        conv = cls(match["x"], array, result, image[1], match.dtype(), groups, *geometry)
+        if not constant:
+            return replace(conv, running=weight)
         return conv if conv.symbolic else conv._without_taps_outside(image[2:])
+
+    def weights(
+        self, pack: Callable[..., np.ndarray], packed: Callable[..., te.Tensor], *layout: int
+    ) -> tuple[relax.Expr, dict[int, Callable[[te.Tensor], te.Tensor]]]:
+        """The kernel's second operand and what packs it: ``pack`` does now, ``packed`` then."""
+        if self.running is None:
+            return _const(pack(self.weight, *layout)), {}
+        return self.running, {1: lambda weight: packed(weight, *layout)}
 
     def _without_taps_outside(self, image: Sequence[int]) -> _Conv2d:
         """The same sums without the first and last taps that meet only pads at every output.
@@ -147,11 +169,13 @@ def _depthwise(conv: _Conv2d, target: Target) -> Kernel | None:
     if lanes < MIN_LANES:
         return None
     columns = choose_columns(target, conv.width, conv.weight.shape[-1])
+    weight, packed = conv.weights(ops.pack_depthwise_weight, ops.packed_depthwise_weight, lanes)
     return Kernel(
-        (conv.x, _const(ops.pack_depthwise_weight(conv.weight, lanes))),
+        (conv.x, weight),
         ops.depthwise_conv2d_blocked,
         (columns, conv.strides, conv.pads, conv.dilations),
         lanes={0: lanes},
+        packed=packed,
         result_lanes=lanes,
         epilogue=True,
         name="depthwise_conv2d_blocked",
@@ -219,12 +243,18 @@ class Dense:
         weight: np.ndarray | None = None,
     ) -> Kernel:
         """The direct convolution, or another ``compute`` of the same form with its own weights."""
-        conv = self.conv
+        conv, layout = self.conv, (self.in_lanes, self.vector, self.vectors)
+        operand, packed = (
+            conv.weights(ops.pack_weight, ops.packed_weight, *layout)
+            if weight is None
+            else (_const(weight), {})
+        )
         return Kernel(
-            (conv.x, _const(self.weight if weight is None else weight)),
+            (conv.x, operand),
             compute,
             (self.lanes, self.columns, conv.groups, conv.strides, conv.pads, conv.dilations),
             lanes={0: self.in_lanes},
+            packed=packed,
             result_lanes=self.lanes,
             epilogue=True,
             name=getattr(compute, "__name__", "conv2d_blocked"),
@@ -244,7 +274,7 @@ def _merged(conv: _Conv2d, in_lanes: int, lanes: int) -> _Conv2d | None:
         if groups % m == ic * m % in_lanes == filters * m % lanes == 0
     )
     count = next(fitting, None)
-    if count is None:
+    if count is None or conv.running is not None:
         return None
     weight = np.zeros((oc, ic * count, *conv.weight.shape[2:]), conv.weight.dtype)
     for k in range(groups):
@@ -279,6 +309,11 @@ def _padding_lanes(channels: int, vector: int) -> int:
 
 def _vector(conv: _Conv2d, target: Target) -> int:
     return Machine.of(target).lanes(conv.dtype)
+
+
+def _unknown(weight: relax.Expr) -> np.ndarray:
+    """An array of the shape and type of ``weight``, which stores one element."""
+    return np.broadcast_to(np.zeros((), dtype_of(weight)), known_dims(weight))
 
 
 def _const(array: np.ndarray) -> relax.Expr:

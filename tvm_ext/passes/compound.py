@@ -62,6 +62,7 @@ class Kernel:
         attributes: what the compound notes of this match, for people and other passes.
         code: C instead, on a CPU and for static shapes.
         lanes: operand number -> block of its channels: it is handed over as NCHW[lanes]c.
+        packed: operand number -> the TE function of it whose result is handed over instead.
         result_lanes: of the result, where it is the only one.
         epilogue: element-wise kernels may be fused behind it.
         name: of the kernel.
@@ -74,6 +75,7 @@ class Kernel:
     attributes: Mapping[str, object] = field(default_factory=dict)
     code: CCode | None = None
     lanes: Mapping[int, int] = field(default_factory=dict)
+    packed: Mapping[int, Callable[[te.Tensor], te.Tensor]] = field(default_factory=dict)
     result_lanes: int | None = None
     epilogue: bool = False
     name: str | None = None
@@ -208,7 +210,7 @@ class _Rewriter(PyExprMutator):
             ValueError: it does not give what it replaces.
         """
         operands = [
-            relax.Var(f"x{k}", _blocked_type(operand.ty, kernel.lanes.get(k)))
+            relax.Var(f"x{k}", _handed_over(operand.ty, kernel, k))
             for k, operand in enumerate(kernel.operands)
         ]
         name = kernel.name or re.sub(r"\W", "_", self.compound.name.split(".")[-1])
@@ -274,9 +276,7 @@ class _Rewriter(PyExprMutator):
     def _call(self, site: _Site, name: str) -> relax.Call:
         """The call of the kernel in the place of a match, and of what changes layouts around it."""
         kernel, template = site.kernel, site.template
-        operands = [
-            self._operand(x, kernel.lanes.get(k), name) for k, x in enumerate(kernel.operands)
-        ]
+        operands = [self._operand(x, kernel, k, name) for k, x in enumerate(kernel.operands)]
         symbol, given, *rest = template.args
         # Behind the operands: dims that no type of theirs tells, as of rows [a * b, K].
         values = relax.Tuple([*operands, *list(given)[len(operands) :]])
@@ -287,9 +287,13 @@ class _Rewriter(PyExprMutator):
         blocked = self.builder_.emit(call, name + BLOCKED)
         return self._te("unblock", _UNBLOCK, unblock, blocked, channels)
 
-    def _operand(self, operand: relax.Expr, lanes: int | None, name: str) -> relax.Expr:
-        """``operand`` as the kernel reads it."""
-        operand = self.visit_expr(operand)
+    def _operand(self, operand: relax.Expr, kernel: Kernel, k: int, name: str) -> relax.Expr:
+        """``operand``, number ``k``, as the kernel reads it."""
+        operand, lanes = self.visit_expr(operand), kernel.lanes.get(k)
+        if k in kernel.packed:
+            return self.builder_.emit(
+                self._te("pack", {}, kernel.packed[k], operand), name + OPERAND
+            )
         if lanes is None:
             return operand
         if isinstance(operand, GenericConst):
@@ -304,6 +308,14 @@ class _Rewriter(PyExprMutator):
 
 
 _BLOCK, _UNBLOCK = {LAYOUT: "block"}, {LAYOUT: "unblock"}
+
+
+def _handed_over(ty: relax.Type, kernel: Kernel, k: int) -> relax.Type:
+    """The type of operand ``k``, which is ``ty``, as the kernel reads it."""
+    if k not in kernel.packed:
+        return _blocked_type(ty, kernel.lanes.get(k))
+    packed = kernel.packed[k](te.placeholder(ty.shape.values, ty.dtype.dtype))
+    return relax.TensorType(packed.shape, packed.dtype.dtype)
 
 
 def _blocked_type(ty: relax.Type, lanes: int | None) -> relax.Type:

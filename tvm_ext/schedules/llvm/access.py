@@ -121,13 +121,17 @@ class Walk:
         found: list[Access] = []
 
         def load(node: ir.TensorLoad) -> None:
-            found.append(self._access(node.source, node.indices, False))
+            found.append(self.access(node))
 
         def store(node: tirx.BufferStore) -> None:
             found.append(self._access(node.buffer, node.indices, True))
 
         tvm_ffi.structural_walk(self.block.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
         return found
+
+    def access(self, node: ir.TensorLoad) -> Access:
+        """A load of the block."""
+        return self._access(node.source, node.indices, False)
 
     @cached_property
     def written(self) -> list[tirx.Var]:

@@ -8,6 +8,7 @@ from tvm.s_tir.schedule import SBlockRV
 from ..machine import Machine
 from .loops import Axis, axes, collapse, parallelise, partition, share, vectorize, walk
 from .rule import LoopNestRule
+from .turned import in_squares
 
 __all__ = ["Elementwise", "schedule_spatial"]
 
@@ -18,7 +19,8 @@ TILE = 16
 class Elementwise(LoopNestRule):
     """Spatial blocks only: broadcast, transpose, concat, slice, pad, gather, resize, casts.
 
-    Producers are inlined; what remains (one block per output) is vectorised and shared.
+    Producers are inlined; what remains (one block per output) is vectorised and shared. What a
+    single block transposes goes through registers.
     """
 
     def schedule(
@@ -29,6 +31,9 @@ class Elementwise(LoopNestRule):
         if has_reshape_pattern(func):
             # The executors turn it into a view; they look for the pattern as it is.
             return Schedule(func)
+        squares = in_squares(sch, blocks[0], machine) if len(blocks) == 1 else None
+        if squares is not None:
+            return squares
         for block in blocks:
             schedule_spatial(sch, block, machine)
         return sch

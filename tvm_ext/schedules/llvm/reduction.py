@@ -15,6 +15,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from ..machine import Machine
 from .access import Walk, volume
 from .loops import (
+    CHEAP,
     PARALLEL_WORK,
     Axis,
     attempt,
@@ -33,11 +34,16 @@ from .loops import (
 
 __all__ = ["schedule_reduction", "schedule_rows"]
 
-# Independent accumulators that hide the latency of an addition.
-ACCUMULATORS = 4
+# Independent accumulators that hide the latency of an addition; and how many at most leave
+# registers for what is added.
+ACCUMULATORS, MOST_ACCUMULATORS = 4, 8
 
 # A window of at most so many elements is unrolled.
 UNROLLED = 16
+
+# Rows of memory that are added up in registers before their sum goes to that of the rows so far,
+# in L1, and the bytes of it: one long read of each row, where columns would be many short ones.
+ROWS_AT_ONCE, SUMS_BYTES = 8, 8 << 10
 
 # What a temporary of one row needs to stay on the stack: scope "local" and at most STACK_BYTES;
 # the compiler puts the smallest there in any scope but "local".
@@ -187,7 +193,8 @@ def factor(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> list[
         return []
     lanes = machine.lanes(*facts.dtypes)
     if lane.kind == "S":
-        few = lane.size < ACCUMULATORS * lanes and inner.size >= 8 * ACCUMULATORS
+        vectors = lane.size // fit(lane.extent, lanes)
+        few = vectors < ACCUMULATORS and inner.size >= 8 * ACCUMULATORS
         return _factor_once(sch, inner.loop, ACCUMULATORS, -2) if few else []
     lanes = fit(lane.extent, lanes)
     width = lanes * next(
@@ -254,12 +261,13 @@ class Arranged:
     """What is left to do to a block whose loops are in order, as positions of its loops.
 
     ``init`` is where its init goes, ``tails`` may have a tail, ``vector`` says that the last
-    loop is one.
+    loop is one, ``unrolled`` that the one around it is few.
     """
 
     init: int | None = None
     tails: tuple[int, ...] = ()
     vector: bool = False
+    unrolled: bool = False
 
 
 def arrange(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> Arranged:
@@ -285,7 +293,10 @@ def arrange(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> Arra
         return Arranged(first, tails)
     others = [axis for axis in found if axis.kind == "S" and axis is not lane]
     lanes = fit(lane.extent, lanes)
-    count = next(n for n in (ACCUMULATORS, 2, 1) if n == 1 or lane.size % (n * lanes) == 0)
+    count = _accumulators(lane, lanes, facts)
+    rows_at_once = _rows_at_once(found, lane, count * lanes, facts)
+    if rows_at_once > 1:
+        return _stream(sch, block, found, lane, lanes, rows_at_once)
     outer, unrolled, inner = sch.split(lane.loop, [None, count, lanes])
     # A few results beside the lane's stay in registers as well, as independent chains.
     chains = [axis.loop for axis in others[-1:] if count * axis.size <= ACCUMULATORS]
@@ -295,6 +306,50 @@ def arrange(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> Arra
         sch.unroll(loop)
     sch.vectorize(inner)
     _, first, *_ = tails = _positions(sch, block, [outer, *reduced])
+    return Arranged(first, tails, vector=True, unrolled=True)
+
+
+def _accumulators(lane: Axis, lanes: int, facts: Walk) -> int:
+    """How many vectors along ``lane`` to sum side by side: all, where these are few."""
+    most = MOST_ACCUMULATORS if facts.cost <= CHEAP and len(facts.written) == 1 else ACCUMULATORS
+    if isinstance(lane.extent, int) and lane.size % lanes == 0 and lane.size // lanes <= most:
+        return lane.size // lanes
+    return next(n for n in (ACCUMULATORS, 2, 1) if n == 1 or lane.size % (n * lanes) == 0)
+
+
+def _rows_at_once(found: list[Axis], lane: Axis, width: int, facts: Walk) -> int:
+    """How many steps of the last reduced axis to take per load of the sums; 1: they stay put.
+
+    Sums in registers want one pass over all rows per ``width`` columns.
+    """
+    *_, last = (axis for axis in found if axis.kind == "R")
+    if (
+        not isinstance(last.extent, int)
+        or last.extent < 2 * ROWS_AT_ONCE
+        or lane.size <= width
+        or facts.cost > CHEAP
+        or len(facts.written) > 1
+    ):
+        return 1
+    counts = range(ROWS_AT_ONCE, ROWS_AT_ONCE // 2 - 1, -1)
+    return next((n for n in counts if last.extent % n == 0), ROWS_AT_ONCE)
+
+
+def _stream(
+    sch: Schedule, block: SBlockRV, found: list[Axis], lane: Axis, lanes: int, rows_at_once: int
+) -> Arranged:
+    """Walk along rows, several at once, and keep the sums of a part of them in L1."""
+    (dtype,) = {str(buffer.ty.dtype.dtype) for buffer in walk(sch, block).written}
+    most = SUMS_BYTES // (DataType(dtype).itemsize * lanes)
+    vectors = -(-lane.size // lanes)
+    chunk, vector, inner = sch.split(lane.loop, [None, -(-vectors // -(-vectors // most)), lanes])
+    *reduced, last = (axis.loop for axis in found if axis.kind == "R")
+    step, row = sch.split(last, [None, rows_at_once])
+    others = [axis.loop for axis in found if axis.kind == "S" and axis is not lane]
+    sch.reorder(*others, chunk, *reduced, step, vector, row, inner)
+    sch.unroll(row)
+    sch.vectorize(inner)
+    _, first, *_ = tails = _positions(sch, block, [chunk, *reduced, step, vector])
     return Arranged(first, tails, vector=True)
 
 
@@ -335,9 +390,12 @@ def conclude(sch: Schedule, block: SBlockRV, arranged: Arranged) -> None:
         return
     start = sch.decompose_reduction(block, sch.get_loops(block)[arranged.init])
     if arranged.vector:
-        *_, unrolled, inner = sch.get_loops(start)
-        sch.unroll(unrolled)
+        *_, around, inner = sch.get_loops(start)
         sch.vectorize(inner)
+        if arranged.unrolled:
+            sch.unroll(around)
+        elif uses(get_sblockrealize(sch, start).predicate, sch.get(around).loop_var):
+            hint_partition(sch, around)
     predicate = get_sblockrealize(sch, block).predicate
     loops = sch.get_loops(block)
     for loop in (loops[k] for k in arranged.tails):

@@ -1,0 +1,101 @@
+"""Transposes in registers against numpy: hostile sides, element types, what is fused to them."""
+
+import numpy as np
+import pytest
+from tvm import te, tirx, topi
+
+from tests.schedules.kernels import WIDE, here, prim_func, run, schedule
+from tvm_ext.ops.conv2d_blocked import block, pack_weight, packed_weight, unblock
+from tvm_ext.schedules.llvm import Elementwise
+
+N = tirx.Var("n", "int64")
+
+
+def int64(size):
+    return tirx.const(size, "int64") if isinstance(size, int) else size
+
+
+def placeholder(shape, dtype="float32", name="x"):
+    return te.placeholder(list(map(int64, shape)), dtype, name)
+
+
+def kernel(*tensors, target=None):
+    return schedule((Elementwise(),), prim_func(*tensors), target or here())
+
+
+def is_turned(sch):
+    return "T.Shuffle" in sch.mod.script()
+
+
+@pytest.mark.parametrize("shape, axes, dtype", [
+    ((17, 33), (1, 0), "float32"), ((3, 24, 5, 5), (0, 2, 3, 1), "float32"),
+    ((128, 769), (1, 0), "float32"), ((7, 6, 5, 4), (3, 2, 1, 0), "float32"),
+    ((1, 4, 4, 8, 32, 33), (0, 3, 4, 1, 5, 2), "float32"), ((2, 5, 16, 18), (0, 3, 1, 2), "int8"),
+    ((2, 5, 16, 18), (0, 3, 1, 2), "float16"), ((4, 70, 31), (0, 2, 1), "float64"),
+    ((4, 70, 31), (2, 1, 0), "int64"), ((5, 1, 7), (2, 1, 0), "uint8"),
+], ids=str)  # fmt: skip
+def test_transpose(shape, axes, dtype):
+    x = placeholder(shape, dtype)
+    sch = kernel(x, topi.transpose(x, axes))
+    array = (np.random.default_rng(0).standard_normal(shape) * 50).astype(dtype)
+    expected = array.transpose(axes)
+    (got,) = run(sch, [array], [(expected.shape, dtype)])
+    np.testing.assert_array_equal(got, expected)
+    assert is_turned(sch)
+
+
+def test_the_number_of_transposes_may_be_symbolic():
+    x = placeholder((N, 19, 37))
+    sch = kernel(x, topi.transpose(x, (0, 2, 1)))
+    assert is_turned(sch)
+    for count in (0, 1, 5):
+        array = np.random.default_rng(0).standard_normal((count, 19, 37)).astype("float32")
+        (got,) = run(sch, [array], [((count, 37, 19), "float32")])
+        np.testing.assert_array_equal(got, array.transpose(0, 2, 1))
+
+
+def test_what_is_fused_reads_its_own_places():
+    x, bias, z = placeholder((3, 21, 50)), placeholder((50,), name="b"), placeholder((3, 50, 21))
+    turned = topi.transpose(x, (0, 2, 1))
+    y = te.compute(
+        z.shape, lambda n, i, j: te.max(turned[n, i, j] * z[n, i, j] + bias[i], 0.0), "y"
+    )
+    sch = kernel(x, bias, z, y)
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.standard_normal(s).astype("float32") for s in ((3, 21, 50), (50,), (3, 50, 21)))
+    (got,) = run(sch, [a, b, c], [(c.shape, "float32")])
+    expected = np.maximum(a.transpose(0, 2, 1).astype("f8") * c + b[:, None], 0)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+    assert is_turned(sch)
+
+
+@pytest.mark.parametrize("shape, lanes", [((2, 48, 7, 9), 16), ((1, 24, 33), 8)], ids=str)
+def test_blocks_of_channels(shape, lanes):
+    n, c, *image = shape
+    array = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    blocked = np.moveaxis(array.reshape(n, c // lanes, lanes, *image), 2, -1).copy()
+    for operator, given, wanted in (
+        (lambda x: block(x, int64(lanes)), array, blocked),
+        (lambda x: unblock(x, int64(c)), blocked, array),
+    ):
+        x = placeholder(given.shape)
+        sch = kernel(x, operator(x))
+        (got,) = run(sch, [given], [(wanted.shape, "float32")])
+        np.testing.assert_array_equal(got, wanted)
+        assert is_turned(sch)
+
+
+def test_weights_are_packed_as_constants_are():
+    weight = np.random.default_rng(0).standard_normal((40, 32, 3, 3)).astype("float32")
+    for layout in ((16, 16, 2), (16, 8, 1)):
+        x = placeholder(weight.shape)
+        expected = pack_weight(weight, *layout)
+        (got,) = run(kernel(x, packed_weight(x, *layout)), [weight], [(expected.shape, "float32")])
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("shape, dtype", [((17, N), "float32"), ((17, 33), "bool"),
+    ((17, 33), "bfloat16"), ((3, 33), "float32")], ids=str)  # fmt: skip
+def test_sides_and_types_that_are_left_to_loops(shape, dtype):
+    x = placeholder(shape, dtype)
+    assert not is_turned(kernel(x, topi.transpose(x, (1, 0)), target=WIDE))

@@ -1,0 +1,223 @@
+"""Transposes in registers: squares of elements are turned by shuffles of whole vectors.
+
+Before: ``y[i, j] = f(x[j, i], z[i, j])``
+After, with vectors of 16::
+
+    for i, j in T.parallel(..):             # each 16th; the last square overlaps the one before it
+        for k in range(16): tile[k, 0..15] = x[j + k, i + 0..15]
+        turn tile
+        for k in range(16): y[i + k, j + 0..15] = f(tile[k, 0..15], z[i + k, j + 0..15])
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
+from tvm.s_tir.schedule import SBlockRV
+from tvm.tirx import IndexMap
+
+from ..machine import Machine
+from .access import Access, Walk
+from .lane_folds import transposed
+from .loops import PARALLEL_WORK, collapse, shares_evenly
+from .matmul_loops import shared
+from .register_tiles import int64, lanewise, local, loop, scheduled, substituted, var
+
+__all__ = ["in_squares"]
+
+# Sides of squares: shorter ones have too few elements in a vector, longer ones do not fit into
+# the registers.
+_LEAST, _MOST = 4, 16
+
+# Types whose vectors can be shuffled: TVM stores others as if they were of another type.
+_DTYPES = {"float64", "float32", "float16", "int64", "int32", "int16", "int8"}
+_DTYPES |= {"uint64", "uint32", "uint16", "uint8"}
+
+
+def in_squares(sch: Schedule, block: SBlockRV, machine: Machine) -> Schedule | None:
+    """The kernel whose only block, in normal form, is ``block``; ``sch`` stays as it is.
+
+    None where nothing is transposed, or where a side is symbolic or shorter than a square.
+    """
+    facts = Walk(sch.get(block))
+    if not _may_turn(facts):
+        return None
+    sch, block = _with_digits(sch.copy(), block, facts)
+    collapse(sch, block)
+    nest = [sch.get(each) for each in sch.get_loops(block)]
+    realize = get_sblockrealize(sch, block)
+    facts = Walk(realize.block, [stmt.loop_var for stmt in nest], realize.iter_values)
+    sides = _sides(facts, nest)
+    if sides is None:
+        return None
+    side = min(machine.lanes(*facts.dtypes), _MOST)
+    while any(side > int(nest[k].extent) for k in sides):
+        side //= 2
+    if side < _LEAST:
+        return None
+    values = {
+        axis.var: value
+        for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    }
+    return scheduled(sch.mod["main"], _Squares(facts, nest, values, *sides, side).loops(machine))
+
+
+def _may_turn(facts: Walk) -> bool:
+    """Whether a block is one store without guards, and some load jumps along its last variable."""
+    store = facts.block.body
+    if not isinstance(store, tirx.BufferStore) or not store.indices or facts.guarded:
+        return False
+    if not set(facts.dtypes) <= _DTYPES or any(var.ty.dtype != "int64" for var in facts.variables):
+        return False
+    last = set(facts.used(store.indices[-1]))
+    used = ([set(facts.used(index)) for index in access.indices] for access in facts.inputs)
+    return any(last & set().union(*indices) - indices[-1] for indices in used if indices)
+
+
+def _with_digits(sch: Schedule, block: SBlockRV, facts: Walk) -> tuple[Schedule, SBlockRV]:
+    """With two variables for one that is divided: of the channels of a blocked tensor, say."""
+    digits = [_digit(facts, k) for k in range(len(facts.variables))]
+    if not any(digits):
+        return sch, block
+
+    def parts(*variables: ir.Var) -> list[ir.Expr]:
+        return [
+            part
+            for each, size in zip(variables, digits, strict=True)
+            for part in ([each // size, each % size] if size else [each])
+        ]
+
+    index_map = IndexMap.from_func(parts, ndim=len(digits), index_dtype="int64")
+    sch.transform_block_layout(block, index_map)
+    analyzer, split, func = sym.Analyzer(), sch.get(block), sch.mod["main"]
+    for axis in split.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    quotients = (tirx.FloorDiv, tirx.FloorMod)
+    body = tvm_ffi.structural_map(func.body, (quotients, analyzer.simplify))
+    made = Schedule(tirx.PrimFunc(func.params, body, func.ret_type, func.attrs), debug_mask="none")
+    return made, made.get_sblock(split.name_hint)
+
+
+def _digit(facts: Walk, k: int) -> int | None:
+    """The number by which indices divide variable ``k``, if its extent is a multiple of it."""
+    sizes: set[int] = set()
+
+    def divided(node: tirx.FloorMod | tirx.FloorDiv) -> None:
+        if node.a.same_as(facts.variables[k]) and isinstance(node.b, tirx.IntImm):
+            sizes.add(int(node.b))
+
+    tvm_ffi.structural_walk(facts.block.body, ((tirx.FloorMod, tirx.FloorDiv), divided))
+    extent = facts.extents[k]
+    if len(sizes) != 1 or not isinstance(extent, tirx.IntImm):
+        return None
+    (size,) = sizes
+    return size if int(extent) % size == 0 and 1 < size < int(extent) else None
+
+
+def _sides(facts: Walk, nest: Sequence[tirx.For]) -> tuple[int, int] | None:
+    """The loops of a square: along one a load is contiguous, along the other, the last, results."""
+    static = [k for k, stmt in enumerate(nest) if isinstance(stmt.extent, tirx.IntImm)]
+    long = [k for k in range(len(nest)) if k not in static or int(nest[k].extent) > 1]
+    if not long or long[-1] not in static:
+        return None
+    *_, column = long
+    if any(access.strides[column] != 1 for access in facts.stores):
+        return None
+    for row in long[:-1]:
+        if row in static and any(_turns(access, row, column) for access in facts.inputs):
+            return row, column
+    return None
+
+
+def _turns(access: Access, row: int, column: int) -> bool:
+    """Whether an access is contiguous along ``row`` and jumps along ``column``."""
+    step = access.strides[column]
+    return access.strides[row] == 1 and isinstance(step, int) and step > 1
+
+
+@dataclass(frozen=True)
+class _Squares:
+    """A block over squares of ``side`` along the loops ``row`` and ``column`` of its ``nest``.
+
+    ``values``: of the variables of the block, in terms of those of the loops.
+    """
+
+    facts: Walk
+    nest: Sequence[tirx.For]
+    values: dict[tirx.Var, ir.Expr]
+    row: int
+    column: int
+    side: int
+
+    def loops(self, machine: Machine) -> tirx.Stmt:
+        """All of them, shared among the cores where there is enough work."""
+        i, j = var("i"), var("j")
+        others = [k for k in range(len(self.nest)) if k not in (self.row, self.column)]
+        loops = [(self.nest[k].loop_var, self.nest[k].extent) for k in others]
+        counts = [-(-int(self.nest[k].extent) // self.side) for k in (self.row, self.column)]
+        loops += zip((i, j), map(int64, counts), strict=True)
+        stmt = self._square(self._first(self.row, i), self._first(self.column, j))
+        tasks = _tasks([extent for _, extent in loops], machine)
+        if self.facts.work < PARALLEL_WORK or machine.cores == 1:
+            tasks = 0
+        for variable, extent in reversed(loops[tasks:]):
+            stmt = loop(variable, extent, stmt)
+        variables, extents = zip(*loops[:tasks], strict=True) if tasks else ((), ())
+        return shared(extents, variables, stmt)
+
+    def _first(self, k: int, number: tirx.Expr) -> tirx.Expr:
+        """Where along loop ``k`` a square starts."""
+        extent = int(self.nest[k].extent)
+        start = number * self.side
+        return tirx.min(start, int64(extent - self.side)) if extent % self.side else start
+
+    def _square(self, row: tirx.Expr, column: tirx.Expr) -> tirx.Stmt:
+        """The square from ``row`` and ``column`` on."""
+        store, side = self.facts.block.body, self.side
+        number, place = var("number"), var("place")
+        made: list[tirx.Stmt] = []
+        buffers: list[tirx.Var] = []
+
+        def load(node: ir.TensorLoad) -> ir.Expr:
+            if not _turns(self.facts.access(node), self.row, self.column):
+                return node
+            shape, dtype = (side, side), str(node.source.ty.dtype.dtype)
+            tile, other = (tirx.decl_buffer(shape, dtype, "tile", scope="local") for _ in range(2))
+            buffers.extend((tile, other))
+            for k in range(side):
+
+                def filled(lane: tirx.Expr, k: int = k) -> tirx.Stmt:
+                    value = self._at(node, row + lane, column + k)
+                    return tirx.BufferStore(tile, value, [int64(k), lane])
+
+                made.append(lanewise(0, side, filled))
+            turns, last = transposed(tile, other, side)
+            made.extend(turns)
+            return tirx.BufferLoad(last, [number, place])
+
+        value = tvm_ffi.structural_map(store.value, (ir.TensorLoad, load))
+        result = tirx.BufferStore(store.buffer, value, list(store.indices))
+        for k in range(side):
+
+            def stored(lane: tirx.Expr, k: int = k) -> tirx.Stmt:
+                stmt = self._at(result, row + k, column + lane)
+                return substituted(stmt, {number: int64(k), place: lane})
+
+            made.append(lanewise(0, side, stored))
+        return local(made, buffers)
+
+    def _at(self, node, row: tirx.Expr, column: tirx.Expr):
+        """An expression or a statement of the block at one place."""
+        places = {self.nest[self.row].loop_var: row, self.nest[self.column].loop_var: column}
+        return substituted(substituted(node, self.values), places)
+
+
+def _tasks(extents: Sequence[ir.Expr], machine: Machine) -> int:
+    """How many of the first loops together can be shared evenly; else all."""
+    sizes = [int(extent) if isinstance(extent, tirx.IntImm) else 1 for extent in extents]
+    counts = range(1, len(sizes) + 1)
+    return next((k for k in counts if shares_evenly([prod(sizes[:k])], machine)), len(sizes))
