@@ -14,6 +14,7 @@ RNG = np.random.default_rng(7)
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, -1e-30, 1.0, -1.0], "float32")
 WIDE = np.concatenate([SPECIAL, RNG.normal(size=96).astype("float32") * 20]).reshape(3, 7, 1, 5)
 UNIT = RNG.uniform(-1, 1, (2, 3, 11)).astype("float32")
+UNIT.flat[:6] = 1.0, -1.0, 0.0, -0.0, 1e-30, 0.99999994
 ABOVE_ONE = (1 + np.abs(RNG.normal(size=(2, 3, 11)) * 9)).astype("float32")
 BOOLS = [RNG.integers(0, 2, shape).astype(bool) for shape in ((3, 1, 5), (2, 5))]
 

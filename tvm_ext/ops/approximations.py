@@ -21,6 +21,8 @@ from tvm import tirx
 from .formula import formula, once
 
 __all__ = [
+    "acos",
+    "asin",
     "atan",
     "atanh",
     "cos",
@@ -259,6 +261,24 @@ def atan(x: tirx.Expr) -> tirx.Expr:
     angle = once(_horner(ATAN, square) * square * t + t)
     # pi / 2 in two parts
     return _with_sign(tirx.Select(is_large, 1.57079637 - (angle + 4.37113883e-8), angle), x)
+
+
+@formula
+def asin(x: tirx.Expr) -> tirx.Expr:
+    """Inverse sine, 3 ulp; NaN outside [-1, 1]."""
+    if not _by_polynomial(x):
+        return tirx.asin(x)
+    x = once(x)
+    return atan(x / tirx.sqrt((1.0 - x) * (1.0 + x)))
+
+
+@formula
+def acos(x: tirx.Expr) -> tirx.Expr:
+    """Inverse cosine, 3 ulp; NaN outside [-1, 1]."""
+    if not _by_polynomial(x):
+        return tirx.acos(x)
+    x = once(x)
+    return atan(tirx.sqrt((1.0 - x) / (1.0 + x))) * 2.0
 
 
 def _in_quarter(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
