@@ -75,8 +75,7 @@ class _Attention:
         if softmax is None or softmax.op_type != "Softmax" or softmax.domain:
             return False
         scores = softmax.inputs[0]
-        ndim = rank(scores)
-        if ndim != 4 or softmax.attributes.get_int("axis", -1) not in (-1, ndim - 1):
+        if rank(scores) != 4 or not _is_over_keys(softmax):
             return False
         product = self._product(scores)
         if product is None:
@@ -167,6 +166,12 @@ class _Attention:
                     self.attributes["scale"] *= number if operator == "Mul" else 1 / number
                 return left
         return value
+
+
+def _is_over_keys(softmax: ir.Node) -> bool:
+    """Whether a softmax of rank 4 is over the last axis; before opset 13, the default is 1."""
+    default = -1 if softmax.graph.opset_imports[""] >= 13 else 1
+    return softmax.attributes.get_int("axis", default) in (-1, 3)
 
 
 def _producer(value: ir.Value, operator: str) -> ir.Node | None:

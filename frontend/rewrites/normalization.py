@@ -53,6 +53,8 @@ class _Core(Rule):
             return f"x is {x.dtype}"
         if scalar(epsilon) is None:
             return "epsilon is no constant"
+        if rank(context.root.outputs[0]) != rank(x):
+            return "a constant of higher rank broadcasts x"
         reductions = [variance, *(v for k, v in means.items() if k == "mean")]
         axes = [_trailing_axes(value.producer(), rank(x)) for value in reductions]
         if None in axes or len(set(axes)) > 1:

@@ -101,6 +101,12 @@ def test_what_only_looks_like_attention(body):
     assert_same(attention_model(body, **arrays), 0)
 
 
+@pytest.mark.parametrize("axis, count", [("", 0), ("<axis = 1>", 0), ("<axis = 3>", 1)])
+def test_a_softmax_over_several_axes_as_before_opset_13_is_no_attention(axis, count):
+    proto = model(SPLIT.format(f"s = MatMul(q, t) w = Softmax {axis} (s) y = MatMul(w, v)"), 12)
+    assert_same(proto, count)
+
+
 def test_a_mask_that_broadcasts_the_scores_stays():
     body = "s = MatMul(q, t) m = Add(s, mask) w = Softmax(m) y = MatMul(w, v)"
     graph = SPLIT.format(body).replace("[2,5,3,4]", "[1,5,3,4]")

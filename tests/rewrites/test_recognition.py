@@ -1,6 +1,7 @@
 """Normalisations and activations recognised from the arithmetic that exporters write."""
 
 import numpy as np
+import onnx
 import pytest
 
 from .checking import assert_same, model, rewritten
@@ -63,6 +64,18 @@ def test_what_only_looks_like_a_normalisation(body, arrays):
     proto = norm_model(body, **arrays)
     names = assert_same(proto, rewritten(proto), rtol=1e-4, atol=1e-5)
     assert not any(name.endswith("Normalization") for name in names)
+
+
+@pytest.mark.parametrize("body", [
+    f"q = Pow(x, raised) {ROOT} y = Div(x, r)",
+    f"{MEAN} q = Mul(d, d) v = ReduceMean(q, axes) e = Add(v, raised) r = Sqrt(e) "
+    "y = Div(d, r)",
+])  # fmt: skip
+def test_a_normalisation_whose_constants_raise_the_rank_stays(body):
+    proto = norm_model(body, "5, 6", raised=np.full((1, 1, 1), 2, "float32"))
+    proto.graph.output[0].type.tensor_type.shape.dim.insert(0, onnx.TensorShapeProto.Dimension())
+    left = assert_same(proto, rewritten(proto), rtol=1e-4, atol=1e-5)
+    assert not {"LayerNormalization", "RMSNormalization"} & set(left)
 
 
 def test_a_scale_per_row_is_no_layer_norm_scale():
