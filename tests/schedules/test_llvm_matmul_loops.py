@@ -85,3 +85,37 @@ def test_few_rows_are_no_reason_to_pack():
         expected = run_onnxruntime(model, feeds)
         for got, want in zip(compiled.run(None, feeds), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+TURNED = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,768] a, float[50,768] b, float[50] bias, float[2,7,32] c, float[2,19,32] d,
+   float[3,16] e, float[n,16] f, double[5,8] h, double[16,8] i, float[4,33] o, float[40,33] q)
+  => (float[1,50] ab, float[2,7,19] cd, float[3,n] ef, double[5,16] hi, float[4,40] oq) {
+  product = Gemm<transB = 1>(a, b, bias)
+  ab = Tanh(product)
+  turned_d = Transpose<perm = [0, 2, 1]>(d)
+  cd = MatMul(c, turned_d)
+  turned_f = Transpose(f)
+  ef = MatMul(e, turned_f)
+  hi = Gemm<transB = 1>(h, i)
+  oq = Gemm<transB = 1>(o, q)
+}"""
+
+
+def test_columns_in_memory_are_not_turned():
+    """But where the depth is no whole vectors: 33."""
+    model = parser.parse_model(TURNED)
+    compiled = convert_and_build(model, "llvm")
+    kernels = [symbol for symbol, _ in compiled.executor.plan.kernels]
+    assert sum("transpose" in symbol for symbol in kernels) == 1
+    random = np.random.default_rng(0)
+    for n in (1, 16, 37, 0):
+        feeds = {}
+        for value in model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            shape = [n if d.dim_param else d.dim_value for d in dims]
+            dtype = "float64" if value.type.tensor_type.elem_type == 11 else "float32"
+            feeds[value.name] = random.standard_normal(shape).astype(dtype)
+        expected = run_onnxruntime(model, feeds)
+        for got, want in zip(compiled.run(None, feeds), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

@@ -85,17 +85,22 @@ def matmul_rows(
     return te.compute((*leading, tirx.const(columns, "int64")), element, "product")
 
 
-def matmul_plain(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-    """``a[..., M, K]`` times ``b[..., K, N]``, nothing packed; leading dims broadcast."""
-    *batch_a, m, k = (int(d) for d in a.shape)
-    *batch_b, _, n = (int(d) for d in b.shape)
-    batch = np.broadcast_shapes(tuple(batch_a), tuple(batch_b))
+def matmul_plain(a: te.Tensor, b: te.Tensor, turned: bool = False) -> te.Tensor:
+    """``a[..., M, K]`` times ``b[..., K, N]``, nothing packed; leading dims broadcast.
+
+    ``turned``: ``b`` is ``[..., N, K]``. N may be symbolic.
+    """
+    *outer_a, m, k = a.shape
+    *outer_b, first, last = b.shape
+    batch_a, batch_b = ([int(d) for d in outer] for outer in (outer_a, outer_b))
+    batch, n = np.broadcast_shapes(tuple(batch_a), tuple(batch_b)), first if turned else last
     rk = te.reduce_axis((0, k), "rk")
 
     def element(*index):
         *outer, row, column = index
         left = a[(*broadcast_index(outer, batch_a), row, rk)]
-        return te.sum(left * b[(*broadcast_index(outer, batch_b), rk, column)], axis=rk)
+        place = (column, rk) if turned else (rk, column)
+        return te.sum(left * b[(*broadcast_index(outer, batch_b), *place)], axis=rk)
 
     return te.compute((*batch, m, n), element, "matmul")
 

@@ -20,8 +20,11 @@ from tvm_ext.ops.matmul_packed import (
 )
 from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
 from tvm_ext.schedules.llvm.matmul_loops import FEW_ROWS
+from tvm_ext.schedules.machine import Machine
 
 from .compound import Compound, Kernel, Match, Pattern
+from .graph import Graph
+from .tiled_attention import axes_of
 
 __all__ = ["MANY_ROWS", "TILED_MATMUL"]
 
@@ -35,12 +38,16 @@ MANY_ROWS = 1 << 12
 def _kernel(match: Match, target: Target) -> Kernel | None:
     """Vectors, empty operands and other types than these stay what they are.
 
-    So do symbolic shapes, but for those of rows where the weights are constant.
+    So do symbolic shapes, but for those of rows where the weights are constant, and of columns
+    that lie one after the other in memory.
     """
     left, right = match.dims("left"), match.dims("right")
     dtypes = {match.dtype(), match.dtype("left"), match.dtype("right")}
-    if right is None or dtypes not in ({"float32"}, {"float64"}) or len(right) < 2 or 0 in right:
+    if dtypes not in ({"float32"}, {"float64"}):
         return None
+    dots = _dots(match, left, target)
+    if dots is not None or right is None or len(right) < 2 or 0 in right:
+        return dots
     packed = len(right) == 2 and isinstance(match["right"], GenericConst)
     if left is None:
         return _rows(match, right, target) if packed and match["left"].ty.ndim >= 2 else None
@@ -75,6 +82,21 @@ def _rows(match: Match, right: list[int], target: Target) -> Kernel | None:
     return Kernel(operands, matmul_rows, (right[1],), epilogue=True, name="matmul")
 
 
+def _dots(match: Match, left: list[int] | None, target: Target) -> Kernel | None:
+    """A transpose of the right-hand side is read through: it would take longer than all else."""
+    turned = _before_turn(match.graph, match["right"])
+    if turned is None or left is None or len(left) < 2 or 0 in left or left[-2] > FEW_ROWS:
+        return None
+    shape = turned.ty.shape
+    if shape is None or left[-1] % Machine.of(target).lanes(match.dtype()):
+        return None
+    *outer, columns, depth = shape.values
+    batch = all(isinstance(dim, tirx.IntImm) and int(dim) > 0 for dim in (*outer, depth))
+    if not batch or (isinstance(columns, tirx.IntImm) and int(columns) == 0):
+        return None
+    return Kernel((match["left"], turned), matmul_plain, (True,), epilogue=True, name="matmul")
+
+
 def _tiled(match: Match, left: list[int], right: list[int], target: Target) -> Kernel:
     operands = match["left"], match["right"]
     tile = choose_matmul_tile(target, left[-2], right[-1], match.dtype())
@@ -82,3 +104,12 @@ def _tiled(match: Match, left: list[int], right: list[int], target: Target) -> K
         return Kernel(operands, matmul_plain, epilogue=True, name="matmul")
     options = tile.rows, tile.columns
     return Kernel(operands, matmul_tiled, options, epilogue=True, name="matmul")
+
+
+def _before_turn(graph: Graph, expr: relax.Expr) -> relax.Expr | None:
+    """What ``expr`` is with the last two axes in the other order, if it is nothing else."""
+    call = graph.call(expr, "relax.permute_dims")
+    if call is None or expr.ty.ndim < 2:
+        return None
+    *outer, row, column = range(expr.ty.ndim)
+    return call.args[0] if axes_of(call) == (*outer, column, row) else None

@@ -10,6 +10,7 @@ from .integer_conv2d import Conv2dInteger
 from .integer_matmul import MatmulInteger
 from .matmul import MatmulTiled
 from .matmul_blocks import MatmulBlocks
+from .matmul_dots import MatmulDots
 from .matmul_loops import MatmulLoops
 from .matmul_rows import MatmulRows
 from .pool import PoolBlocked
@@ -35,6 +36,7 @@ LLVM_CONTRACTIONS = (
     MatmulBlocks(),
     MatmulRows(),
     MatmulLoops(),
+    MatmulDots(),
     PoolBlocked(),
 )
 

@@ -36,8 +36,8 @@ def transposed(tile, other, lanes: int) -> tuple[list[tirx.Stmt], tirx.Var]:
     return made, tile
 
 
-def folded_rows(buffer, count: int) -> list[tirx.Stmt]:
-    """The sum of each of ``count`` rows of as many lanes, one after the other in the first row.
+def folded_rows(buffer, count: int, first: int = 0) -> list[tirx.Stmt]:
+    """The sum of each of ``count`` rows of as many lanes, one after the other in the ``first``.
 
     Two rows become one of halves, each half of a part of a row added to the other, again and again:
     two shuffles and a sum for each row that is done with.
@@ -48,12 +48,12 @@ def folded_rows(buffer, count: int) -> list[tirx.Stmt]:
         rows, half = rows // 2, part // 2
         starts = [row * count + at for row in range(2) for at in range(0, count, part)]
         for row in range(rows):
-            both = [tirx.BufferLoad(buffer, [int64(2 * row + k), lanes]) for k in range(2)]
+            both = [tirx.BufferLoad(buffer, [int64(first + 2 * row + k), lanes]) for k in range(2)]
             low, high = (
                 tirx.Shuffle(both, [start + shift + k for start in starts for k in range(half)])
                 for shift in (0, half)
             )
-            made.append(tirx.BufferStore(buffer, low + high, [int64(row), lanes]))
+            made.append(tirx.BufferStore(buffer, low + high, [int64(first + row), lanes]))
         part = half
     return made
 

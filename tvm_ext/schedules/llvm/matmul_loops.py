@@ -46,7 +46,9 @@ from .register_tiles import (
     var,
 )
 
-__all__ = ["FEW_ROWS", "MatmulLoops", "shared"]
+__all__ = [
+    "FEW_ROWS", "MatmulLoops", "Product", "factors_of", "is_few", "product_of", "shared", "using",
+]  # fmt: skip
 
 _VECTORS = 4  # of columns, in a tile
 FEW_ROWS = 8  # rows whose sums wait in L1 while the right-hand side passes by
@@ -62,63 +64,77 @@ class MatmulLoops(dl.base.ScheduleRule):
     """
 
     def apply(self, func, target, _tunable):
-        found = blocks_of(func)
+        found = product_of(func, lambda block: _is_product(block) and _is_served(func, block))
         if found is None:
             return None
-        sch, blocks = found
-        kinds = [axis_kinds(sch.get(block)) for block in blocks]
-        at = next((k for k, kind in enumerate(kinds) if "R" in kind), None)
-        if at is None or any(set(kind) != {"S"} for k, kind in enumerate(kinds) if k != at):
+        module, product = found
+        nest = (_few_rows if is_few(product.rows) else _tiles)(product, Machine.of(target))
+        return scheduled(module, nest)
+
+
+def _is_served(func: tirx.PrimFunc, block: SBlock) -> bool:
+    return not is_static(func) or is_few(block.iter_vars[-3].dom.extent)
+
+
+def product_of(
+    func: object, wanted: Callable[[SBlock], bool]
+) -> tuple[tirx.PrimFunc, Product] | None:
+    """``func`` and what it does, if that is a product of the ``wanted`` kind and an epilogue."""
+    found = blocks_of(func)
+    if found is None:
+        return None
+    sch, blocks = found
+    kinds = [axis_kinds(sch.get(block)) for block in blocks]
+    at = next((k for k, kind in enumerate(kinds) if "R" in kind), None)
+    if at is None or any(set(kind) != {"S"} for k, kind in enumerate(kinds) if k != at):
+        return None
+    kind = kinds[at]
+    if set(kind[:-1]) != {"S"} or len(kind) < 3 or not wanted(sch.get(blocks[at])):
+        return None
+    for block in (*blocks[:at], *blocks[at + 1 : -1]):
+        if not attempt(sch.compute_inline, block):
             return None
-        if (
-            set(kinds[at][:-1]) != {"S"}
-            or len(kinds[at]) < 3
-            or not _is_product(sch.get(blocks[at]))
-        ):
-            return None
-        few = _is_few(sch.get(blocks[at]))
-        if is_static(func) and not few:
-            return None
-        for block in (*blocks[:at], *blocks[at + 1 : -1]):
-            if not attempt(sch.compute_inline, block):
-                return None
-        product, output = sch.get(blocks[at]), sch.get(blocks[-1])
-        if at + 1 < len(blocks) and not _is_pointwise(product, output):
-            return None
-        nest = (_few_rows if few else _tiles)(_Product(product, output), Machine.of(target))
-        return scheduled(sch.mod["main"], nest)
+    product, output = sch.get(blocks[at]), sch.get(blocks[-1])
+    if at + 1 < len(blocks) and not _is_pointwise(product, output):
+        return None
+    return sch.mod["main"], Product(product, output)
 
 
 def _is_product(block: SBlock) -> bool:
     """Whether a step adds ``a[.., m, .., k] * v[.., n]``."""
+    column, factors = block.iter_vars[-2].var, factors_of(block)
+    if factors is None or not factors[1].indices[-1].same_as(column):
+        return False
+    return not any(map(using(block, column), factors[1].indices[:-1]))
+
+
+def factors_of(block: SBlock) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
+    """The factors of what a step adds: elements of a row, and of a column."""
     *_, row, column, step = (axis.var for axis in block.iter_vars)
     if len(block.writes) != 1 or not isinstance(block.body, tirx.BufferStore):
-        return False
-    if not isinstance(block.body.value, tirx.Add):
-        return False
+        return None
+    if not isinstance(block.body.value, tirx.Add) or not block.body.indices[-1].same_as(column):
+        return None
     term = term_of(block)
     factors = [term.a, term.b] if isinstance(term, tirx.Mul) else []
     if len(factors) != 2 or not all(isinstance(f, ir.TensorLoad) for f in factors):
-        return False
+        return None
     if any(str(f.ty.dtype) not in ("float32", "float64") for f in factors):
-        return False
-    facts = Walk(block)
-    place = {axis.var: k for k, axis in enumerate(block.iter_vars)}
+        return None
 
     def uses(load: ir.TensorLoad, variable: tirx.Var) -> bool:
-        return any(place[variable] in facts.used(index) for index in load.indices)
+        return any(map(using(block, variable), load.indices))
 
     left, right = factors if uses(factors[0], row) else factors[::-1]
-    last = right.indices[-1]
-    return (
-        uses(left, row)
-        and not uses(left, column)
-        and not uses(right, row)
-        and last.same_as(column)
-        and not any(place[column] in facts.used(index) for index in right.indices[:-1])
-        and block.body.indices[-1].same_as(column)
-        and all(uses(load, step) for load in factors)
-    )
+    apart = uses(left, row) and not uses(left, column) and not uses(right, row)
+    return (left, right) if apart and uses(left, step) and uses(right, step) else None
+
+
+def using(block: SBlock, variable: tirx.Var) -> Callable[[tirx.Expr], bool]:
+    """Whether an index depends on an axis of ``block``."""
+    facts = Walk(block)
+    place = next(k for k, axis in enumerate(block.iter_vars) if axis.var.same_as(variable))
+    return lambda index: place in facts.used(index)
 
 
 def _is_pointwise(product: SBlock, output: SBlock) -> bool:
@@ -149,13 +165,12 @@ def _are(indices, variables) -> bool:
     )
 
 
-def _is_few(product: SBlock) -> bool:
-    """Whether the rows are so few that no element of the right-hand side is read twice."""
-    rows = product.iter_vars[-3].dom.extent
+def is_few(rows: tirx.Expr) -> bool:
+    """Whether rows are so few that no element of the right-hand side is read twice."""
     return isinstance(rows, tirx.IntImm) and int(rows) <= FEW_ROWS
 
 
-class _Product:
+class Product:
     """A product and what is stored of it, one element at a time; ``loops`` are over the batch."""
 
     def __init__(self, product: SBlock, output: SBlock):
@@ -188,7 +203,7 @@ class _Product:
         return substituted(tirx.BufferStore(store.buffer, final, store.indices), own)
 
 
-def _tiles(product: _Product, machine: Machine) -> tirx.Stmt:
+def _tiles(product: Product, machine: Machine) -> tirx.Stmt:
     """Register tiles: threads share the batch, or the rows where there is none."""
     tiles = RegisterTiles(product.dtype, product.depth, product.term, product.store, product.costly)
     lanes = machine.lanes(product.dtype)
@@ -209,7 +224,7 @@ def _tiles(product: _Product, machine: Machine) -> tirx.Stmt:
     return shared(product.batch, product.loops, sequence(nest))
 
 
-def _few_rows(product: _Product, machine: Machine) -> tirx.Stmt:
+def _few_rows(product: Product, machine: Machine) -> tirx.Stmt:
     """All rows at once, as the right-hand side passes by: threads share columns, and the batch."""
     rows, size, lanes = int(product.rows), _chunk(product, machine), machine.lanes(product.dtype)
     task, chunk = var("columns"), size * lanes
@@ -253,7 +268,7 @@ def _few_rows(product: _Product, machine: Machine) -> tirx.Stmt:
     return shared([*product.batch, tasks], [*product.loops, task], local(body, [sums]))
 
 
-def _chunk(product: _Product, machine: Machine) -> int:
+def _chunk(product: Product, machine: Machine) -> int:
     """Vectors of a task: no more than L1 holds the sums of, and as many for each thread."""
     lanes = machine.lanes(product.dtype)
     most = max(_SUMS // int(product.rows) // lanes, 1)
