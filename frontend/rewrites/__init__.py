@@ -47,6 +47,7 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
         quantized.BatchedGemmOfQuantized,
     )),
     ("quantize-by-product", rewriting(quantized.QuantizeByProduct)),
+    ("scale-of-dynamic", rewriting(quantized.ScaleOfDynamic)),
     ("fold-batch-norm", rewriting(
         batch_norm.BatchNormIntoConv, batch_norm.BatchNormIntoConvTranspose,
         batch_norm.BatchNormIntoGemm,

@@ -27,6 +27,7 @@ __all__ = [
     "GemmOfQuantized",
     "MatMulOfQuantized",
     "QuantizeByProduct",
+    "ScaleOfDynamic",
 ]
 
 _NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
@@ -253,6 +254,28 @@ def _unscaled(x: ir.Value, factor: np.ndarray) -> tuple[ir.Value, np.ndarray]:
     both = tensor.numpy() * factor
     fits = ((1e-30 < np.abs(both)) & (np.abs(both) < 1e30)).all()
     return (source, both) if fits else (x, factor)
+
+
+class ScaleOfDynamic(Rule):
+    """``total * (s * c) -> total * (s * [c])`` for the scale ``s`` of a DynamicQuantizeLinear.
+
+    A scalar would be part of the kernel: each layer would have one of its own.
+    """
+
+    def pattern(self, op, total, scale, factor):
+        return op.Mul(total, op.Mul(scale, factor))
+
+    def refusal(self, context: MatchContext, total: ir.Value, scale: ir.Value, factor: ir.Value):
+        node = scale.producer()
+        if node is None or not _is(node, "DynamicQuantizeLinear"):
+            return "the scale is not found at run time"
+        if constant(factor) is None or rank(factor) != 0:
+            return "the other scale is no constant scalar"
+        return None if rank(total) else "the product has no axes"
+
+    def rewrite(self, op, total: ir.Value, scale: ir.Value, factor: ir.Value) -> ir.Value:
+        operand = op.Constant(value=ir.tensor(constant(factor).reshape(1)))
+        return op.Mul(total, op.Mul(scale, operand))
 
 
 class _MoveQuantized(Rule):

@@ -87,6 +87,25 @@ def test_layers_of_other_scales_share_a_kernel():
     assert np.abs(got.astype("int64") - want).max() <= 1
 
 
+def test_layers_that_quantise_at_run_time_share_a_kernel():
+    """Other weights, other scales, the same kernel."""
+    constants = {"zero": np.zeros((), "int8")}
+    text = "g (float[rows,8] x) => (float[rows,8] y2) {"
+    for k, source in ((1, "x"), (2, "y1")):
+        constants |= {f"w{k}": bytes_of("int8", 8, 8), f"c{k}": scalar(0.01 * k)}
+        text += (
+            f" q{k}, s{k}, z{k} = DynamicQuantizeLinear({source})"
+            f" t{k} = MatMulInteger(q{k}, w{k}, z{k}, zero) f{k} = Cast<to = 1>(t{k})"
+            f" m{k} = Mul(s{k}, c{k}) y{k} = Mul(f{k}, m{k})"
+        )
+    layers = model(text + "}", **constants)
+    x = RNG.standard_normal((5, 8), dtype="float32")
+    compiled = convert_and_build(layers, "llvm")
+    kernels = re.findall(r"def (\w*matmul_integer\w*)\(", compiled.sources()["schedule"])
+    assert len(kernels) == 1
+    np.testing.assert_allclose(compiled(x), run(layers, {"x": x})[0], rtol=1e-4, atol=2e-2)
+
+
 def test_of_two_summed_convolutions_8_bits_are_stored():
     """No kernel stores or copies the other summand as floats."""
     proto = model(
