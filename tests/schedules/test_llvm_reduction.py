@@ -6,6 +6,7 @@ from tvm import te, tirx, topi
 from tvm.tirx import ForKind
 
 from tests.schedules.kernels import WIDE, loops, prim_func, run, schedule
+from tvm_ext.ops.search import arg_extremum
 from tvm_ext.schedules.llvm import BlockByBlock
 
 RULES = (BlockByBlock(),)
@@ -116,3 +117,13 @@ def test_a_long_kept_axis_is_read_along_rows_several_at_once():
     *_, reduced, vector, row, lane = loops(schedule(RULES, func, WIDE), "total_update")
     assert [int(loop.extent) for loop in (reduced, vector, row, lane)] == [100, 13, 5, 16]
     assert (row.kind, lane.kind) == (ForKind.UNROLLED, ForKind.VECTORIZED)
+
+
+def test_places_of_extrema_have_a_tail_not_a_guard_on_each_element():
+    x = te.placeholder((21, 5, 65), "float32", "x")
+    sch = schedule(RULES, prim_func(x, arg_extremum(x, 0, True, True, False)), WIDE)
+    assert any("partition" in str(loop.annotations) for loop in loops(sch, "place_update"))
+    array = np.random.default_rng(0).integers(-4, 4, (21, 5, 65)).astype("float32")
+    array[3, 0, :], array[:, 1, 64] = np.nan, -np.inf
+    (got,) = run(sch, [array], [((1, 5, 65), "int64")])
+    np.testing.assert_array_equal(got, array.argmax(0, keepdims=True))

@@ -30,18 +30,23 @@ def arg_extremum(x: te.Tensor, axis: int, keepdims: bool, largest: bool, last: b
     s = te.reduce_axis((0, extent), "s")
     chosen, nowhere = (te.max, -1) if last else (te.min, extent)
 
+    # As wide as most keys are, so that as many of either fill a vector.
+    narrow = isinstance(extent, tirx.IntImm) and int(extent) < 1 << 31
+    counter = "int32" if narrow else "int64"
+
     def place(*outer):
-        is_extreme = key(outer, s.var).equal(extreme(*outer))
-        found = tirx.Select(
-            is_extreme, s.var.astype("int64"), tirx.convert(nowhere).astype("int64")
-        )
-        return chosen(found, axis=s)
+        # No comparison: schedules would have to take what it reads for the bound of a loop.
+        differs = (key(outer, s.var) ^ extreme(*outer)).astype("bool")
+        here, none = s.var.astype(counter), tirx.convert(nowhere).astype(counter)
+        return chosen(tirx.Select(differs, none, here), axis=s)
 
     index = te.compute(kept, place, "place")
-    if not keepdims:
-        return index
-    shape = [1 if k == axis else d for k, d in enumerate(x.shape)]
-    return te.compute(shape, lambda *i: index(*i[:axis], *i[axis + 1 :]), "arg_extremum")
+    shape = [1 if k == axis else d for k, d in enumerate(x.shape)] if keepdims else kept
+
+    def element(*i):
+        return index(*(i[:axis] + i[axis + 1 :] if keepdims else i)).astype("int64")
+
+    return te.compute(shape, element, "arg_extremum")
 
 
 def sign_flipped(x: te.Tensor) -> te.Tensor:
