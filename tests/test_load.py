@@ -206,6 +206,12 @@ def test_graphs_that_contradict_themselves(body, reason):
         load(model)
 
 
+def test_an_output_that_is_declared_twice(add):
+    add.graph.output.append(add.graph.output[0])
+    with pytest.raises(ModelError, match=f"the output '{add.graph.output[0].name}' 2 times"):
+        load(add)
+
+
 def test_a_cycle_in_an_onnx_ir_model():
     a, b = ir.node("Relu", [None]), ir.node("Relu", [None])
     a.replace_input_with(0, b.outputs[0])
