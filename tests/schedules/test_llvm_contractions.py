@@ -49,6 +49,12 @@ def test_tiles_fit_the_registers(level, oc_blocks, width):
     assert tile.columns <= width
 
 
+@pytest.mark.parametrize("width", [8, 16, 32, 64])
+def test_among_equal_tiles_the_wider_reads_weights_less_often(width):
+    tile = choose_tile(X86["v4"], 32, width)
+    assert (tile.vectors, tile.columns) == (2, 8)
+
+
 @pytest.mark.parametrize("level", X86)
 @pytest.mark.parametrize(("width", "taps"), [(1, 3), (7, 5), (28, 5), (113, 3), (9, 41)])
 def test_a_row_of_a_depthwise_convolution_fits_the_registers(level, width, taps):

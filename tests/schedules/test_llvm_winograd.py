@@ -104,7 +104,7 @@ def test_foreign_kernels_are_declined():
 
 @pytest.mark.parametrize(
     ("channels", "size", "images", "m"),
-    [(64, 56, 1, 4), (128, 28, 1, 4), (256, 14, 1, 2), (256, 14, 8, 4)],
+    [(64, 56, 1, 4), (128, 28, 1, 4), (256, 14, 1, 2), (256, 14, 8, 4), (512, 7, 1, 2)],
 )
 def test_weights_that_outweigh_tiles_ask_for_less(channels, size, images, m):
     conv = Convolution(images, channels, channels, size, size, 16, 16)

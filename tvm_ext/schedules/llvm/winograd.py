@@ -64,8 +64,10 @@ class WinogradModel:
     Attributes:
         transform: of a point of a tile in one block of channels, there or back. 64 channels at
             56 x 56, two Zen 5 cores: 55 of 179 us.
-        weight_byte: of a byte of weights, which within a whole network come from memory. 9.4 MB
-            at 14 x 14, m = 4: 177 us by itself, 350 us in ResNet-50.
+        weight_byte: of a byte of weights, which within a whole network come from memory. More than
+            fetching it behind products takes (16.8 MB at 7 x 7, m = 2: 0.30 ms by itself, 0.39
+            cold), for it takes memory, too: m = 4 at 14 x 14 makes ResNet-50 26 MB larger and 1 %
+            faster.
         gain: the part of the direct cost that is worth the larger error and weights.
         own_weights: weights that a core may read again for each group of its own, in L2s (they
             come from L3). 128 channels at 56 x 56, m = 4: 0.67 ms, shared 1.0 ms or more; 256
@@ -77,7 +79,7 @@ class WinogradModel:
     """
 
     transform: float = 12.0
-    weight_byte: float = 0.25
+    weight_byte: float = 0.2
     gain: float = 0.85
     own_weights: float = 3.0
     shared: float = 4.0
