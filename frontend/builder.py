@@ -56,6 +56,7 @@ class Builder:
         self._known: dict[relax.Var, Known] = {}
         self._elements: dict[relax.Expr, str] = {}  # where it is not the Relax type
         self._dim_names: Counter[str] = Counter()
+        self._fresh: set[tirx.Var] = set()  # dims that nothing defines so far
         self._chosen: dict[str, tirx.Expr] = {}  # formula -> the dim that is its value
         self._analyzer = Analyzer()
 
@@ -80,8 +81,24 @@ class Builder:
     def match(self, value: relax.Expr, shape: Sequence[Dim], dtype: str | None = None) -> relax.Var:
         """Assert at run time that ``value`` has ``shape``; fresh dims are bound by it."""
         ty = relax.TensorType(list(shape), dtype or self.dtype(value))
-        matched = self._trace(self.bb.match_cast(value, ty, self._hint()))
+        given = value
+        if self._redefines(shape):
+            unknown = relax.TensorType(ndim=len(shape), dtype=self.dtype(value))
+            given = self.bb.match_cast(value, unknown, self._hint())
+        matched = self._trace(self.bb.match_cast(given, ty, self._hint()))
         return self.copy_knowledge(value, matched)
+
+    def _redefines(self, shape: Sequence[Dim]) -> bool:
+        """Whether a match_cast to ``shape`` says what a dim is that is defined already.
+
+        CanonicalizeBindings, which many passes of TVM end with, puts the dim that is given in the
+        place of such a dim, and does not end where the one is a part of the other. It does not
+        where what is given has forgotten its dims.
+        """
+        variables = {dim for dim in shape if isinstance(dim, tirx.Var)}
+        fresh = variables & self._fresh
+        self._fresh.difference_update(variables)
+        return fresh != variables
 
     def demand(self, value: relax.Expr, shape: Sequence[Dim]) -> None:
         """Assert at run time that ``value`` has ``shape``, which binds no dims.
@@ -89,6 +106,8 @@ class Builder:
         It is its shape that this reads: a kernel that is fused with others need not store it.
         """
         dims = self.bb.emit(relax.ShapeExpr(self.shape(value)), self._hint())
+        if self._redefines(shape):
+            dims = self.bb.match_cast(dims, relax.ShapeType(ndim=len(shape)), self._hint())
         self._trace(self.bb.match_cast(dims, relax.ShapeType(list(shape)), self._hint()))
 
     def of_shape(self, value: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
@@ -158,6 +177,13 @@ class Builder:
         count = self._dim_names[name]
         dim = tirx.Var(name if count == 1 else f"{name}_{count}", "int64")
         self._analyzer.update(dim, ConstIntBound(0, _LARGEST_DIM))
+        self._fresh.add(dim)
+        return dim
+
+    def parameter_dim(self, hint: str) -> tirx.Var:
+        """The same for a dim that the type of a parameter defines."""
+        dim = self.fresh_dim(hint)
+        self._fresh.remove(dim)
         return dim
 
     def branch(self, emit: Callable[[], list[relax.Expr]]) -> relax.SeqExpr:
@@ -270,6 +296,7 @@ class Builder:
             value = self.emit(relax.op.astype(value, "int64"))
         held = self.bb.emit(relax.op.tensor_to_shape(value))
         self.bb.match_cast(held, relax.ShapeType(list(dims)))
+        self._fresh.difference_update(dims)
 
     def simplify(self, dim: Dim) -> Dim:
         """Fold a dim expression; an int where its value is known."""

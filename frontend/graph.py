@@ -193,7 +193,7 @@ class _Walk:
             return dim
         label = dim.value or f"{name}_{axis}"
         if label not in self.dims:
-            self.dims[label] = self.builder.fresh_dim(label)
+            self.dims[label] = self.builder.parameter_dim(label)
         return self.dims[label]
 
     def graph(self, graph: ir.Graph) -> None:
@@ -346,7 +346,7 @@ class _Walk:
         for dim in ty.shape.values:
             if not isinstance(dim, tirx.IntImm):
                 if str(dim) not in own:
-                    own[str(dim)] = self.builder.fresh_dim(f"d{len(own)}")
+                    own[str(dim)] = self.builder.parameter_dim(f"d{len(own)}")
                 dim = own[str(dim)]
             shape.append(dim)
         return relax.TensorType(shape, ty.dtype)

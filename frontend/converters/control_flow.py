@@ -240,7 +240,7 @@ def _body(bb, graph, state, trip, constant):
         kinds = widened
         bb.walk.discard(made.function)
         for k, axis in changed:
-            shapes[k][axis] = bb.fresh_dim("carried")
+            shapes[k][axis] = bb.parameter_dim("carried")
 
 
 def _first_kind(bb, graph, k, value):

@@ -213,3 +213,33 @@ def test_a_stack_of_caches_is_computed_in_its_place():
         for got, expected in zip(compiled(past, k), want, strict=True):
             np.testing.assert_array_equal(got, expected)
     assert len(compiled.executor.plan.kernels) == 3
+
+
+HALVED = """<ir_version: 8, opset_import: ["": 17]>
+halved (float[n, 3, h, w] image, float[4, 3, 3, 3] first, float[4, 8, 2, 2] second,
+        float[2, 12, 1, 1] last) => (float[n, 2, h, w] y) {
+    skip = Conv <pads = [1, 1, 1, 1]> (image, first)
+    half = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (skip)
+    again = ConvTranspose <strides = [2, 2]> (half, second)
+    both = Concat <axis = 1> (skip, again)
+    y = Conv (both, last)
+}"""
+
+
+def test_a_size_that_is_halved_and_doubled_is_itself():
+    """It is known at run time whether it is even."""
+    model = parser.parse_model(HALVED)
+    rng = np.random.default_rng(0)
+    for value in [*model.graph.input][1:]:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        weights = rng.standard_normal(shape).astype("float32")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, value.name))
+        model.graph.input.remove(value)
+    compiled = convert_and_build(model, "llvm")
+    assert isinstance(compiled.executor, SymbolicExecutor)
+    for shape in (1, 3, 6, 10), (2, 3, 34, 2):
+        feeds = {"image": rng.standard_normal(shape).astype("float32")}
+        (want,) = InferenceSession(model.SerializeToString()).run(None, feeds)
+        np.testing.assert_allclose(*compiled.run(None, feeds), want, rtol=1e-4, atol=1e-5)
+    with pytest.raises(RunError, match="mismatch"):
+        compiled(np.zeros((1, 3, 7, 10), "float32"))

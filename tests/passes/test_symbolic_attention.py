@@ -195,3 +195,18 @@ def test_a_mask_of_its_own_number_of_keys():
         kept = random.standard_normal((2, columns)).astype("float32")
         want = softmax(q @ k.swapaxes(2, 3).astype("f8") + causal + kept[:, None, None]) @ k
         np.testing.assert_allclose(model(q, k, causal, kept), want, rtol=1e-4, atol=1e-5)
+
+
+def test_whole_blocks_of_keys():
+    """Only the batch is symbolic: no keys are left over."""
+    text = """<ir_version: 10, opset_import: ["" : 23]>
+    g (float[b,2,128,8] q, float[b,2,256,8] k) => (float[b,2,128,8] y) { y = Attention(q, k, k) }"""
+    model = parser.parse_model(text)
+    compiled = convert_and_build(model, "llvm")
+    random = np.random.default_rng(0)
+    feeds = {
+        n: random.standard_normal((3, 2, s, 8)).astype("float32")
+        for n, s in (("q", 128), ("k", 256))
+    }
+    (want,) = run_onnxruntime(model, feeds)
+    np.testing.assert_allclose(*compiled.run(None, feeds), want, rtol=1e-4, atol=1e-5)

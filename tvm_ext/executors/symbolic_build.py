@@ -124,6 +124,7 @@ class _Walk(Walk):
         self._known: dict[tirx.Var, tirx.Expr] = {}  # dims, as formulas of the sizes
         self._checks: list[tuple[str, tirx.Expr, tirx.Expr]] = []
         self._shapes: dict[relax.Var, Sequence[tirx.Expr]] = {}
+        self._measured: dict[relax.Var, relax.Expr] = {}  # without its dims -> with them
         self._elements = Elements(module, self._resolved)
         self._numbered: dict[GlobalVar, tuple[tirx.PrimFunc, list[tirx.Var]]] = {}
 
@@ -184,17 +185,21 @@ class _Walk(Walk):
             self._elements.values[binding.var] = value
 
     def match(self, binding: relax.MatchCast) -> None:
-        what, wanted = getattr(binding.value, "name", "a constant"), binding.ty
-        if isinstance(wanted, relax.ShapeType) and binding.value in self._shapes:
-            dims, wants = self._dims(self._shapes[binding.value]), wanted.values
+        given, wanted = self._measured.get(binding.value, binding.value), binding.ty
+        what = getattr(given, "name", "a constant")
+        is_shape = isinstance(wanted, relax.ShapeType) and given in self._shapes
+        wants = wanted.values if is_shape else getattr(wanted, "shape", None)
+        if not is_shape:
+            self.values[binding.var] = self.value(given)
+            self._elements.values[binding.var] = given
+        if wants is None:  # it forgets its dims
+            self._measured[binding.var] = given
+            return
+        if is_shape:
+            dims = self._dims(self._shapes[given])
             self._checks += [(what, tirx.min(dim, 0), tirx.const(0, "int64")) for dim in dims]
         else:
-            dims, _ = self.tensor(binding.value.ty)
-            wants = getattr(getattr(wanted, "shape", None), "values", None)
-            self.values[binding.var] = self.value(binding.value)
-            self._elements.values[binding.var] = binding.value
-        if wants is None:
-            raise NotStatic(f"a match_cast to {wanted}")
+            (dims, _), wants = self.tensor(given.ty), wants.values
         for axis, (dim, want) in enumerate(zip(dims, wants, strict=True)):
             if isinstance(want, tirx.Var) and want not in self._known:
                 self._known[want] = tirx.convert(dim)

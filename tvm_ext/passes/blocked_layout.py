@@ -61,20 +61,23 @@ class _BlockedLayout(PyExprMutator):
 
     def transform(self) -> tvm.IRModule:
         main = self.visit_expr(self.module["main"])
-        if not self.changed:  # what follows would forget that a match_cast found dims to be equal
+        if not self.changed:
             return self.module
         self.builder_.update_func(self.module.get_global_var("main"), main)
-        module = self.builder_.get()
-        return tvm.ir.transform.Sequential(
-            [
-                relax.transform.CanonicalizeBindings(),
-                relax.transform.DeadCodeElimination(),
-            ]
-        )(module)
+        return relax.transform.DeadCodeElimination()(self.builder_.get())
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        """A variable that is another one vanishes.
+
+        CanonicalizeBindings, which does so, too, puts what a match_cast found to be equal to a dim
+        in the place of that dim, and so on for ever where the dim is a part of it.
+        """
         self.name = binding.var.name
-        super().visit_var_binding_(binding)
+        value = self.visit_expr(binding.value)
+        if isinstance(value, relax.DataflowVar) and isinstance(binding.var, relax.DataflowVar):
+            self.set_var_remap(binding.var, value)
+        else:
+            super().visit_var_binding_(relax.VarBinding(binding.var, value))
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)

@@ -93,10 +93,12 @@ class _Task(Formulas):
                 lanewise(0, sizes.lanes, lambda i: put(own["total"], zero, row, i)),
                 put(own["peak"], lowest, at, row),
             ])),
-            loop(block, whole, self.block(block * _KEYS, _KEYS, own)),
-            self.block(whole * _KEYS, rest, own),
-            self.finish(own),
         ]  # fmt: skip
+        if not _is_zero(whole):
+            steps.append(loop(block, whole, self.block(block * _KEYS, _KEYS, own)))
+        if not _is_zero(rest):
+            steps.append(self.block(whole * _KEYS, rest, own))
+        steps.append(self.finish(own))
         return local([*self.before(), *steps], [*own.values(), *self.buffers])
 
     def block(self, start, count, own: dict[str, tirx.Var]) -> tirx.Stmt:
@@ -305,3 +307,7 @@ def _columns(sizes: Sizes, store: Callable[[tirx.Expr], tirx.Stmt]) -> tirx.Stmt
 
             nest.append(loop(turn, int(n), lanewise(0, size, moved)))
     return sequence(nest)
+
+
+def _is_zero(count) -> bool:
+    return isinstance(count, int | tirx.IntImm) and int(count) == 0
