@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.onnxruntime_oracle import run_onnxruntime
 from tests.oracle import check_model, check_node, node_model
 from tvm_ext import convert_and_build
 
@@ -76,6 +77,17 @@ def test_concat():
     check_node("Concat", [X, X[:, :2]], {"axis": -2})
     check_node("Concat", [X, X[:, :2], X[:, :0]], {"axis": 1}, symbolic=True)
     check_node("Concat", [X > 3, X < 4], {"axis": 0})
+
+
+def test_a_concat_with_itself_along_a_symbolic_dim_is_fused():
+    """Its size is n * 2 to all kernels, not n + n to some."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 19]>
+    g (float[n, 3] x, float s, uint8 z) => (uint8[m, 3] y) {
+      r = Relu(x)  c = Concat <axis = 0> (r, r)  y = QuantizeLinear(c, s, z)
+    }""")
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    feeds = {"x": x, "s": np.array(0.05, "float32"), "z": np.array(7, "uint8")}
+    check_model(model, feeds, expected=run_onnxruntime(model, feeds), opt_levels=(3,))
 
 
 @pytest.mark.parametrize("constants", [(1, 2, 3, 4), (3, 4)])
