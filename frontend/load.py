@@ -1,6 +1,7 @@
 """Read an ONNX model from wherever it is, under limits: models are untrusted input."""
 
 import os
+from itertools import count
 from pathlib import Path
 
 import onnx
@@ -52,7 +53,22 @@ def load(model: object, limits: Limits | None = None) -> ir.Model:
         )
     check_opsets(result, source)
     check_values(result, source, limits)
+    _name_each_output(result.graph)
     return result
+
+
+def _name_each_output(graph: ir.Graph) -> None:
+    """Give an output that is declared again a name of its own, as results are told apart by it."""
+    taken = {value.name for node in graph for value in node.outputs}
+    taken |= {value.name for value in (*graph.inputs, *graph.initializers.values())}
+    for k, value in enumerate(graph.outputs):
+        if value in graph.outputs[:k]:
+            names = (f"{value.name}_{number}" for number in count(2))
+            name = next(name for name in names if name not in taken)
+            taken.add(name)
+            copy = ir.Value(name=name, type=value.type, shape=value.shape)
+            graph.append(ir.Node("", "Identity", [value], outputs=[copy]))
+            graph.outputs[k] = copy
 
 
 def _from_path(path: Path, limits: Limits) -> ir.Model:

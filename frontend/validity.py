@@ -1,6 +1,5 @@
 """Whether a model is one that the installed onnx defines."""
 
-from collections import Counter
 from collections.abc import Iterable
 
 import onnx
@@ -62,7 +61,7 @@ def _check_length(tensor: ir.ExternalTensor) -> None:
 
 
 def check_values(model: ir.Model, source: str, limits: Limits) -> None:
-    """Tensors have the bytes of their shapes, declared values fit, outputs have a name each."""
+    """Every tensor has the bytes that its shape says, every declared value fits the limits."""
     for name, tensor in tensors(model):
         # Strings have no fixed size; other classes hold an array made by the caller.
         if isinstance(tensor, ir.ExternalTensor | ir.TensorProtoTensor):
@@ -73,9 +72,6 @@ def check_values(model: ir.Model, source: str, limits: Limits) -> None:
                     _check_length(tensor)
             except (OSError, *INVALID) as error:
                 raise ModelError(f"{source}: tensor {name!r}: {first_line(error)}") from error
-    for name, times in Counter(value.name for value in model.graph.outputs).items():
-        if name is not None and times > 1:  # results are told apart by name
-            raise ModelError(f"{source} declares the output {name!r} {times} times")
     declared = [*model.graph.inputs, *(out for n, _ in nodes(model.graph) for out in n.outputs)]
     for value in declared:
         if value.shape is None:

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from tvm_ext.frontend import Limits, convert, load, specialise
 
+from tvm_ext import convert_and_build
 from tvm_ext.errors import ConversionError, ModelError, ModelLimitError
 
 ADD = """
@@ -206,10 +207,16 @@ def test_graphs_that_contradict_themselves(body, reason):
         load(model)
 
 
-def test_an_output_that_is_declared_twice(add):
-    add.graph.output.append(add.graph.output[0])
-    with pytest.raises(ModelError, match=f"the output '{add.graph.output[0].name}' 2 times"):
-        load(add)
+def test_outputs_that_are_declared_again_have_names_of_their_own(add):
+    for _ in range(2):
+        add.graph.output.append(add.graph.output[0])
+    name = add.graph.output[0].name
+    built = convert_and_build(add, "llvm", opt_level=0)
+    assert [info.name for info in built.outputs] == [name, f"{name}_2", f"{name}_3"]
+    results = built.run(None, {"x": np.ones((3, 4), "float32")})
+    assert len(results) == 3
+    for result in results:
+        np.testing.assert_array_equal(result, [[2, 3, 4, 5]] * 3)
 
 
 def test_a_cycle_in_an_onnx_ir_model():
