@@ -47,6 +47,8 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
         quantized.BatchedGemmOfQuantized,
     )),
     ("quantize-by-product", rewriting(quantized.QuantizeByProduct)),
+    ("dequantise-transposed", rewriting(quantized.ConvTransposeOfQuantized)),
+    ("lift-dequantised-constants", lift_constants),
     ("scale-of-dynamic", rewriting(quantized.ScaleOfDynamic)),
     ("fold-batch-norm", rewriting(
         batch_norm.BatchNormIntoConv, batch_norm.BatchNormIntoConvTranspose,

@@ -23,6 +23,7 @@ __all__ = [
     "MOVES",
     "BatchedGemmOfQuantized",
     "ConvOfQuantized",
+    "ConvTransposeOfQuantized",
     "GatherOfQuantized",
     "GemmOfQuantized",
     "MatMulOfQuantized",
@@ -254,6 +255,43 @@ def _unscaled(x: ir.Value, factor: np.ndarray) -> tuple[ir.Value, np.ndarray]:
     both = tensor.numpy() * factor
     fits = ((1e-30 < np.abs(both)) & (np.abs(both) < 1e30)).all()
     return (source, both) if fits else (x, factor)
+
+
+class ConvTransposeOfQuantized(Rule):
+    """``ConvTranspose(x, DequantizeLinear(w)) -> ConvTranspose(x, floats)``, ``w`` constant.
+
+    What makes a convolution of it asks for constants.
+    """
+
+    def pattern(self, op, x, w):
+        return op.ConvTranspose(x, w, _allow_other_inputs=True, _outputs=["y"])
+
+    def refusal(self, context: MatchContext, x: ir.Value, w: ir.Value, y: ir.Value):
+        if _floats(w) is None:
+            return "the weights are no quantised constants of known scale"
+        return None
+
+    def rewrite(self, op, x: ir.Value, w: ir.Value, y: ir.Value) -> ir.Value:
+        node = y.producer()
+        operands = [
+            value if value is None or (array := _floats(value)) is None
+            else op.Constant(value=ir.tensor(array))
+            for value in node.inputs[1:]
+        ]  # fmt: skip
+        return op.ConvTranspose(x, *operands, **node.attributes)
+
+
+def _floats(value: ir.Value) -> np.ndarray | None:
+    """What a DequantizeLinear makes of a constant; None of what is none."""
+    quantized = _Quantized(value)
+    if not quantized.known or constant(quantized.data) is None:
+        return None
+    array = constant(quantized.data).astype("float32")
+    axis = quantized.node.attributes.get_int("axis", 1)
+    shape = [-1 if k == axis % array.ndim else 1 for k in range(array.ndim)]
+    if quantized.zero is not None:
+        array = array - constant(quantized.zero).astype("float32").reshape(shape)
+    return array * quantized.scale.reshape(shape)
 
 
 class ScaleOfDynamic(Rule):

@@ -106,6 +106,23 @@ def test_layers_that_quantise_at_run_time_share_a_kernel():
     np.testing.assert_allclose(compiled(x), run(layers, {"x": x})[0], rtol=1e-4, atol=2e-2)
 
 
+def test_a_transposed_convolution_of_8_bits_is_a_convolution():
+    proto = model(
+        "g (uint8[1,4,5,5] x) => (float[1,3,10,10] y) {"
+        "  xf = DequantizeLinear(x, sx, zx)  wf = DequantizeLinear<axis = 1>(w, sw, zw)"
+        "  bf = DequantizeLinear<axis = 0>(b, sb, zb)"
+        "  y = ConvTranspose<strides = [2, 2]>(xf, wf, bf) }",
+        sx=scalar(0.03), zx=scalar(100, "uint8"), w=bytes_of("int8", 4, 3, 2, 2),
+        sw=np.array([0.01, 0.02, 0.05], "float32"), zw=np.array([0, 3, -7], "int8"),
+        b=np.array([100, -200, 50], "int32"), sb=np.array([0.01, 0.02, 0.05], "float32"),
+        zb=np.zeros(3, "int32"),
+    )  # fmt: skip
+    assert "ConvTranspose" not in operators(rewritten(proto))
+    x = bytes_of("uint8", 1, 4, 5, 5)
+    got, want = convert_and_build(proto)(x), run(proto, {"x": x})[0]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
 def test_of_two_summed_convolutions_8_bits_are_stored():
     """No kernel stores or copies the other summand as floats."""
     proto = model(
