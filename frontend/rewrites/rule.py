@@ -1,7 +1,7 @@
 """What the rules share: a base class whose refusals have a reason, and questions about values."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +15,8 @@ FUSED = "tvm_ext"  # the domain of operators that the model's own opset may lack
 FLOATS = frozenset({
     ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE,
 })  # fmt: skip
+# Those of the rules' operators that took an axis before opset 7.
+_PLACED = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 
 
 class Rule(RewriteRuleClassBase):
@@ -26,7 +28,7 @@ class Rule(RewriteRuleClassBase):
     def check(self, context: MatchContext, **values: ir.Value) -> MatchResult:
         """Ask ``refusal``; its reason is logged."""
         result = MatchResult()
-        reason = self.refusal(context, **values)
+        reason = _placed_refusal(context.nodes) or self.refusal(context, **values)
         if reason is not None:
             _log.debug("%s leaves %r: %s", self.name, context.root.name, reason)
             result.fail(reason, context.root)
@@ -35,6 +37,14 @@ class Rule(RewriteRuleClassBase):
     def refusal(self, context: MatchContext, **values: ir.Value) -> str | None:
         """Why the rule must not fire on what its pattern has matched; None: it may."""
         raise NotImplementedError
+
+
+def _placed_refusal(nodes: Sequence[ir.Node]) -> str | None:
+    """Why nodes do not broadcast as they do from opset 7 on: an axis says where an operand lies."""
+    for node in nodes:
+        if node.op_type in _PLACED and "axis" in node.attributes and not node.domain:
+            return f"{node.op_type} of opset 6 or older, with an axis"
+    return None
 
 
 def rewriting(*rules: type[Rule], **options: object) -> Callable[[ir.Model], ir.Model]:

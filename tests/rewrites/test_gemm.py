@@ -8,7 +8,7 @@ from tvm_ext.frontend.rewrites.rule import FUSED
 
 from tvm_ext import convert_and_build
 
-from .checking import assert_same, feeds_for, model, rewritten, run
+from .checking import assert_same, feeds_for, model, operators, rewritten, run
 
 W = np.random.default_rng(1).normal(size=(4, 5)).astype("float32")
 
@@ -48,6 +48,18 @@ def test_a_product_without_bias():
 def test_sums_that_must_stay(graph, b, kept):
     proto = model("g " + graph, w=W, b=b)
     assert kept in assert_same(proto, rewritten(proto, 1))
+
+
+def test_a_sum_along_the_rows_by_an_axis_of_opset_6_stays(caplog):
+    proto = model("g (float[5, 4] x) => (float[5, 5] y) "
+                  "{ p = MatMul(x, w) y = Add <axis = 0, broadcast = 1> (p, b) }",
+                  6, w=W, b=bias(5))  # fmt: skip
+    with caplog.at_level(logging.DEBUG, "tvm_ext.frontend.rewrites"):
+        assert operators(rewritten(proto)) == ["Gemm", "Add"]
+    assert "Add of opset 6 or older, with an axis" in caplog.text
+    x = bias(5, 4)
+    (y,) = convert_and_build(proto, "llvm").run(None, {"x": x})
+    np.testing.assert_allclose(y, x @ W + bias(5)[:, None], rtol=1e-5, atol=1e-6)
 
 
 def test_one_column_does_not_take_a_row_as_its_bias():
