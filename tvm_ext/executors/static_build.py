@@ -27,6 +27,7 @@ from .plan import Plan
 from .planning import NotStatic, draft
 from .static import StaticExecutor
 from .toolchain import link_shared
+from .views import rewrite_views
 
 __all__ = ["Compiled", "Program", "build_static", "compile_kernels", "object_file", "texts"]
 
@@ -176,9 +177,4 @@ def _tag(kernels: Mapping[str, tirx.PrimFunc], target: Target) -> str:
 
 def lower_views(module: IRModule) -> IRModule:
     """Kernels that only reshape become views."""
-    return tvm.ir.transform.Sequential(
-        [
-            relax.transform.RewriteDataflowReshape(),
-            relax.transform.CanonicalizeBindings(),
-        ]
-    )(module)
+    return relax.transform.CanonicalizeBindings()(rewrite_views(module))

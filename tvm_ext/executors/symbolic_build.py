@@ -34,6 +34,7 @@ from .symbolic import SymbolicExecutor, SymbolicPlan
 from .symbolic_elements import Elements
 from .symbolic_emit import Check, Entry, c_text, entry_source
 from .toolchain import compiler, link_shared
+from .views import rewrite_views
 
 __all__ = ["build_symbolic"]
 
@@ -87,7 +88,7 @@ def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
         compiler(needs.triple if needs.foreign else None)
     except BuildError as error:
         raise NotStatic(str(error)) from error
-    walk = _Walk(relax.transform.RewriteDataflowReshape()(module))
+    walk = _Walk(rewrite_views(module))
     _, outputs = walk.run(walk.module["main"])
     used = {
         kernel.symbol: walk.numbered(walk.module.get_global_var(kernel.symbol))[0]

@@ -32,6 +32,7 @@ from .lowering import TIR_PIPELINE
 from .pool import one_pool
 from .storages import Blocks, lend, share_storages
 from .toolchain import RUNTIME, compile_runtime, run_tool, shared_linker
+from .views import rewrite_views
 
 __all__ = ["VMExecutor"]
 
@@ -49,7 +50,7 @@ def _lowering() -> tvm.ir.transform.Pass:
     t = relax.transform
     return tvm.ir.transform.Sequential(
         [
-            t.RewriteDataflowReshape(),
+            rewrite_views,
             t.ToNonDataflow(),
             t.RemovePurityChecking(),
             t.CallTIRRewrite(),
