@@ -84,6 +84,6 @@ def test_a_model_that_onnxruntime_does_not_repeat_is_not_compared(monkeypatch):
     other = [[value + 1 for value in each] for each in exported.expected]
     with pytest.raises(check.NotExported, match="does not repeat"):
         check.equal(exported._replace(expected=other))
-    monkeypatch.setattr(check, "_onnxruntime", lambda model, feeds: other[0])
+    monkeypatch.setattr(check, "_onnxruntime", lambda model, feeds, optimised: other[0])
     with pytest.raises(AssertionError, match="output 0: error"):
         check.equal(exported._replace(expected=other))
