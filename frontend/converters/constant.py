@@ -53,6 +53,8 @@ def constant_of_shape(bb, shape, *, value=None):
     if "float8" in bb.dtype(fill):  # of which TVM makes no constant in a kernel
         codes = relax.op.full(dims, bb.const(bb.static(fill).view("uint8")), "uint8")
         return bb.emit_te(reinterpret, bb.emit(codes), bb.dtype(fill))
+    if not np.isfinite(bb.static(fill).astype("float64")):  # topi.full has none of these
+        return bb.emit(relax.op.broadcast_to(fill, dims))
     return bb.emit(relax.op.full(dims, fill, bb.dtype(fill)))
 
 

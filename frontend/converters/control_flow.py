@@ -10,6 +10,7 @@ from itertools import zip_longest
 import numpy as np
 from tvm import relax, tirx
 
+from tvm_ext.interface import TensorType
 from tvm_ext.ops import scan as ops
 
 from .. import host
@@ -249,7 +250,9 @@ def _first_kind(bb, graph, k, value):
         return None
     kind = host.kind_of(bb, value)
     if kind.element is None:  # of Loop, whose body has two inputs before the state
-        kind = host.merged(kind, host.declared_kind(graph.inputs[2 + k]))
+        declared = host.declared_kind(graph.inputs[2 + k])
+        if not isinstance(declared, TensorType):  # onnx_ir infers only the element type of these
+            kind = host.merged(kind, declared)
     return kind
 
 

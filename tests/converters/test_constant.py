@@ -30,6 +30,9 @@ def test_constant_of_shape():
     for shape in ([2, 3], [0, 2], []):
         check_node("ConstantOfShape", [array(shape, "int64")])
     check_node("ConstantOfShape", [array([2, 3], "int64")], {"value": seven}, constants=[0])
+    for endless in -np.inf, np.nan:
+        value = numpy_helper.from_array(array([endless]))
+        check_node("ConstantOfShape", [array([2, 3], "int64")], {"value": value})
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,19 @@ def test_a_loop_carries_a_sequence_that_grows():
     check_values(LOOP, {"trips": np.array(4), "x": x}, {"trips": np.array(1), "x": x})
 
 
+def test_a_loop_carries_a_sequence_whose_type_is_not_declared():
+    """As torch's exporter writes loops; onnx_ir's inference then says that it is a tensor."""
+    model = parser.parse_model(HEAD + LOOP)
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    loop.attribute[0].g.input[2].ClearField("type")
+    feeds = {"trips": np.array(3), "x": np.arange(5, dtype="float32")}
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for got, want in zip(
+        convert_and_build(model, "llvm").run(None, feeds), session.run(None, feeds), strict=True
+    ):
+        np.testing.assert_equal(got, want)
+
+
 def test_branches_give_sequences_of_different_lengths():
     text = """g (bool c, float[n] x) => (seq(float[m]) s, int64 k) {
       s = If(c) <then_branch = a () => (seq(float[p]) t) { t = SequenceConstruct(x, x) },
