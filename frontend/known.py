@@ -6,10 +6,12 @@ import numpy as np
 from tvm import tirx
 from tvm.sym import Analyzer
 
-__all__ = ["MAX_ELEMENTS", "Known", "simplified", "slice_range"]
+__all__ = ["MAX_ELEMENTS", "MAX_SYMBOLIC", "Known", "simplified", "slice_range"]
 
 # Shapes are short; beyond this a value is data, not a shape.
 MAX_ELEMENTS = 1024
+# Likewise where some are symbolic: a kernel that makes them chooses among as many formulas.
+MAX_SYMBOLIC = 128
 
 
 @dataclass(frozen=True)

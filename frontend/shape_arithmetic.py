@@ -13,7 +13,7 @@ import numpy as np
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from .known import MAX_ELEMENTS, Known, simplified, slice_range
+from .known import MAX_ELEMENTS, MAX_SYMBOLIC, Known, simplified, slice_range
 
 __all__ = ["evaluate", "is_shape_arithmetic"]
 
@@ -68,7 +68,9 @@ def _result(array: np.ndarray, dtype: str, analyzer: Analyzer) -> Known | None:
     for index in np.ndindex(array.shape):
         result[index] = simplified(array[index], analyzer)
     known = Known(result, dtype)
-    return None if dtype == "bool" and known.symbolic else known
+    if known.symbolic and (dtype == "bool" or array.size > MAX_SYMBOLIC):
+        return None
+    return known
 
 
 def _result_dtype(op_type: str, inputs: list[Known], attributes: dict[str, object]) -> str:

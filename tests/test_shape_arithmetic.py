@@ -204,3 +204,12 @@ def test_formulas_of_sizes_stay_short():
         feeds = {name: np.full(n, 2.0, "f4") for name, n in zip(names, sizes, strict=True)}
         (total,) = model.run(None, feeds)
         np.testing.assert_array_equal(total, np.full(max(sizes), 24.0, "f4"))
+
+
+def test_a_long_table_of_formulas_is_computed_as_data():
+    """Chosen one by one, its elements made kernels that took minutes to build."""
+    n, analyzer = tirx.Var("n", "int64"), Analyzer()
+    ends = [Known(np.full((1,), n, object), "int64"), Known(np.arange(129, dtype=object), "int64")]
+    assert evaluate("Add", ends, {}, analyzer) is None
+    ends[1] = Known(ends[1].array[:8], "int64")
+    assert evaluate("Add", ends, {}, analyzer).symbolic
