@@ -13,7 +13,7 @@ from tvm_ext.errors import ModelError, ModelLimitError
 from .limits import Limits, check_size
 from .maps import without_maps
 from .table import REFUSED, TABLE
-from .traverse import tensors
+from .traverse import nodes, tensors
 from .validity import INVALID, check_imports, check_opsets, check_values, first_line
 
 __all__ = ["load"]
@@ -54,7 +54,26 @@ def load(model: object, limits: Limits | None = None) -> ir.Model:
     check_opsets(result, source)
     check_values(result, source, limits)
     _name_each_output(result.graph)
+    _forget_carried_dims(result)
     return result
+
+
+def _forget_carried_dims(model: ir.Model) -> None:
+    """A Loop may change dims that it carries: of its body's inputs, what its results confirm stays.
+
+    Exporters declare the dims of the first trip, and folding would take those for all.
+    """
+    for node, _ in nodes(model.graph):
+        attribute = node.attributes.get("body") if node.op_type == "Loop" else None
+        if attribute is not None and attribute.type == ir.AttributeType.GRAPH:
+            body = attribute.as_graph()
+            for before, after in zip(body.inputs[2:], body.outputs[1:], strict=False):
+                if before.shape is not None:
+                    known = [] if after.shape is None else list(after.shape)
+                    same = len(known) == len(before.shape)
+                    before.shape = ir.Shape(
+                        d if same and d == known[k] else None for k, d in enumerate(before.shape)
+                    )
 
 
 def _name_each_output(graph: ir.Graph) -> None:

@@ -185,3 +185,19 @@ def test_the_first_scan_scans_each_member_of_a_batch():
     feeds = [v.astype("float32") for v in (state, x, w)]
     for got, want in zip(model(lengths, *feeds), (last, sums), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_carried_value_that_grows_from_declared_nothing():
+    """As torchvision's Mask R-CNN is exported: the body declares the dims of the first trip."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[5,4] x) => (float[a,b] y) <float[0,4] init = {}, bool yes = {1}, int64 n = {5}> {
+      y = Loop(n, yes, init) <body = b (int64 i, bool c, float[0,4] r) => (bool d, float[u,v] s) {
+        d = Identity(c)
+        first = Constant<value = int64[1] {0}>()
+        row = Gather(x, i)
+        wide = Unsqueeze(row, first)
+        s = Concat<axis = 0>(r, wide)
+      }>
+    }"""
+    x = np.arange(20, dtype="float32").reshape(5, 4)
+    np.testing.assert_array_equal(convert_and_build(parser.parse_model(text), "llvm")(x), x)
