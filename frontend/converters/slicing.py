@@ -141,9 +141,13 @@ def split_along(bb, x, axis, sizes, parts=None):
     dims = bb.shape(x)
     axis = placed(axis, len(dims))
     parts = parts or len(bb.node.outputs)
-    sizes = list(sizes) if sizes is not None else equal_parts(bb, dims[axis], parts)
-    if all(isinstance(v, int) for v in (dims[axis], *sizes)) and sum(sizes) != dims[axis]:
-        raise ValueError(f"the parts {sizes} do not make up axis {axis} of {dims}")
+    if sizes is None:
+        sizes = equal_parts(bb, dims[axis], parts)
+    elif not bb.equal(whole := bb.simplify(sum(sizes)), dims[axis]):
+        if isinstance(whole, int) and isinstance(dims[axis], int):
+            raise ValueError(f"the parts {sizes} do not make up axis {axis} of {dims}")
+        dims[axis] = whole
+        x = bb.match(x, dims)
     offsets = [0, *accumulate(sizes)]
     known = bb.static(x)
     if known is not None and known.dtype == object:  # a shape is taken apart

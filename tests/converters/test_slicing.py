@@ -8,6 +8,7 @@ from onnx import helper
 from tests.onnxruntime_oracle import run_onnxruntime
 from tests.oracle import check_model, check_node, node_model
 from tvm_ext import convert_and_build
+from tvm_ext.errors import RunError
 
 X = np.arange(2 * 7 * 5, dtype="float32").reshape(2, 7, 5)
 END = np.iinfo("int64").max
@@ -71,6 +72,25 @@ def test_split_by_sizes():
     check_node("Split", [X, ints(2, 0, 5)], {"axis": 1}, outputs=3)
     check_node("Split", [X], {"axis": -1, "split": [4, 1]}, outputs=2, opset=11)
     check_node("Split", [X[:, :6]], {"axis": 1}, outputs=2, opset=13)
+
+
+def test_parts_that_do_not_make_up_a_symbolic_axis():
+    """They would leave rows out, or reach beyond the last."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        graph (float[n, 2] x, int64[k] sizes) => (float[a, 2] p, float[b, 2] q, float[c, 2] r,
+                                                  float[d, 2] s) {
+            two = Constant <value = int64[2] {1, 2}> ()
+            p, q = Split <axis = 0> (x, two)
+            r, s = Split <axis = 0> (x, sizes)
+        }""")
+    compiled = convert_and_build(model, "llvm", opt_level=0)
+    rows = np.arange(8, dtype="float32").reshape(4, 2)
+    parts = compiled.run(None, {"x": rows[:3], "sizes": ints(3, 0)})
+    for got, wanted in zip(parts, (rows[:1], rows[1:3], rows[:3], rows[:0]), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    for x, sizes in ((rows, (2, 2)), (rows[:3], (1, 1)), (rows[:3], (4, 0)), (rows[:3], (4, -1))):
+        with pytest.raises(RunError):
+            compiled.run(None, {"x": x, "sizes": ints(*sizes)})
 
 
 def test_concat():
