@@ -12,6 +12,7 @@ from .common_subexpressions import common_subexpressions
 from .cuda import constant_bits, skip_empty_launches
 from .dots import lower_dots
 from .exact_indices import flatten_buffers
+from .loop_cuts import partition_loops
 from .named_values import has_names, rewrite_stores
 from .round_trips import keep_round_trips
 from .small_loops import serial_where_small
@@ -108,7 +109,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         flatten_buffers,
         keep_round_trips,
         legalize_bfloat16,
-        blocks.LoopPartition(),
+        partition_loops,
         loops.NarrowDataType(32),
         loops.StmtSimplify(),
         loops.VectorizeLoop(),
