@@ -6,6 +6,8 @@ index ``(b % 14 + 1) // 2`` becomes ``(b + 1) % 14 // 2``, 0 instead of 7 where 
 It fails on ``b % (3 * n - 1) // 3``: it does not see that a symbolic sum divides its multiples.
 """
 
+from collections.abc import Sequence
+
 import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
@@ -60,16 +62,32 @@ def _named(body: tirx.Stmt, names: Names) -> tirx.Stmt:
         names[var] = division
         return var
 
-    def renamed(indices: list[tirx.Expr]) -> list[tirx.Expr]:
-        return [tvm_ffi.structural_map(index, (_DIVISIONS, name)) for index in indices]
+    divides = False  # since the last store: most indices do not, and are left alone unseen
+
+    def division(node: tirx.Expr) -> tirx.Expr:
+        nonlocal divides
+        divides = True
+        return node
+
+    def renamed(indices: Sequence[tirx.Expr]) -> list[tirx.Expr] | None:
+        """The indices with names; None where they need none."""
+        if not divides:
+            return None
+        mapped = [tvm_ffi.structural_map(index, (_DIVISIONS, name)) for index in indices]
+        return None if all(map(tirx.Expr.same_as, mapped, indices)) else mapped
 
     def load(node: TensorLoad) -> TensorLoad:
-        return tirx.BufferLoad(node.source, renamed(node.indices))
+        indices = renamed(node.indices)
+        return node if indices is None else tirx.BufferLoad(node.source, indices)
 
     def store(node: tirx.BufferStore) -> tirx.BufferStore:
-        return tirx.BufferStore(node.buffer, node.value, renamed(node.indices))
+        nonlocal divides
+        indices = renamed(node.indices)
+        divides = False
+        return node if indices is None else tirx.BufferStore(node.buffer, node.value, indices)
 
-    return tvm_ffi.structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])
+    callbacks = [(_DIVISIONS, division), (TensorLoad, load), (tirx.BufferStore, store)]
+    return tvm_ffi.structural_map(body, callbacks)
 
 
 def _loads(value: tirx.Expr) -> bool:

@@ -6,14 +6,13 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
-from ..schedules.statements import map_children
 from .bfloat16 import legalize_bfloat16
 from .common_subexpressions import common_subexpressions
 from .cuda import constant_bits, skip_empty_launches
 from .dots import lower_dots
 from .exact_indices import flatten_buffers
 from .loop_cuts import partition_loops
-from .named_values import has_names, rewrite_stores
+from .named_values import rewrite_stores
 from .round_trips import keep_round_trips
 from .small_loops import serial_where_small
 
@@ -31,20 +30,31 @@ _TVM_STACK_BYTES = 1 << 10
 
 def _with_locals(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """``function`` with named values as locals and every small local allocation marked."""
-    if has_names(function.body):
-        body = _rewrite(function.body)
-    else:
-        body = tvm_ffi.structural_map(function.body, (tirx.AllocBuffer, _marked))
+    named = False  # since the last store
+
+    def name(let: tirx.Let) -> tirx.Let:
+        nonlocal named
+        named = True
+        return let
+
+    def store(stmt: tirx.BufferStore) -> tirx.Stmt:
+        nonlocal named
+        if not named:
+            return stmt
+        named = False
+        return _with_marks(rewrite_stores(stmt))
+
+    callbacks = [(tirx.Let, name), (tirx.BufferStore, store), (tirx.AllocBuffer, _marked)]
+    body = tvm_ffi.structural_map(function.body, callbacks)
     return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
 
 
-def _rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
-    if isinstance(stmt, tirx.BufferStore):
-        named = rewrite_stores(stmt)
-        return stmt if named is stmt else _rewrite(named)
-    if isinstance(stmt, tirx.AllocBuffer):
-        return _marked(stmt)
-    return map_children(stmt, _rewrite)
+def _with_marks(stmt: tirx.Stmt) -> tirx.Stmt:
+    """A store behind its locals, if it has any, with these marked."""
+    if not isinstance(stmt, tirx.SeqStmt):
+        return stmt
+    seq = [_marked(each) if isinstance(each, tirx.AllocBuffer) else each for each in stmt.seq]
+    return tirx.SeqStmt(seq)
 
 
 def _marked(stmt: tirx.AllocBuffer) -> tirx.AllocBuffer:

@@ -13,20 +13,21 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
-__all__ = ["has_names", "rewrite_stores"]
+__all__ = ["rewrite_stores"]
 
 _IF_THEN_ELSE = "prim.if_then_else"
-_BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod,
+# A set: isinstance asks TVM's classes one by one, of each of thousands of nodes.
+_BINARY = {tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod,
            tirx.Min, tirx.Max, tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And,
            tirx.Or, tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor, tirx.LShift,
-           tirx.RShift)  # fmt: skip
+           tirx.RShift}  # fmt: skip
 
 Names = dict[tirx.Var, tirx.Expr]
 
 
 def rewrite_stores(store: tirx.BufferStore) -> tirx.Stmt:
     """``store`` with the names in its value as local variables in front of it."""
-    if not has_names(store.value):
+    if not _has_names(store.value):
         return store
     locals_: list[tirx.Stmt] = []
     value = _hoisted(store.value, {}, locals_)
@@ -35,7 +36,7 @@ def rewrite_stores(store: tirx.BufferStore) -> tirx.Stmt:
     return tirx.SeqStmt([*locals_, tirx.BufferStore(store.buffer, value, store.indices)])
 
 
-def has_names(code: tirx.Expr | tirx.Stmt) -> bool:
+def _has_names(code: tirx.Expr | tirx.Stmt) -> bool:
     """Whether there is a ``Let`` in ``code``."""
     found = False
 
@@ -56,26 +57,27 @@ def _hoisted(expr: tirx.Expr, names: Names, out: list[tirx.Stmt] | None) -> tirx
     def visit(child: tirx.Expr) -> tirx.Expr:
         return _hoisted(child, names, out)
 
-    if isinstance(expr, tirx.Let):
+    kind = type(expr)
+    if kind is tirx.Var:
+        return names.get(expr, expr)
+    if kind in _BINARY:
+        return kind(visit(expr.a), visit(expr.b))
+    if kind is tirx.Let:
         value = visit(expr.value)
         if out is None:
             return tirx.Let(expr.var, value, visit(expr.body))
         return _hoisted(expr.body, names | {expr.var: _stored(expr.var, value, out)}, out)
-    if isinstance(expr, tirx.Var):
-        return names.get(expr, expr)
-    if isinstance(expr, _BINARY):
-        return type(expr)(visit(expr.a), visit(expr.b))
-    if isinstance(expr, tirx.Select):
+    if kind is tirx.Select:
         return tirx.Select(visit(expr.condition), visit(expr.true_value), visit(expr.false_value))
-    if isinstance(expr, tirx.Not | tirx.BitwiseNot):
-        return type(expr)(visit(expr.a))
-    if isinstance(expr, tirx.Cast):
+    if kind in (tirx.Not, tirx.BitwiseNot):
+        return kind(visit(expr.a))
+    if kind is tirx.Cast:
         return tirx.Cast(str(expr.ty.dtype), visit(expr.value))
-    if isinstance(expr, tirx.Broadcast):
+    if kind is tirx.Broadcast:
         return tirx.Broadcast(visit(expr.value), expr.lanes)
-    if isinstance(expr, TensorLoad):
+    if kind is TensorLoad:
         return tirx.BufferLoad(expr.source, [visit(index) for index in expr.indices])
-    if isinstance(expr, Call):
+    if kind is Call:
         return _call(expr, names, out)
     return expr
 

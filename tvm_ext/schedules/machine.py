@@ -1,6 +1,7 @@
 """What schedules need to know of a CPU, as data read from the target's features."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tvm import DataType
 from tvm.target import Target, codegen
@@ -42,6 +43,7 @@ class Machine:
     bfloat16: bool
 
     @classmethod
+    @lru_cache(maxsize=16)  # each rule asks, of each kernel
     def of(cls, target: Target) -> "Machine":
         """The machine that ``target`` describes; one core unless it has ``num-cores``."""
         facts = next(
