@@ -34,12 +34,17 @@ from .passes.branches import open_branches
 from .passes.compound import Compound
 from .passes.gated_conv2d import GATED_CONV2D
 from .passes.gather_dims import gather_dims
-from .passes.integer_products import INTEGER_CONV2D, INTEGER_MATMUL
+from .passes.integer_products import (
+    INTEGER_CONV2D,
+    INTEGER_MATMUL,
+    INTEGER_MATMUL_OF_ACTIVATIONS,
+)
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.matmul_blocks import MATMUL_BLOCKS
 from .passes.order_dims import order_dims
 from .passes.scans import RUNNING, TOP_K
+from .passes.signed_weights import signed_weights
 from .passes.symbolic_attention import SYMBOLIC_ATTENTION
 from .passes.tiled_attention import TILED_ATTENTION
 from .passes.tiled_matmul import TILED_MATMUL
@@ -304,6 +309,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
             if rounds:
                 run = bfloat16_recurrent
                 steps.append(Step("select", run.info.name, run, _BFLOAT16_BOUND))
+        add("select", signed_weights)
         compound(GATED_CONV2D)
         compound(BLOCKED_CONV2D)
         compound(INTEGER_CONV2D)
@@ -311,6 +317,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
         compound(MATMUL_BLOCKS)
         compound(TILED_MATMUL)
         compound(INTEGER_MATMUL)
+        compound(INTEGER_MATMUL_OF_ACTIVATIONS)
     add("select", legalize(cpu=target.kind.name == "llvm"), name="LegalizeOps")
     add("fuse", transform.AnnotateTIROpPattern(), at=1)
     add("fuse", mark_epilogues, at=1)

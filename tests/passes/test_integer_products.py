@@ -109,18 +109,69 @@ def test_convolution_pads_with_the_zero_point(case, dtype, known):
     assert "conv2d_integer" in compiled.sources()["select"]
 
 
-@pytest.mark.parametrize("zero", [0, 128])
-def test_weights_of_nine_bits_stay_a_product_of_int32(zero):
-    """``w - zero`` of uint8 weights reaches -128 .. 127 with 128 only."""
-    w = integers("uint8", 16, 8)
-    x, offset = integers("uint8", 4, 16), np.array(zero, "uint8")
-    nodes = [helper.make_node("MatMulInteger", ["x", "w", "", "zero"], ["y"])]
+def unsigned_weights(operator, x, w, zero, **attributes):
+    """The node with constant uint8 weights and their zero point; its result."""
+    nodes = [helper.make_node(operator, ["x", "w", "", "zero"], ["y"], **attributes)]
     graph = helper.make_graph(
         nodes, "graph", [helper.make_tensor_value_info("x", 2, x.shape)],
         [helper.make_tensor_value_info("y", 6, None)],
-        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(offset, "zero")],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.array(zero, "uint8"), "zero")],
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     compiled = convert_and_build(model, "llvm")
-    np.testing.assert_array_equal(compiled(x), x.astype("int64") @ (w.astype("int64") - zero))
-    assert ("matmul_integer" in compiled.sources()["select"]) == (zero == 128)
+    return compiled(x), compiled.sources()["select"]
+
+
+@pytest.mark.parametrize("zero", [0, 117, 128, 255])
+def test_weights_of_nine_bits(zero):
+    """``w - zero`` of uint8 weights reaches -128 .. 127 with 128 only."""
+    w, x = integers("uint8", 16, 8), integers("uint8", 4, 16)
+    y, selected = unsigned_weights("MatMulInteger", x, w, zero)
+    np.testing.assert_array_equal(y, x.astype("int64") @ (w.astype("int64") - zero))
+    assert "matmul_integer" in selected
+
+
+@pytest.mark.parametrize(
+    ("case", "kernel"),
+    [
+        ("first layer", "conv2d_integer"),
+        ("depthwise", "depthwise_conv2d_integer"),
+        ("groups", None),
+    ],
+)
+def test_filters_of_nine_bits(case, kernel):
+    shape, filters, attributes = CONVOLUTIONS[case]
+    w, x = integers("uint8", *filters), integers("uint8", *shape)
+    y, selected = unsigned_weights("ConvInteger", x, w, 117, **attributes)
+    top, left, bottom, right = attributes["pads"]
+    want = torch.nn.functional.conv2d(
+        torch.nn.functional.pad(torch.from_numpy(x.astype("float64")), (left, right, top, bottom)),
+        torch.from_numpy(w.astype("float64") - 117),
+        stride=attributes.get("strides", 1),
+        groups=attributes.get("group", 1),
+    )
+    np.testing.assert_array_equal(y, want.numpy())
+    assert kernel in selected if kernel else "conv2d_integer" not in selected
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "known"),
+    [((3, 24, 40), (3, 40, 48), True), ((2, 1, 17, 33), (3, 33, 19), False)],
+)
+@pytest.mark.parametrize("target", TARGETS)
+def test_product_of_activations(target, left, right, known):
+    """Differences of nine bits, and a depth that fills no whole pair."""
+    a, b = integers("uint8", *left), integers("int8", *right)
+    zeros = {"a0": np.array(3, "uint8"), "b0": np.array(-128, "int8")}
+    kinds = {"a": 2, "b": 3, "a0": 2, "b0": 3}
+    feeds = {"a": a, "b": b} | ({} if known else zeros)
+    inputs = [helper.make_tensor_value_info(k, kinds[k], v.shape) for k, v in feeds.items()]
+    constants = [numpy_helper.from_array(v, k) for k, v in zeros.items() if known]
+    node = helper.make_node("MatMulInteger", ["a", "b", "a0", "b0"], ["y"])
+    result = [helper.make_tensor_value_info("y", 6, None)]
+    graph = helper.make_graph([node], "graph", inputs, result, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    compiled = convert_and_build(model, TARGETS[target])
+    want = (a.astype("int64") - 3) @ (b.astype("int64") + 128)
+    np.testing.assert_array_equal(compiled.run(None, feeds)[0], want)
+    assert "matmul_integer" in compiled.sources()["select"]

@@ -14,16 +14,20 @@ import tvm
 import tvm_ffi
 from tvm import DataType, tirx
 from tvm.ir import Call, StringImm
-from tvm.target import codegen
+from tvm.target import Target, codegen
 
 __all__ = ["lower_dots"]
 
 # As tvm_ext.ops has them.
 DOT, PAIR = "tirx.tvm_ext.bfloat16_dot", "tirx.tvm_ext.bfloat16_pair"
-INTEGER_DOT = "tirx.tvm_ext.integer_dot"
+INTEGER_DOT, INTEGER_PAIR_DOT = "tirx.tvm_ext.integer_dot", "tirx.tvm_ext.integer_pair_dot"
 
-_TYPES = {DOT: "float32", PAIR: "int32", INTEGER_DOT: "int32"}
-_BITS = {4: 128, 8: 256, 16: 512}  # lanes of float32 -> the suffix of the instruction
+_TYPES = {DOT: "float32", PAIR: "int32", INTEGER_DOT: "int32", INTEGER_PAIR_DOT: "int32"}
+_DOTS = (DOT, INTEGER_DOT, INTEGER_PAIR_DOT)
+_BITS = {4: 128, 8: 256, 16: 512}  # lanes of 32 bits -> the suffix of the instruction
+_WIDTHS = {"i8": 8, "bfloat": 16}
+# Lanes -> what multiplies 16-bit neighbours and adds them.
+_MULTIPLY_ADD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerDots")
@@ -39,7 +43,13 @@ def lower_dots(module, _context):
 
 def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
     called: dict[str, str] = {}  # name -> LLVM's text
-    texts = {DOT: _dot, PAIR: _pair, INTEGER_DOT: _integer_dot(function)}
+    target = (function.attrs or {}).get("target")
+    texts = {
+        DOT: _dot,
+        PAIR: _pair,
+        INTEGER_DOT: _integer_dot(target),
+        INTEGER_PAIR_DOT: _integer_pair_dot(target),
+    }
 
     def extern(kind: str, *operands: tirx.Expr) -> tirx.Expr:
         lanes = operands[0].ty.dtype.lanes
@@ -50,13 +60,13 @@ def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
     def sum_(add: tirx.Add) -> tirx.Expr:
         for term, other in ((add.b, add.a), (add.a, add.b)):
             kind = _kind(term)
-            if kind in (DOT, INTEGER_DOT):
+            if kind in _DOTS:
                 return extern(kind, other, *term.args)
         return add
 
     def alone(call: Call) -> tirx.Expr:
         kind = _kind(call)
-        if kind in (DOT, INTEGER_DOT):
+        if kind in _DOTS:
             return extern(kind, tirx.const(0, call.ty), *call.args)
         return extern(PAIR, *call.args) if kind == PAIR else call
 
@@ -79,15 +89,21 @@ def _dot(name: str, lanes: int) -> str:
     """``float(float sum, int32 x, int32 y)``."""
     if lanes not in _BITS:
         return _plain_dot(name, lanes)
-    words, floats, halves = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{2 * lanes} x bfloat>"
-    instruction = f"{floats} @llvm.x86.avx512bf16.dpbf16ps.{_BITS[lanes]}"
+    instruction = f"llvm.x86.avx512bf16.dpbf16ps.{_BITS[lanes]}"
+    return _summing(name, lanes, instruction, "float", "bfloat")
+
+
+def _summing(name: str, lanes: int, instruction: str, total: str, part: str) -> str:
+    """What calls an instruction that adds to a sum the products of the ``part`` of two words."""
+    words, sums = f"<{lanes} x i32>", f"<{lanes} x {total}>"
+    parts = f"<{lanes * 32 // _WIDTHS[part]} x {part}>"
     return f"""
-declare {instruction}({floats}, {halves}, {halves})
-define linkonce_odr hidden {floats} @{name}({floats} %sum, {words} %x, {words} %y) alwaysinline {{
-  %a = bitcast {words} %x to {halves}
-  %b = bitcast {words} %y to {halves}
-  %r = call {instruction}({floats} %sum, {halves} %a, {halves} %b)
-  ret {floats} %r
+declare {sums} @{instruction}({sums}, {parts}, {parts})
+define linkonce_odr hidden {sums} @{name}({sums} %sum, {words} %x, {words} %y) alwaysinline {{
+  %a = bitcast {words} %x to {parts}
+  %b = bitcast {words} %y to {parts}
+  %r = call {sums} @{instruction}({sums} %sum, {parts} %a, {parts} %b)
+  ret {sums} %r
 }}
 """
 
@@ -137,28 +153,60 @@ define linkonce_odr hidden {words} @{name}({floats} %low, {floats} %high) always
 """
 
 
-def _integer_dot(function: tirx.PrimFunc) -> Callable[[str, int], str]:
-    """What writes ``int32(int32 sum, int32 x, int32 y)`` for the target of ``function``."""
-    target = (function.attrs or {}).get("target")
-    wide = target is not None and codegen.target_has_features("avx512vnni", target)
-    narrow = wide or (target is not None and codegen.target_has_features("avxvnni", target))
+def _integer_dot(target: Target | None) -> Callable[[str, int], str]:
+    """What writes ``int32(int32 sum, int32 x, int32 y)`` for ``target``."""
+    wide = _has(target, "avx512vnni")
+    narrow = wide or _has(target, "avxvnni")
 
     def text(name: str, lanes: int) -> str:
-        fits = lanes in _BITS and (wide or (narrow and _BITS[lanes] < 512))
-        return _vnni_dot(name, lanes) if fits else _plain_integer_dot(name, lanes)
+        if lanes not in _BITS or not (wide or (narrow and lanes < 16)):
+            return _plain_integer_dot(name, lanes)
+        return _summing(name, lanes, f"llvm.x86.avx512.vpdpbusd.{_BITS[lanes]}", "i32", "i8")
 
     return text
 
 
-def _vnni_dot(name: str, lanes: int) -> str:
-    words, parts = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
-    instruction = f"{words} @llvm.x86.avx512.vpdpbusd.{_BITS[lanes]}"
-    return f"""
-declare {instruction}({words}, {parts}, {parts})
-define linkonce_odr hidden {words} @{name}({words} %sum, {words} %x, {words} %y) alwaysinline {{
-  %a = bitcast {words} %x to {parts}
-  %b = bitcast {words} %y to {parts}
-  %r = call {instruction}({words} %sum, {parts} %a, {parts} %b)
+def _integer_pair_dot(target: Target | None) -> Callable[[str, int], str]:
+    """The same of pairs of 16 bits."""
+    widest = 16 if _has(target, "avx512bw") else 8 if _has(target, "avx2") else 0
+
+    def text(name: str, lanes: int) -> str:
+        fits = lanes in _BITS and lanes <= widest
+        return _pair_dot(name, lanes, f"llvm.x86.{_MULTIPLY_ADD[lanes]}" if fits else None)
+
+    return text
+
+
+def _has(target: Target | None, feature: str) -> bool:
+    return target is not None and codegen.target_has_features(feature, target)
+
+
+def _pair_dot(name: str, lanes: int, instruction: str | None) -> str:
+    """LLVM makes one instruction of product and sum where there is one."""
+    words, halves, sixteen = _vector("i32", lanes), f"<{2 * lanes} x i16>", _splat(16, lanes)
+    if instruction is not None:
+        declared = f"\ndeclare {words} @{instruction}({halves}, {halves})"
+        product = f"""
+  %a = bitcast {words} %x to {halves}
+  %b = bitcast {words} %y to {halves}
+  %p = call {words} @{instruction}({halves} %a, {halves} %b)"""
+    else:
+        declared = ""
+        product = "".join(
+            f"""
+  %{x}s = shl {words} %{x}, {sixteen}
+  %{x}l = ashr {words} %{x}s, {sixteen}
+  %{x}h = ashr {words} %{x}, {sixteen}"""
+            for x in "xy"
+        )
+        product += f"""
+  %l = mul {words} %xl, %yl
+  %h = mul {words} %xh, %yh
+  %p = add {words} %l, %h"""
+    return f"""{declared}
+define linkonce_odr hidden {words} @{name}({words} %sum, {words} %x, {words} %y) alwaysinline {{\
+{product}
+  %r = add {words} %sum, %p
   ret {words} %r
 }}
 """

@@ -1,8 +1,11 @@
-"""Four 8-bit integers in a word of 32 bits, and products of such words that are summed in int32.
+"""Four 8-bit or two 16-bit integers in a word, and products of such words, summed in int32.
 
-The four are neighbours of the reduction. What of :mod:`tvm_ext.ops.integer_products` has rows of
+They are neighbours of the reduction. What of :mod:`tvm_ext.ops.integer_products` has rows of
 symbolic number is here: its schedule takes terms of single elements, and makes vectors of columns.
+So are products of two activations: less their zero points they need nine bits.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from tvm import te, tirx
@@ -11,20 +14,33 @@ from tvm.tirx.expr import CallEffectKind
 
 from .elementwise import dtype_of
 from .integer_products import subtrahend
-from .matmul_packed import matmul_rows, pack_columns
+from .matmul_packed import matmul_panels, matmul_rows, pack_columns, panels
 
-__all__ = ["BYTES", "DOT", "dot", "matmul_integer_rows", "pack_words", "row_words"]
+__all__ = [
+    "BYTES",
+    "DOT",
+    "PAIR_DOT",
+    "column_pairs",
+    "dot",
+    "matmul_integer_pairs",
+    "matmul_integer_rows",
+    "pack_words",
+    "pair_dot",
+    "row_pairs",
+    "row_words",
+]
 
-#: The operator ``dot(int32, int32) -> int32`` of any number of lanes.
-#: :mod:`tvm_ext.executors.dots` lowers it.
-DOT = "tirx.tvm_ext.integer_dot"
+#: The operators ``dot(int32, int32) -> int32`` of bytes and of 16 bits, of any number of lanes.
+#: :mod:`tvm_ext.executors.dots` lowers them.
+DOT, PAIR_DOT = "tirx.tvm_ext.integer_dot", "tirx.tvm_ext.integer_pair_dot"
 
 #: Bytes in a word.
 BYTES = 4
 
-register_op_attr(DOT, "TCallEffectKind", CallEffectKind.Pure.value)
-register_op_attr(DOT, "TVectorizable", True)
-register_op_attr(DOT, "TScriptPrinterName", DOT.split(".")[-1], level=20)
+for _operator in (DOT, PAIR_DOT):
+    register_op_attr(_operator, "TCallEffectKind", CallEffectKind.Pure.value)
+    register_op_attr(_operator, "TVectorizable", True)
+    register_op_attr(_operator, "TScriptPrinterName", _operator.split(".")[-1], level=20)
 
 # The first bit of each byte.
 _SIGNS = np.uint32(0x80808080).view("int32").item()
@@ -36,6 +52,11 @@ def dot(x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
     To be the term of a sum.
     """
     return tirx.call_intrin("int32", DOT, x, y)
+
+
+def pair_dot(x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
+    """``x.low * y.low + x.high * y.high``, all four signed. To be the term of a sum."""
+    return tirx.call_intrin("int32", PAIR_DOT, x, y)
 
 
 def pack_words(weight: np.ndarray, tile: int) -> np.ndarray:
@@ -85,6 +106,45 @@ def matmul_integer_rows(
         return total[index] - subtrahend(sums[index[-1]], zero, x, unsigned=True)
 
     return te.compute(total.shape, element, "corrected")
+
+
+def row_pairs(x: te.Tensor) -> te.Tensor:
+    """int32 ``x[..., K]`` of 16 bits -> words ``[..., ceil(K/2)]``, with 0 behind K."""
+    *leading, k = (int(d) for d in x.shape)
+
+    def word(*index):
+        *row, column = index
+        return _pair(lambda at: x[(*row, at)], column, k)
+
+    return te.compute((*leading, -(-k // 2)), word, "row_pairs")
+
+
+def column_pairs(x: te.Tensor, tile: int) -> te.Tensor:
+    """int32 ``x[..., K, N]`` of 16 bits -> panels ``[batch, ceil(N/tile), ceil(K/2), tile]``."""
+    *leading, k, n = (int(d) for d in x.shape)
+
+    def word(*index):
+        *outer, row, column = index
+        return _pair(lambda at: x[(*outer, at, column)], row, k)
+
+    return panels(te.compute((*leading, -(-k // 2), n), word, "column_pairs"), tile)
+
+
+def matmul_integer_pairs(
+    a: te.Tensor, packed: te.Tensor, dims: Sequence[int], rows: int
+) -> te.Tensor:
+    """:func:`row_pairs` times the :func:`column_pairs` of what has ``dims`` -> int32."""
+    return matmul_panels(a, packed, dims, rows, pair_dot)
+
+
+def _pair(element, word, count: int) -> tirx.Expr:
+    """Elements ``2 * word`` and the next, the latter 0 behind ``count``."""
+    low, high = element(2 * word), tirx.const(0, "int32")
+    if count % 2:
+        high = tirx.if_then_else(2 * word + 1 < count, element(2 * word + 1), high)
+    else:
+        high = element(2 * word + 1)
+    return (low & 0xFFFF) | (high << 16)
 
 
 def _nothing() -> tirx.Expr:

@@ -4,7 +4,7 @@ The accumulator is ``[row tiles, column tiles, rows, columns]``; rows and column
 computed from clamped indices and never written, so that no tile needs a tail.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from operator import mul
 
@@ -13,7 +13,15 @@ from tvm import te, tirx
 
 from .flat_index import broadcast_index, flatten_index, unflatten_index
 
-__all__ = ["matmul_packed", "matmul_plain", "matmul_rows", "matmul_tiled", "pack_columns"]
+__all__ = [
+    "matmul_packed",
+    "matmul_panels",
+    "matmul_plain",
+    "matmul_rows",
+    "matmul_tiled",
+    "pack_columns",
+    "panels",
+]
 
 
 def pack_columns(weight: np.ndarray, tile: int) -> np.ndarray:
@@ -107,29 +115,48 @@ def matmul_plain(a: te.Tensor, b: te.Tensor, turned: bool = False) -> te.Tensor:
 
 def matmul_tiled(a: te.Tensor, b: te.Tensor, rows: int, tile: int) -> te.Tensor:
     """``a[..., M, K]`` times ``b[..., K, N]``; leading dims broadcast. ``b`` is packed first."""
-    *batch_a, m, k = (int(d) for d in a.shape)
-    *batch_b, _, n = (int(d) for d in b.shape)
-    batch = list(np.broadcast_shapes(tuple(batch_a), tuple(batch_b)))
-    count, tiles = prod(batch), -(-n // tile)
+    return matmul_panels(a, panels(b, tile), b.shape, rows)
+
+
+def panels(b: te.Tensor, tile: int) -> te.Tensor:
+    """``b[..., K, N]`` -> ``[batch, ceil(N/tile), K, tile]``, the last column again behind N."""
+    *batch, k, n = (int(d) for d in b.shape)
 
     def packed_column(f, no, kk, ni):
         column = tirx.min(no * tile + ni, n - 1) if n % tile else no * tile + ni
-        return b[(*unflatten_index(f, batch_b), kk, column)]
+        return b[(*unflatten_index(f, batch), kk, column)]
 
-    packed = te.compute((prod(batch_b), tiles, k, tile), packed_column, "packed")
+    return te.compute((prod(batch), -(-n // tile), k, tile), packed_column, "packed")
+
+
+def matmul_panels(
+    a: te.Tensor,
+    packed: te.Tensor,
+    dims: Sequence[int],
+    rows: int,
+    product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = mul,
+) -> te.Tensor:
+    """``a[..., M, K]`` times the :func:`panels` of what has ``dims`` ``[..., K, N]``.
+
+    ``product`` is the term of an element of ``a`` and one of ``packed``.
+    """
+    *batch_a, m, k = (int(d) for d in a.shape)
+    *batch_b, _, n = (int(d) for d in dims)
+    batch = list(np.broadcast_shapes(tuple(batch_a), tuple(batch_b)))
+    count, (_, tiles, _, tile) = prod(batch), (int(d) for d in packed.shape)
     rk = te.reduce_axis((0, k), "rk")
 
     def term(f, mo, no, mi, ni):
         row = tirx.min(mo * rows + mi, m - 1) if m % rows else mo * rows + mi
         index = unflatten_index(f, batch)
         right = packed[flatten_index(broadcast_index(index, batch_b), batch_b), no, rk, ni]
-        return te.sum(a[(*broadcast_index(index, batch_a), row, rk)] * right, axis=rk)
+        return te.sum(product(a[(*broadcast_index(index, batch_a), row, rk)], right), axis=rk)
 
-    product = te.compute((count, -(-m // rows), tiles, rows, tile), term, "matmul")
+    tiled = te.compute((count, -(-m // rows), tiles, rows, tile), term, "matmul")
 
     def element(*index):
         *outer, row, column = index
-        return product[
+        return tiled[
             flatten_index(outer, batch), row // rows, column // tile, row % rows, column % tile
         ]
 

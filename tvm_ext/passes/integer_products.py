@@ -4,11 +4,13 @@ Before::
 
     y = R.nn.conv2d(R.subtract(R.astype(x, "int32"), zero), w)      int32, w constant
     z = R.matmul(R.astype(a, "int32"), b)
+    p = R.matmul(R.astype(a, "int32"), R.astype(c, "int32"))
 
 After::
 
     y = unblock(conv2d_integer(block(x), packed_w, sums))
     z = matmul_integer(a, packed_b, sums)
+    p = matmul_integer(row_pairs(a), column_pairs(c))
 
 ``sums`` are those of the weights, times the zero point where it is known. What makes 8 bits of the
 result again is fused behind.
@@ -33,13 +35,14 @@ from tvm_ext.schedules.machine import Machine
 from ..schedules.llvm.conv2d import choose_columns, choose_tile
 from ..schedules.llvm.dot import Dot
 from ..schedules.llvm.matmul import choose_matmul_tile
+from ..schedules.llvm.matmul_loops import FEW_ROWS
 from .blocked_conv2d import MIN_LANES, lanes_of
 from .compound import Compound, Kernel, Match
 from .facts import dtype_of, image_dims, is_empty, static_dims
 from .graph import Graph
 from .tiled_matmul import MANY_ROWS
 
-__all__ = ["INTEGER_CONV2D", "INTEGER_MATMUL"]
+__all__ = ["INTEGER_CONV2D", "INTEGER_MATMUL", "INTEGER_MATMUL_OF_ACTIVATIONS"]
 
 _Dims = list[int | tirx.Expr]
 
@@ -49,7 +52,7 @@ _NARROW = ("int8", "uint8")
 
 @dataclass(frozen=True)
 class _Product:
-    """``x - zero``, 8 bits each, and constant weights of 8 signed bits.
+    """``x - zero``, 8 bits each, and constant weights: int8, or int16 that hold nine bits.
 
     ``zero``: a known number, or a tensor of one int32.
     """
@@ -60,6 +63,11 @@ class _Product:
 
     def __post_init__(self) -> None:
         assert dtype_of(self.x) in _NARROW
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the weights fit the instructions that sum neighbours."""
+        return self.weight.dtype == np.int8
 
     def operands(self, packed: np.ndarray, sums: np.ndarray, unsigned: bool) -> list[relax.Expr]:
         """``x``, the weights, what is subtracted, and the zero point if it is not known."""
@@ -80,14 +88,24 @@ def _find(
     dims = dims_of(var.ty)
     if not isinstance(right, GenericConst) or dims is None or is_empty(dims):
         return None
-    weight = right.value.numpy()
-    if weight.size == 0 or weight.min() < -128 or weight.max() > 127:
+    weight = _narrowed(right.value.numpy())
+    if weight is None:
         return None
     source = _shifted(graph, left)
     if source is None or dims_of(source[0].ty) is None:
         return None
-    product = _Product(*source, weight.astype("int8"))
+    product = _Product(*source, weight)
     return Match(graph, var, (var,), {"product": call, "x": product.x}, product)
+
+
+def _narrowed(weight: np.ndarray) -> np.ndarray | None:
+    """``weight`` as int8, or as int16 where its differences of 8 bits need nine."""
+    if weight.size == 0:
+        return None
+    low, high = weight.min(), weight.max()
+    if -128 <= low and high <= 127:
+        return weight.astype("int8")
+    return weight.astype("int16") if -255 <= low and high <= 255 else None
 
 
 def _shifted(graph: Graph, expr: relax.Expr) -> tuple[relax.Expr, int | relax.Expr] | None:
@@ -132,7 +150,7 @@ def _rows(ty: relax.Type) -> _Dims | None:
 
 def _matmul(match: Match, target: Target) -> Kernel | None:
     product, left = match.detail, match.dims("x")
-    if product.weight.ndim != 2:
+    if product.weight.ndim != 2 or not product.is_narrow:
         return None
     if left is None:
         return _matmul_rows(product, target)
@@ -165,6 +183,40 @@ INTEGER_MATMUL = Compound(
 )
 
 
+def _find_of_activations(graph: Graph, var: relax.Var) -> Match | None:
+    """A product of two tensors that are not constant, each 8 bits less a zero point."""
+    call = graph.call(var, "relax.matmul")
+    if call is None or dtype_of(var) != _SUM:
+        return None
+    left, right = call.args[:2]
+    if any(isinstance(x, GenericConst) or _shifted(graph, x) is None for x in (left, right)):
+        return None
+    return Match(graph, var, (var,), {"product": call, "left": left, "right": right})
+
+
+def _matmul_of_activations(match: Match, target: Target) -> Kernel | None:
+    """Nine bits each, hence pairs of 16; the differences are fused into what makes the pairs."""
+    left, right = match.dims("left"), match.dims("right")
+    if left is None or right is None or is_empty(left) or is_empty(right):
+        return None
+    if min(len(left), len(right)) < 2 or left[-2] <= FEW_ROWS:
+        return None
+    tile = choose_matmul_tile(target, left[-2], right[-1], _SUM)
+    return Kernel(
+        (match["left"], match["right"]),
+        dots.matmul_integer_pairs,
+        (right, tile.rows),
+        packed={0: dots.row_pairs, 1: lambda x: dots.column_pairs(x, tile.columns)},
+        epilogue=True,
+        name="matmul_integer",
+    )
+
+
+INTEGER_MATMUL_OF_ACTIVATIONS = Compound(
+    "IntegerMatmulOfActivations", _find_of_activations, _matmul_of_activations
+)
+
+
 # --- convolutions --------------------------------------------------------------------------------
 
 
@@ -177,6 +229,8 @@ def _conv2d(match: Match, target: Target) -> Kernel | str | None:
     channels, width = int(product.x.ty.shape.values[1]), int(match.root.ty.shape.values[3])
     if groups == channels == product.weight.shape[0] and groups > 1:
         return _depthwise(product, target, vector, channels, width, geometry)
+    if not product.is_narrow:
+        return "weights of nine bits"
     return _dense(product, target, vector, channels, width, groups, geometry)
 
 

@@ -1,13 +1,13 @@
 """What every llvm rule does to loops: normal form, collapse, vectorise, share among cores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
-from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir import SBlock, Schedule, ScheduleError
 from tvm.s_tir.dlight.analysis import normalize_prim_func
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -26,6 +26,7 @@ __all__ = [
     "hint_partition",
     "is_clipped",
     "normal_form",
+    "others_inlined",
     "parallelise",
     "partition",
     "share",
@@ -63,6 +64,17 @@ def attempt(primitive: Callable, *args: object, **options: object) -> bool:
     except ScheduleError:
         return False
     return True
+
+
+def others_inlined(
+    sch: Schedule, blocks: Sequence[SBlockRV], first: int, count: int = 1
+) -> list[SBlock] | None:
+    """``count`` blocks from number ``first`` on and the last, once all others are part of them;
+    None where one cannot be."""
+    others = (*blocks[:first], *blocks[first + count : -1])
+    if not all(attempt(sch.compute_inline, block) for block in others):
+        return None
+    return [sch.get(block) for block in (*blocks[first : first + count], blocks[-1])]
 
 
 def walk(sch: Schedule, block: SBlockRV) -> Walk:

@@ -21,7 +21,7 @@ from tvm.s_tir import dlight as dl
 from ..machine import Machine
 from .access import Walk
 from .contraction import axis_kinds, blocks_of, divisors
-from .loops import CHEAP, attempt
+from .loops import CHEAP, others_inlined
 from .matmul_rows import element_of, is_flat, term_of, tile_rows, with_value
 from .register_tiles import (
     RegisterTiles,
@@ -68,10 +68,10 @@ class MatmulBlocks(dl.base.ScheduleRule):
             return None
         if not _are_nested(partial, product):
             return None
-        for block in (*blocks[:at], *blocks[at + 2 : -1]):
-            if not attempt(sch.compute_inline, block):
-                return None
-        partial, product, output = (sch.get(blocks[k]) for k in (at, at + 1, -1))
+        kept = others_inlined(sch, blocks, at, 2)
+        if kept is None:
+            return None
+        partial, product, output = kept
         if not is_flat(product, output):
             return None
         return scheduled(sch.mod["main"], _loops(partial, product, output, Machine.of(target)))

@@ -30,7 +30,7 @@ from tvm.s_tir import dlight as dl
 from ..machine import Machine
 from .access import Walk
 from .contraction import axis_kinds, blocks_of, is_static
-from .loops import CHEAP, attempt
+from .loops import CHEAP, others_inlined
 from .matmul_rows import term_of, tile_rows
 from .register_tiles import (
     RegisterTiles,
@@ -91,10 +91,10 @@ def product_of(
     kind = kinds[at]
     if set(kind[:-1]) != {"S"} or len(kind) < 3 or not wanted(sch.get(blocks[at])):
         return None
-    for block in (*blocks[:at], *blocks[at + 1 : -1]):
-        if not attempt(sch.compute_inline, block):
-            return None
-    product, output = sch.get(blocks[at]), sch.get(blocks[-1])
+    kept = others_inlined(sch, blocks, at)
+    if kept is None:
+        return None
+    product, output = kept
     if at + 1 < len(blocks) and not _is_pointwise(product, output):
         return None
     return sch.mod["main"], Product(product, output)

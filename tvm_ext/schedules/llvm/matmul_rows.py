@@ -25,7 +25,7 @@ from tvm.s_tir import dlight as dl
 from ..machine import Machine
 from .access import Walk
 from .contraction import axis_kinds, blocks_of, divisors
-from .loops import CHEAP, attempt
+from .loops import CHEAP, others_inlined
 from .prefetch import COLD_WEIGHTS, LINE, prefetch_lines
 from .register_tiles import (
     RegisterTiles,
@@ -64,10 +64,10 @@ class MatmulRows(dl.base.ScheduleRule):
             return None
         if any(set(kind) - {"S"} for k, kind in enumerate(kinds) if k != at):
             return None
-        for block in (*blocks[:at], *blocks[at + 1 : -1]):
-            if not attempt(sch.compute_inline, block):
-                return None
-        product, output = sch.get(blocks[at]), sch.get(blocks[-1])
+        kept = others_inlined(sch, blocks, at)
+        if kept is None:
+            return None
+        product, output = kept
         if not is_flat(product, output):
             return None
         return scheduled(sch.mod["main"], _loops(product, output, Machine.of(target)))
