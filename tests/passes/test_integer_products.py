@@ -175,3 +175,29 @@ def test_product_of_activations(target, left, right, known):
     want = (a.astype("int64") - 3) @ (b.astype("int64") + 128)
     np.testing.assert_array_equal(compiled.run(None, feeds)[0], want)
     assert "matmul_integer" in compiled.sources()["select"]
+
+
+def test_convolution_that_is_quantised_at_run_time():
+    """The product of both scales is a kernel of one number, fused into that of the layer."""
+    x, w = RNG.standard_normal((1, 16, 9, 9)).astype("float32"), integers("int8", 32, 16, 3, 3)
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("ConvInteger", ["q", "w", "z"], ["total"], pads=[1, 1, 1, 1]),
+        helper.make_node("Cast", ["total"], ["wide"], to=1),
+        helper.make_node("Mul", ["s", "c"], ["scale"]),
+        helper.make_node("Mul", ["wide", "scale"], ["y"]),
+    ]
+    constants = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.float32([0.5]), "c")]
+    graph = helper.make_graph(
+        nodes, "graph", [helper.make_tensor_value_info("x", 1, x.shape)],
+        [helper.make_tensor_value_info("y", 1, None)], constants,
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    compiled = convert_and_build(model, TARGETS["avx2"])
+    scale = (x.max() - x.min()) / 255
+    codes = np.round(x / scale) * scale
+    want = torch.nn.functional.conv2d(
+        torch.from_numpy(codes), torch.from_numpy(w.astype("float32") * 0.5), padding=1
+    )
+    np.testing.assert_allclose(compiled(x), want.numpy(), rtol=1e-4, atol=1e-3)
+    assert "call_llvm_pure_intrin" in compiled.sources()["schedule"]

@@ -5,7 +5,16 @@ from tvm.ir import Expr
 from tvm.s_tir import SBlock
 from tvm.s_tir.schedule import SBlockRV
 
-__all__ = ["axis_kinds", "blocks_of", "divisors", "feeds", "is_batched", "is_static", "size"]
+__all__ = [
+    "axis_kinds",
+    "blocks_of",
+    "divisors",
+    "feeds",
+    "is_batched",
+    "is_number",
+    "is_static",
+    "size",
+]
 
 
 def divisors(extent: int, limit: int) -> list[int]:
@@ -17,6 +26,13 @@ def axis_kinds(block: SBlock) -> str:
     """A letter per iteration axis: S(patial), R(eduction), O(ther)."""
     letters = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
     return "".join(letters.get(axis.iter_type, "O") for axis in block.iter_vars)
+
+
+def is_number(block: SBlock) -> bool:
+    """Whether ``block`` writes one element, and sums nothing."""
+    extents = [axis.dom.extent for axis in block.iter_vars]
+    ones = all(isinstance(extent, tirx.IntImm) and int(extent) == 1 for extent in extents)
+    return ones and len(extents) < 2 and set(axis_kinds(block)) <= {"S"}
 
 
 def blocks_of(func: object) -> tuple[s_tir.Schedule, list[SBlockRV]] | None:

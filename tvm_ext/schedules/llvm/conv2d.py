@@ -19,7 +19,7 @@ from tvm.target import Target
 
 from ..machine import Machine
 from ..numbers import NEVER, number
-from .contraction import axis_kinds, divisors, feeds, is_batched, size
+from .contraction import axis_kinds, divisors, feeds, is_batched, is_number, size
 from .padded_taps import guarded, guards, is_padded
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
@@ -142,9 +142,11 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     kinds = [axis_kinds(sch.get(block)) for block in blocks]
+    # Numbers, products of scales, say, become part of each element of the result.
+    tensors = {kinds[k] for k, block in enumerate(blocks) if not is_number(sch.get(block))}
     for spatial in (1, 2, 3):
         contraction = "S" * (spatial + 4) + "R" * (spatial + summed)
-        if kinds.count(contraction) == 1 and not set(kinds) - {contraction, "S" * (spatial + 3)}:
+        if kinds.count(contraction) == 1 and tensors <= {contraction, "S" * (spatial + 3)}:
             break
     else:
         return None
