@@ -105,10 +105,14 @@ class Builder:
 
         It is its shape that this reads: a kernel that is fused with others need not store it.
         """
-        dims = self.bb.emit(relax.ShapeExpr(self.shape(value)), self._hint())
-        if self._redefines(shape):
-            dims = self.bb.match_cast(dims, relax.ShapeType(ndim=len(shape)), self._hint())
-        self._trace(self.bb.match_cast(dims, relax.ShapeType(list(shape)), self._hint()))
+        self.demand_dims(self.shape(value), shape)
+
+    def demand_dims(self, given: Sequence[Dim], wanted: Sequence[Dim]) -> None:
+        """Assert at run time that the dims ``given`` are those ``wanted``, which binds none."""
+        dims = self.bb.emit(relax.ShapeExpr(list(given)), self._hint())
+        if self._redefines(wanted):
+            dims = self.bb.match_cast(dims, relax.ShapeType(ndim=len(wanted)), self._hint())
+        self._trace(self.bb.match_cast(dims, relax.ShapeType(list(wanted)), self._hint()))
 
     def of_shape(self, value: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
         """``value``, which has ``shape``: provably, or asserted at run time.

@@ -6,11 +6,12 @@ import numpy as np
 import onnx_ir as ir
 from tvm import relax
 
-from tvm_ext.errors import ModelError
+from tvm_ext.errors import ConversionError, ModelError
 from tvm_ext.ops.narrow import STORAGE, STRING
 
 from .builder import Builder
 from .limits import check_value
+from .node_validity import invalid_nodes
 from .rewrites.infer import infer_by_onnx
 from .traverse import nodes
 
@@ -18,13 +19,15 @@ __all__ = ["check_declared", "checked", "dtype_of"]
 
 
 def check_declared(model: ir.Model) -> None:
-    """Compare what ``model`` declares of its values with what onnx infers without that.
+    """Compare what ``model`` declares of its values with what onnx infers without that, and its
+    nodes with what onnx says of their operators.
 
     Rewrites trust the declared types and take values away, so this comes before them; what only
     converters know is compared by :func:`checked`.
 
     Raises:
         ModelError: a contradiction; names the value and the operator that gives it.
+        ConversionError: nodes with attributes or operands that their operators do not define.
     """
     inferred = model.clone()
     for node, _ in nodes(inferred.graph):
@@ -32,6 +35,9 @@ def check_declared(model: ir.Model) -> None:
             if isinstance(value.type, ir.TensorType):
                 value.type = value.shape = None
     infer_by_onnx(inferred, data_prop=False)
+    invalid = invalid_nodes(inferred)
+    if invalid:
+        raise ConversionError(invalid)
     for graph, other in zip(model.graphs(), inferred.graphs(), strict=True):
         values = chain.from_iterable(node.outputs for node in graph)
         found = chain.from_iterable(node.outputs for node in other)

@@ -393,14 +393,35 @@ class _Walk:
 
 def _call(function: Callable, builder: Builder, operands: list, node: ir.Node) -> tuple:
     attributes = {name: attr.value for name, attr in node.attributes.items()}
-    accepted = inspect.signature(function).parameters
-    if "consumed_inputs" not in accepted:  # opset 1's hint on reusing memory: no meaning
+    signature = inspect.signature(function)
+    if "consumed_inputs" not in signature.parameters:  # a hint of opset 1: no meaning
         attributes.pop("consumed_inputs", None)
-    unknown = sorted(name for name in attributes if name not in accepted)
+    _check_arguments(signature, operands, attributes)
+    results = function(builder, *operands, **attributes)
+    results = results if isinstance(results, tuple) else (results,)
+    if any(value.uses() or value.is_graph_output() for value in node.outputs[len(results) :]):
+        raise NotImplementedError(f"{len(node.outputs)} outputs; it gives {len(results)}")
+    return results
+
+
+def _check_arguments(
+    signature: inspect.Signature, operands: list, attributes: dict[str, object]
+) -> None:
+    """Whether a converter can be called so: its signature is the schema of the operator."""
+    _, *parameters = signature.parameters.values()
+    unknown = sorted(attributes.keys() - {p.name for p in parameters})
     if unknown:
         raise NotImplementedError(f"unknown attribute {', '.join(unknown)}")
-    results = function(builder, *operands, **attributes)
-    return results if isinstance(results, tuple) else (results,)
+    inputs = [p for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+    many = any(p.kind == p.VAR_POSITIONAL for p in parameters)
+    if not many and any(operand is not None for operand in operands[len(inputs) :]):
+        raise NotImplementedError(f"{len(operands)} inputs; it has {len(inputs)} at most")
+    given = {p.name for p, operand in zip(inputs, operands, strict=False) if operand is not None}
+    given |= attributes.keys()
+    missing = [p.name for p in parameters if p.default is p.empty and p.name not in given
+               and p.kind != p.VAR_POSITIONAL]  # fmt: skip
+    if missing:
+        raise NotImplementedError(f"it needs {', '.join(missing)}")
 
 
 def _subgraphs(node: ir.Node) -> bool:

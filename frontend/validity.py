@@ -16,6 +16,8 @@ __all__ = ["INVALID", "check_imports", "check_opsets", "check_values", "first_li
 INVALID = (onnx.checker.ValidationError, ir.serde.SerdeError, ValueError, TypeError, KeyError,
             IndexError, AttributeError)  # fmt: skip
 
+_RANK = 64  # that numpy's arrays have at most
+
 
 def first_line(error: BaseException) -> str:
     """What the innermost cause says: onnx_ir wraps it once per level of the file."""
@@ -76,6 +78,10 @@ def check_values(model: ir.Model, source: str, limits: Limits) -> None:
     for value in declared:
         if value.shape is None:
             continue
+        if len(value.shape) > _RANK:
+            raise ModelError(
+                f"{source}: value {value.name!r} has {len(value.shape)} dims, more than {_RANK}"
+            )
         if any(isinstance(dim, int) and dim < 0 for dim in value.shape):
             raise ModelError(f"{source}: value {value.name!r} is declared {value.shape}")
         # Strings have no fixed size: at least one byte each.

@@ -56,7 +56,7 @@ def convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, 
         return bb.emit_te(convolution, x, w, outputs, window.before, window.strides,
                           window.dilations, group, out_dtype)  # fmt: skip
     pads = window.pads
-    if not window.static or min(pads) < 0:
+    if not window.static:
         x, pads = windows.padded(bb, x, window), [0] * len(pads)
     operator, data_layout, kernel_layout = _CONV[bb.rank(x) - 2]
     return bb.emit(

@@ -6,6 +6,7 @@ from tvm_ext.ops import expansion as ops
 from tvm_ext.ops.elementwise import broadcast_dim
 
 from ..axes import placed
+from ..broadcasting import demanded_dims
 from ..table import converter
 
 
@@ -16,6 +17,10 @@ def expand(bb, x, shape):
     target = [1] * (rank - len(target)) + target
     dims = [1] * (rank - len(dims)) + dims
     result = bb.measured(list(map(broadcast_dim, dims, target)))
+    for given in dims, target:
+        wanted = demanded_dims(bb, given, result)
+        if wanted is not None:
+            bb.demand_dims(given, wanted)
     if all(dim == 1 or bb.equal(dim, out) for dim, out in zip(dims, result, strict=True)):
         return bb.emit(relax.op.broadcast_to(x, relax.ShapeExpr(result)))
     return bb.emit_te(ops.expand, x, result)

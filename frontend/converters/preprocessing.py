@@ -120,6 +120,9 @@ def category_mapper(
 
 def _encoded(bb, x, keys, values, default):
     """The value of each key that ``x`` has; strings, too, are found by their numbers."""
+    if (keys.dtype == object) != (bb.element(x) == STRING):
+        kind = "strings" if keys.dtype == object else "numbers"
+        raise ValueError(f"the keys are {kind}, its input is {bb.element(x)}")
     found = bb.numbers(keys) if keys.dtype == object else keys
     # Sorted by key, the first of equal ones in front; NaN, which is equal to itself here, last.
     order = np.argsort(found, kind="stable")

@@ -67,7 +67,11 @@ def _reshape_input(bb, x, shape, allowzero):
 
 def _reshape(bb, x, target, allowzero):
     dims = bb.shape(x)
+    if [d for d in target if isinstance(d, int) and d < 0] not in ([], [-1]):
+        raise ValueError(f"the shape {target}: one dim may be -1, none less")
     if not allowzero:
+        if any(isinstance(d, int) and d == 0 for d in target[len(dims) :]):
+            raise ValueError(f"a 0 of the shape {target} has no dim in {dims}")
         target = [dims[k] if d == 0 else d for k, d in enumerate(target)]
     if any(isinstance(d, int) and d == -1 for d in target):
         inferred = target.index(-1)
@@ -175,13 +179,21 @@ def _unsqueeze(bb, x, axes):
 
 @converter("Transpose", 1, *_SINCE_13)
 def transpose(bb, x, *, perm=None):
+    if perm is not None and sorted(perm) != list(range(bb.rank(x))):
+        raise ValueError(f"perm {list(perm)} of a tensor of rank {bb.rank(x)}")
     if bb.rank(x) < 2:
         return x
     return bb.emit(relax.op.permute_dims(x, None if perm is None else list(perm)))
 
 
 def reshaped(bb, x, dims):
-    """``x`` in the shape ``dims``: ints, none negative, and symbolic dims."""
+    """``x`` in the shape ``dims``: ints, none negative, and symbolic dims.
+
+    Raises:
+        ValueError: a dim is negative.
+    """
+    if any(isinstance(dim, int) and dim < 0 for dim in dims):
+        raise ValueError(f"the shape {dims}")
     if any(isinstance(dim, int) and dim == 0 for dim in dims):
         # Nothing to move; relax.op.reshape would read the 0 as "copy the dim of x".
         return bb.emit(relax.op.zeros(relax.ShapeExpr(dims), bb.dtype(x)))

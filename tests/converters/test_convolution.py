@@ -64,12 +64,6 @@ def test_conv_sums_narrow_floats_in_float32():
     check_node("Conv", [x, w], rtol=0, atol=0, expected=[np.full((1, 1, 1, 1), 2048, "float16")])
 
 
-def test_negative_pads_crop():
-    x, w = data(1, 1, 6, 6), data(1, 1, 3, 3)
-    expected = torch.conv2d(torch.from_numpy(x[:, :, 1:, :-1]), torch.from_numpy(w)).numpy()
-    check_node("Conv", [x, w], {"pads": [-1, 0, 0, -1]}, expected=[expected])
-
-
 @pytest.mark.parametrize(
     "spatial, kernel, attributes",
     [

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from onnx import parser
-from tvm_ext.frontend import convert, load
+from tvm_ext.frontend import check_declared, convert, load
 
 from tvm_ext.errors import ConversionError
 
@@ -48,17 +48,38 @@ CONTRADICTIONS = [
      "2 elements for 3 channels"),
     ("(float[1, 3, 4, 4] x, float[5, 3, 7, 7] w)", "y = Conv (x, w)",
      r"the shape \[1, 5, -2, -2\]"),
+    (X, "y = Transpose <perm = [0, 0]> (x)", r"perm \[0, 0\] of a tensor of rank 2"),
+    (X, "a = Constant <value_ints = [-1, -1]> () y = Reshape (x, a)", "one dim may be -1"),
+    (X, "a = Constant <value_ints = [-2, -3]> () y = Reshape (x, a)", "one dim may be -1"),
+]  # fmt: skip
+
+UNDEFINED = [
+    (IMAGE, "y = MaxPool <kernel_shape = [2, 2], strides = [0, 1]> (x)", r"strides is \[0, 1\]"),
+    (IMAGE, "y = MaxPool <kernel_shape = [2, -2]> (x)", r"kernel_shape is \[2, -2\]"),
+    (IMAGE, "y = AveragePool <kernel_shape = [2, 2], pads = [0, -1, 0, 0]> (x)", "at least 0"),
+    (IMAGE, "y = LRN <size = 4611686018427387904> (x)", "size is 4611686018427387904"),
+    ("(float[1, 3, 4, 4] x, float[6, 3, 1, 1] w)", "y = Conv <group = 0> (x, w)", "group is 0"),
+    (IMAGE, "y = SpaceToDepth <blocksize = -1> (x)", "blocksize is -1"),
+    ("(float[2, 1, 3] x, float[1, 16, 3] w, float[1, 16, 4] r)",
+     "y = LSTM <hidden_size = -1> (x, w, r)", "hidden_size is -1"),
+    (X, "y = ReduceMax <keepdims = 2> (x)", "keepdims is 2; it has to be 0 or 1"),
+    (PAIR, "y = Add (x, i)", r"tensor\(float\) and tensor\(int64\); they have to be alike"),
+    (PAIR, "y = Sigmoid (i)", r"input X is tensor\(int64\); it has to be one of"),
+    (PAIR, "y = Gather (x, x)", r"input indices is tensor\(float\)"),
+    (X, "y = Transpose <perm = [0, 0]> (x)", r"given perm=\[0, 0\], \[2,3\]"),
+    (IMAGE, "y = Softmax <axis = 7> (x)", "axis=7"),
 ]  # fmt: skip
 
 
-def refusal(inputs, body):
+def refusal(inputs, body, check):
+    """What ``check`` says of the node, given the loaded model."""
     model = parser.parse_model(
-        f'<ir_version: 8, opset_import: ["" : 17]> '
+        f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]> '
         f"g {inputs} => (float y) <int64 d = {{3}}> {{ {body} }}"
     )
     model.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(ConversionError) as caught:
-        convert(load(model))
+        check(load(model))
     (node,) = caught.value.nodes
     return node.reason
 
@@ -66,9 +87,19 @@ def refusal(inputs, body):
 @pytest.mark.parametrize("axis", [-4, 5])
 @pytest.mark.parametrize("inputs, body", WRONG_AXES, ids=lambda text: text.split(" (")[0])
 def test_an_axis_that_is_none(inputs, body, axis):
-    assert f"axis {axis}" in refusal(inputs, body.format(axis=axis)).replace("=", " ")
+    assert f"axis {axis}" in refusal(inputs, body.format(axis=axis), convert).replace("=", " ")
 
 
 @pytest.mark.parametrize("inputs, body, reason", CONTRADICTIONS, ids=lambda text: text[:30])
 def test_a_node_that_contradicts_its_inputs(inputs, body, reason):
-    assert re.search(reason, refusal(inputs, body))
+    assert re.search(reason, refusal(inputs, body, convert))
+
+
+@pytest.mark.parametrize("inputs, body, reason", UNDEFINED, ids=lambda text: text[:30])
+def test_a_node_that_onnx_does_not_define(inputs, body, reason):
+    assert re.search(reason, refusal(inputs, body, check_declared))
+
+
+def test_keys_of_another_kind():
+    body = 'y = ai.onnx.ml.LabelEncoder <keys_strings = ["a"], values_int64s = [1]> (x)'
+    assert "the keys are strings, its input is float32" in refusal(X, body, convert)
