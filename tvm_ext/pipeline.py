@@ -299,8 +299,8 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     add("select", relax.backend.DispatchSortScan())
     if target.kind.name == "llvm" and opt_level >= 2:
         rounds = precision == "bf16"
-        compound(TILED_ATTENTION, at=3)
         compound(SYMBOLIC_ATTENTION, at=3)
+        compound(TILED_ATTENTION, at=3)
         compound(winograd(WinogradModel(direct=0.5 if rounds else 1.0)), at=3)
         if Machine.of(target).bfloat16:
             bound = _BFLOAT16_BOUND if rounds else 1e-4

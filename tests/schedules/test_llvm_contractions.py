@@ -270,6 +270,15 @@ def test_the_next_panel_is_fetched_ahead_where_one_is_used_long_enough(rows, ahe
     assert ("prefetch" in text) == ahead
 
 
+@pytest.mark.parametrize(("depth", "ahead"), [(1024, True), (256, False)])
+def test_cold_weights_of_few_rows_are_fetched_some_way_ahead(depth, ahead):
+    """As many lines as are used meanwhile: four steps of three vectors."""
+    x, panels = te.placeholder((2, depth)), te.placeholder((4, depth, 48))
+    func = te.create_prim_func([x, panels, matmul_packed(x, panels, 192, 2)])
+    text = MatmulTiled().apply(func, X86["v4"], False).mod["main"].script()
+    assert text.count("T.prefetch") == (12 if ahead else 0)
+
+
 def test_the_next_panel_is_fetched_ahead_where_rows_are_rounded_first():
     x = te.placeholder((128, 512), name="x")
     tile = choose_matmul_tile(X86["v4"], 128, 192, "float32")

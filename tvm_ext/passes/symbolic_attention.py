@@ -1,4 +1,4 @@
-"""Attention of symbolic sizes as one kernel, which reads keys and values as they lie in memory.
+"""Attention of symbolic sizes, or of few queries: keys and values are read as they lie in memory.
 
 Before::
 
@@ -26,6 +26,8 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvm_ext.ops.attention_symbolic import attention_symbolic
+from tvm_ext.schedules.llvm.attention_symbolic import are_few
+from tvm_ext.schedules.machine import Machine
 
 from .compound import Compound, Kernel, Match
 from .facts import dtype_of, static_dims
@@ -80,7 +82,7 @@ class _Attention:
 def _find(graph: Graph, var: relax.Var) -> Match | None:
     """The attention whose product with the values is ``var``, and what follows: its result."""
     product = graph.call(var, "relax.matmul")
-    if product is None or dtype_of(var) != _FLOAT or static_dims(var) is not None:
+    if product is None or dtype_of(var) != _FLOAT:
         return None
     weights, v = product.args
     rows = graph.call(weights, "relax.reshape") if graph.uses[weights] == 1 else None
@@ -104,8 +106,12 @@ def _find(graph: Graph, var: relax.Var) -> Match | None:
     return Match(graph, end, graph.between(end, attention.reads), detail=attention)
 
 
-def _kernel(match: Match, _target: Target) -> Kernel | None:
+def _kernel(match: Match, target: Target) -> Kernel | None:
     attention: _Attention = match.detail
+    length, lanes = attention.q.dims[-2], Machine.of(target).lanes(_FLOAT)
+    static = all(static_dims(x) is not None for x in (match.root, *attention.reads[:3]))
+    if static and not are_few(int(length), lanes):
+        return None
     found = _element(match.graph, attention)
     if found is None:
         return None
@@ -121,7 +127,7 @@ def _kernel(match: Match, _target: Target) -> Kernel | None:
     return Kernel(attention.reads, compute, tuple(dims), name="attention")
 
 
-#: Queries, keys or batch of symbolic number, float32; those that are static have another.
+#: Queries, keys or batch of symbolic number, or few queries, float32; others have another.
 SYMBOLIC_ATTENTION = Compound("SymbolicAttention", _find, _kernel)
 
 

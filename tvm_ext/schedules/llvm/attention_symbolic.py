@@ -1,4 +1,4 @@
-"""Attention of symbolic sizes by blocks of keys: softmax as it goes along, loops that are built.
+"""Attention of symbolic sizes, or of few queries, by blocks of keys: softmax as it goes along.
 
 Before: the products, the masks, the parts of a softmax and the result, a block each
 After, where there are few queries::
@@ -21,6 +21,8 @@ weights are 0 within the error bound. What it holds, be it NaN, does not matter 
 
 from __future__ import annotations
 
+from math import inf, prod
+
 from tvm import tirx
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
@@ -28,13 +30,17 @@ from tvm.target import Target
 from ..machine import Machine
 from .attention_blocks import ByLanes, ByRow, Sizes
 from .attention_formulas import FLOAT, Attention, taken_apart
-from .contraction import blocks_of, is_static
+from .contraction import blocks_of
+from .matmul import PARALLEL_WORK
 from .matmul_loops import shared
 from .register_tiles import scheduled, var
 
-__all__ = ["AttentionSymbolic"]
+__all__ = ["AttentionSymbolic", "are_few"]
 
-_FEW = 4  # as many queries as this part of the lanes are taken one by one
+
+def are_few(queries: tirx.Expr | int, lanes: int) -> tirx.Expr | bool:
+    """Whether queries are taken one by one: to turn or to pack the keys takes longer then."""
+    return queries * 4 <= lanes
 
 
 class AttentionSymbolic(dl.base.ScheduleRule):
@@ -47,7 +53,7 @@ class AttentionSymbolic(dl.base.ScheduleRule):
 
     def apply(self, func, target, _tunable):
         found = blocks_of(func)
-        if found is None or is_static(func):
+        if found is None:
             return None
         sch, blocks = found
         attention = taken_apart([sch.get(block) for block in blocks])
@@ -63,9 +69,16 @@ def _loops(attention: Attention, target: Target) -> tirx.Stmt:
     sizes = Sizes(length, keys.dom.extent, int(depth.dom.extent), width, lanes)
     extents = [axis.dom.extent for axis in batch]
     names = [axis.var.name for axis in batch]
-    kernels = [kind(attention, [*map(var, names)], machine, sizes) for kind in (ByRow, ByLanes)]
-    some, many = (
-        shared([*extents, kernel.count], [*kernel.names, kernel.number], kernel.body())
-        for kernel in kernels
-    )
-    return tirx.IfThenElse(length * _FEW <= lanes, some, many)
+
+    static = all(isinstance(n, tirx.IntImm) for n in (*extents, length, sizes.keys))
+    work = prod(map(int, (*extents, length, sizes.keys))) * (sizes.depth + width) if static else inf
+    share = tirx.ForKind.PARALLEL if work > PARALLEL_WORK else tirx.ForKind.SERIAL
+
+    def tasks(kind: type[ByRow | ByLanes]) -> tirx.Stmt:
+        kernel = kind(attention, [*map(var, names)], machine, sizes)
+        loops = [*kernel.names, kernel.number]
+        return shared([*extents, kernel.count], loops, kernel.body(), share)
+
+    if isinstance(length, tirx.IntImm):
+        return tasks(ByRow if are_few(int(length), lanes) else ByLanes)
+    return tirx.IfThenElse(are_few(length, lanes), tasks(ByRow), tasks(ByLanes))

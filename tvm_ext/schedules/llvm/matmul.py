@@ -22,7 +22,7 @@ from tvm.tirx import IndexMap
 from ..machine import Machine
 from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, feeds, is_static
-from .prefetch import prefetch_next_panel
+from .prefetch import is_cold, prefetch_ahead, prefetch_next_panel
 
 __all__ = ["MatmulTile", "MatmulTiled", "choose_matmul_tile", "register_tile"]
 
@@ -175,9 +175,12 @@ def _schedule(
         sch.unroll(loop)
     for pack in packs:
         _pack(sch, pack, batch, lanes)
-    if weights in set(sch.mod["main"].params) and block >= rule.fetch:
+    if weights not in set(sch.mod["main"].params):
+        return sch
+    if block >= rule.fetch:
         return prefetch_next_panel(sch, panels, [io, steps])
-    return sch
+    once = row_tiles == 1 and not batch
+    return prefetch_ahead(sch, [*panels, steps]) if once and is_cold(weights) else sch
 
 
 def _three_loops(sch, output, batched: bool):

@@ -279,7 +279,12 @@ def _chunk(product: Product, machine: Machine) -> int:
     return -(-vectors // tasks)
 
 
-def shared(extents: Sequence[tirx.Expr], loops: Sequence[tirx.Var], body: tirx.Stmt) -> tirx.Stmt:
+def shared(
+    extents: Sequence[tirx.Expr],
+    loops: Sequence[tirx.Var],
+    body: tirx.Stmt,
+    kind: int = tirx.ForKind.PARALLEL,
+) -> tirx.Stmt:
     """``body`` for all values of ``loops`` below ``extents``, in one parallel loop."""
     if not loops:
         return body
@@ -292,4 +297,4 @@ def shared(extents: Sequence[tirx.Expr], loops: Sequence[tirx.Var], body: tirx.S
         values[own] = index if first else index % extent
         index = index // extent
         count = extent if count is None else count * extent
-    return loop(task, count, substituted(body, values), tirx.ForKind.PARALLEL)
+    return loop(task, count, substituted(body, values), kind)

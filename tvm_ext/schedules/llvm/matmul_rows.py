@@ -26,7 +26,7 @@ from ..machine import Machine
 from .access import Walk
 from .contraction import axis_kinds, blocks_of, divisors
 from .loops import CHEAP, others_inlined
-from .prefetch import COLD_WEIGHTS, LINE, prefetch_lines
+from .prefetch import LINE, is_cold, prefetch_lines
 from .register_tiles import (
     RegisterTiles,
     halves,
@@ -151,8 +151,8 @@ def _loops(product: SBlock, output: SBlock, machine: Machine) -> tirx.Stmt:
     lanes = divisors(columns, machine.lanes(dtype))[-1]
     height = tile_rows(machine, columns // lanes)
     weights = _weights(product)
-    cold = prod(map(int, weights.ty.shape)) * DataType(dtype).itemsize >= COLD_WEIGHTS
-    cold = cold and panels >= 4 * machine.cores  # what follows the last of a thread is in vain
+    # What follows the last panel of a thread is in vain.
+    cold = is_cold(weights) and panels >= 4 * machine.cores
     nest = []
     for size, first, count in parts(rows, halves(height)):
         turn = var("turn")
