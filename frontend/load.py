@@ -138,9 +138,10 @@ def _from_proto(
         model = ir.from_proto(without_maps(proto, source))
         _place_external_data(model, source, path)
         check_size(model, limits)
-        if (_unshaped(proto.graph) or _withdrawn(proto)) and not any(
-            isinstance(tensor, ir.ExternalTensor) for _, tensor in tensors(model)
-        ):
+        external = any(isinstance(tensor, ir.ExternalTensor) for _, tensor in tensors(model))
+        if _sort(model) and not external:
+            proto, path = ir.to_proto(model), None
+        if (_unshaped(proto.graph) or _withdrawn(proto)) and not external:
             onnx.checker.check_model(_checkable(proto))
         elif path is not None or proto.ByteSize() <= _LARGEST_PROTO:
             onnx.checker.check_model(str(path) if path is not None else proto)
@@ -151,6 +152,16 @@ def _from_proto(
             raise ModelLimitError(f"{source} nests graphs too deeply") from error
         raise ModelError(f"{source} is not valid ONNX: {first_line(error)}") from error
     return model
+
+
+def _sort(model: ir.Model) -> bool:
+    """Put each node behind those that it reads; whether any was not.
+
+    Runtimes do so, and tools rely on it (what turns models into float16); the checker does not.
+    """
+    before = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    model.graph.sort()
+    return before != list(ir.traversal.RecursiveGraphIterator(model.graph))
 
 
 def _unshaped(graph: onnx.GraphProto) -> list[onnx.TypeProto.Tensor]:
