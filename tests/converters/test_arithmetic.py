@@ -45,3 +45,6 @@ def test_integer_division_never_traps():
 def test_integer_powers_are_exact():
     x, y = np.array([3, -2, -1, 0, 7], "int64"), np.array([39, 5, 101, 0, -1], "int64")
     check_node("Pow", [x, y], expected=[np.array([3**39, -32, -1, 1, 0])])
+    x, y = np.array([*range(-9, 9), 2**31 - 1], "int32"), np.arange(64, dtype="int64")[:, None]
+    powers = [[pow(int(a), int(b), 2**32) for a in x] for b in y[:, 0]]
+    check_node("Pow", [x, y], expected=[np.array(powers).astype("uint32").astype("int32")])

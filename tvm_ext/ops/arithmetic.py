@@ -9,7 +9,7 @@ from functools import reduce
 from tvm import tirx
 
 from .elementwise import dtype_of, elementwise
-from .formula import once
+from .formula import once, once_bits
 
 __all__ = ["add", "div", "fmod", "integer_power", "maximum", "mean", "minimum", "mod", "mul",
            "power", "sub"]  # fmt: skip
@@ -95,25 +95,24 @@ def power(a, b, *, exponent=None):
 
 @elementwise
 def integer_power(a, b):
-    """``a[...] ** b[...]`` of integers, exact modulo 2**bits; a negative power truncates to 0."""
-    dtype = dtype_of(a)
-    b = once(b.astype("int64"))
-    one = tirx.const(1, dtype)
+    """``a[...] ** b[...]`` of int32 or int64, exact modulo 2**bits; 0 for a negative power below 1."""
+    b = once_bits(b.astype("int64"))
+    one = tirx.const(1, a.ty)
     is_unit = tirx.all(a <= one, a * a >= one)  # 1 or -1: any power is its parity's
     parity = tirx.bitwise_and(b, tirx.const(1, "int64"))
     # Beyond 63 only 0, 1 and -1 have a power that does not overflow, and it repeats.
-    e = once(tirx.Select(b > 63, parity + 62, tirx.Select(b < 0, parity, b)))
+    e = once_bits(tirx.Select(b > 63, parity + 62, tirx.Select(b < 0, parity, b)))
     result = _power_by_squaring(a, e, bits=6)
     return tirx.Select(tirx.all(b < 0, tirx.Not(is_unit)), _zero(a), result)
 
 
 def _power_by_squaring(base, exponent, bits):
     """base ** exponent for 0 <= exponent < 2**bits."""
-    result = tirx.const(1, dtype_of(base))
+    result = tirx.const(1, base.ty)
     for bit in range(bits):
         is_set = tirx.bitwise_and(exponent, tirx.const(1 << bit, "int64")) > 0
-        result = once(tirx.Select(is_set, result * base, result))
-        base = once(base * base)
+        result = once_bits(tirx.Select(is_set, result * base, result))
+        base = once_bits(base * base)
     return result
 
 

@@ -10,11 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
 
+import tvm
 from tvm import tirx
 from tvm.ir import register_op_attr
 from tvm.tirx.expr import CallEffectKind
 
-__all__ = ["formula", "once"]
+__all__ = ["formula", "once", "once_bits"]
 
 Scalar = Callable[..., tirx.Expr]
 
@@ -71,3 +72,9 @@ def once(value: tirx.Expr) -> tirx.Expr:
     name = tirx.Var("t", value.ty)
     names.bound.append((name, tirx.call_intrin(value.ty, _VALUE, value)))
     return name
+
+
+def once_bits(value: tirx.Expr) -> tirx.Expr:
+    """A name for an integer of 32 or 64 bits, as ``once`` for what is none: that of a float."""
+    same_width = f"float{tvm.DataType(str(value.ty.dtype)).bits}"
+    return tirx.reinterpret(value.ty, once(tirx.reinterpret(same_width, value)))
