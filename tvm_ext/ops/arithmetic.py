@@ -95,7 +95,7 @@ def power(a, b, *, exponent=None):
 
 @elementwise
 def integer_power(a, b):
-    """``a[...] ** b[...]`` of int32 or int64, exact modulo 2**bits; 0 for a negative power below 1."""
+    """``a[...] ** b[...]`` of int32 or int64, exact modulo 2**bits; 0 for what is below 1."""
     b = once_bits(b.astype("int64"))
     one = tirx.const(1, a.ty)
     is_unit = tirx.all(a <= one, a * a >= one)  # 1 or -1: any power is its parity's
