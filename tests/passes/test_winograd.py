@@ -48,23 +48,25 @@ def test_the_step_is_there_at_level_3_only():
         ((1, 40, 29, 31), 64, [1, 1, 1, 1]),
     ],
 )
-@pytest.mark.parametrize("mean", [0, 1000])
-def test_networks_of_any_shape_are_right(image, filters, pads, mean):
-    model = network(image, (filters, image[1], 3, 3), pads=pads)
-    x = {"x": (feeds(image)["x"] + mean).astype("float32")}
-    steps = always(targets.resolve("llvm"))
-    assert selected(model, steps)
-    (want,) = reference(model, x)
-    (got,) = convert_and_build(model, steps=steps).run(None, x)
-    # A filter's |w| sum to about 0.8 * 3 * sqrt(C).
-    scale = np.abs(x["x"]).max() * 2.4 * image[1] ** 0.5
-    np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_networks_of_any_shape_are_right(image, filters, pads, stride):
+    model = network(image, (filters, image[1], 3, 3), pads=pads, strides=[stride] * 2)
+    built = convert_and_build(model, steps=always(targets.resolve("llvm")))
+    taken = "conv2d_winograd" in built.sources()["select"]
+    assert taken or (stride == 2 and min(image[2:]) == 2)  # of whose windows taps meet pads only
+    for mean in 0, 1000:
+        x = {"x": (feeds(image)["x"] + mean).astype("float32")}
+        (want,), (got,) = reference(model, x), built.run(None, x)
+        # A filter's |w| sum to about 0.8 * 3 * sqrt(C).
+        scale = np.abs(x["x"]).max() * 2.4 * image[1] ** 0.5
+        np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
 
 
-@pytest.mark.parametrize(("channels", "filters"), [(17, 21), (64, 32)])
-def test_images_of_any_size_are_right(channels, filters):
+@pytest.mark.parametrize(("channels", "filters", "stride"), [(17, 21, 1), (64, 32, 1), (17, 32, 2)])
+def test_images_of_any_size_are_right(channels, filters, stride):
     """Fewer tiles than go in a group, whole groups, and some that overlap; tiles past the end."""
-    model = network(("n", channels, "h", "w"), (filters, channels, 3, 3), pads=[1, 0, 2, 1])
+    attributes = {"pads": [1, 0, 2, 1], "strides": [stride] * 2}
+    model = network(("n", channels, "h", "w"), (filters, channels, 3, 3), **attributes)
     steps = always(targets.resolve("llvm"))
     built = convert_and_build(model, steps=steps)
     assert "conv2d_winograd" in built.sources()["select"]
@@ -83,13 +85,14 @@ def test_volumes_are_convolved_frame_by_frame(image):
         helper.make_node("Relu", ["c0"], ["r0"]),
         helper.make_node("Conv", ["r0", "w1"], ["c1"], pads=[2, 1, 1, 4, 2, 0], **deep),
         helper.make_node("Conv", ["r0", "w2"], ["c2"], strides=[2, 1, 1], pads=[0, 1, 1, 0, 2, 0]),
-        helper.make_node("Concat", ["c1", "c2"], ["y"], axis=1),
+        helper.make_node("Concat", ["c1", "c2"], ["c3"], axis=1),
+        helper.make_node("Conv", ["c3", "w3"], ["y"], strides=[1, 2, 2], pads=around),
     ]
     shapes = {"w0": (32, image[1], 3, 3, 3), "b0": (32,)}
-    shapes |= {"w1": (24, 32, 4, 3, 3), "w2": (5, 32, 1, 3, 3)}
+    shapes |= {"w1": (24, 32, 4, 3, 3), "w2": (5, 32, 1, 3, 3), "w3": (16, 29, 2, 3, 3)}
     model, x = conv_network(nodes, image, shapes), feeds(image)
     built = convert_and_build(model, steps=always(targets.resolve("llvm")))
-    assert built.sources()["select"].split("def main(")[1].count("cls.conv2d_winograd") == 3
+    assert built.sources()["select"].split("def main(")[1].count("cls.conv2d_winograd") == 4
     (want,) = reference(model, x)
     (got,) = built.run(None, x)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
@@ -98,7 +101,8 @@ def test_volumes_are_convolved_frame_by_frame(image):
 @pytest.mark.parametrize(
     ("filters", "attributes"),
     [
-        ((32, 32, 3, 3), {"strides": [2, 2]}),
+        ((32, 32, 3, 3), {"strides": [1, 2]}),
+        ((32, 32, 3, 3), {"strides": [3, 3]}),
         ((32, 32, 3, 3), {"dilations": [2, 1]}),
         ((32, 16, 3, 3), {"group": 2}),
         ((32, 32, 3, 1), {}),

@@ -20,52 +20,59 @@ from tvm_ext.schedules.llvm.winograd import (
 V4 = targets.resolve({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
 
 
-def kernel(image, filters, lanes, pads, plan):
+def kernel(image, filters, lanes, pads, plan, stride=1):
     """relu(convolution + residual) of ``image`` [N, C, H, W], and its arguments' shapes."""
     n, c, h, w = image
     blocks, tile = filters // lanes, plan.register.vectors * lanes
     x = te.placeholder((n, c // lanes, h, w, lanes), name="x")
-    u = te.placeholder((plan.points, filters // tile, c // lanes, lanes, tile), name="u")
-    y = conv2d_winograd(x, u, lanes, pads, plan.m, (plan.images, plan.rows), plan.register.columns)
+    u = te.placeholder(((plan.m + 2) ** 2, filters // tile, c // lanes, lanes, tile), name="u")
+    group, columns = (plan.images, plan.rows), plan.register.columns
+    y = conv2d_winograd(x, u, lanes, pads, plan.m, group, columns, stride=stride)
     r = te.placeholder((n, blocks, *y.shape[2:4], lanes), name="r")
     return te.create_prim_func([x, u, r, topi.nn.relu(topi.add(y, r))])
 
 
-def exact(x, w, pads):
+def exact(x, w, pads, stride):
     """The convolution in float64."""
     top, left, bottom, right = pads
     padded = np.pad(x.astype("float64"), ((0, 0), (0, 0), (top, bottom), (left, right)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    windows = windows[:, :, ::stride, ::stride]
     return np.einsum("ncijhw,ochw->noij", windows, w.astype("float64"))
 
 
 @pytest.mark.parametrize("m", [2, 4])
-@pytest.mark.parametrize("mean", [0, 1000])
 @pytest.mark.parametrize(
-    ("image", "filters", "lanes", "pads", "group", "register"),
+    ("image", "filters", "lanes", "pads", "group", "register", "stride"),
     [
-        ((1, 16, 1, 1), 16, 16, (1, 1, 1, 1), (1, 1), (1, 1)),
-        ((2, 8, 3, 2), 24, 8, (1, 1, 1, 1), (2, 2), (3, 5)),
-        ((3, 32, 7, 5), 32, 16, (2, 0, 1, 3), (1, 2), (2, 3)),
-        ((1, 64, 13, 11), 48, 16, (0, 0, 0, 0), (1, 1), (3, 4)),
-        ((2, 20, 9, 17), 12, 4, (1, 1, 0, 2), (1, 5), (1, 7)),
+        ((1, 16, 1, 1), 16, 16, (1, 1, 1, 1), (1, 1), (1, 1), 1),
+        ((2, 8, 3, 2), 24, 8, (1, 1, 1, 1), (2, 2), (3, 5), 1),
+        ((3, 32, 7, 5), 32, 16, (2, 0, 1, 3), (1, 2), (2, 3), 1),
+        ((1, 64, 13, 11), 48, 16, (0, 0, 0, 0), (1, 1), (3, 4), 1),
+        ((2, 20, 9, 17), 12, 4, (1, 1, 0, 2), (1, 5), (1, 7), 1),
+        ((1, 16, 1, 1), 16, 16, (1, 1, 1, 1), (1, 1), (1, 1), 2),
+        ((2, 64, 13, 18), 96, 16, (1, 0, 2, 1), (2, 2), (3, 4), 2),
+        ((3, 12, 7, 17), 8, 4, (0, 0, 0, 0), (1, 1), (2, 3), 2),
     ],
 )
-def test_the_error_is_within_its_bound(m, mean, image, filters, lanes, pads, group, register):
+def test_the_error_is_within_its_bound(m, image, filters, lanes, pads, group, register, stride):
     rng = np.random.default_rng(0)
-    x = (rng.standard_normal(image) + mean).astype("float32")
     w = rng.standard_normal((filters, image[1], 3, 3)).astype("float32")
-    want = exact(x, w, pads)
-    residual = rng.standard_normal(want.shape).astype("float32")
-    plan = WinogradPlan(m, *group, Tile(*register))
-    sch = Conv2dWinograd().apply(kernel(image, filters, lanes, pads, plan), here(), False)
-    weight = transform_weight(w, m, lanes, plan.register.vectors * lanes)
-    blocked = pack_channels(residual, lanes)
-    (got,) = run(sch, [pack_channels(x, lanes), weight, blocked], [(blocked.shape, "float32")])
-    got = got.transpose(0, 1, 4, 2, 3).reshape(want.shape)
-    scale = np.abs(x).max() * np.abs(w).sum((1, 2, 3)).max()
-    error = np.abs(got - np.maximum(want + residual, 0)).max()
-    assert error <= ERROR[m] * 2.0**-24 * scale
+    plan, tile = WinogradPlan(m, *group, Tile(*register)), register[0] * lanes
+    func = kernel(image, filters, lanes, pads, plan, stride)
+    sch = Conv2dWinograd().apply(func, here(), False)
+    weight = transform_weight(w, m, lanes, tile, stride)
+    for mean in 0, 1000:
+        x = (rng.standard_normal(image) + mean).astype("float32")
+        want = exact(x, w, pads, stride)
+        residual = rng.standard_normal(want.shape).astype("float32")
+        blocked = pack_channels(residual, lanes)
+        args = [pack_channels(x, lanes), weight, blocked]
+        (got,) = run(sch, args, [(blocked.shape, "float32")])
+        got = got.transpose(0, 1, 4, 2, 3).reshape(want.shape)
+        scale = np.abs(x).max() * np.abs(w).sum((1, 2, 3)).max()
+        error = np.abs(got - np.maximum(want + residual, 0)).max()
+        assert error <= ERROR[m] * 2.0**-24 * scale
 
 
 def parallel_loops(sch):
@@ -112,6 +119,13 @@ def test_weights_that_outweigh_tiles_ask_for_less(channels, size, images, m):
     assert (plan and plan.m) == m
 
 
+@pytest.mark.parametrize(("channels", "size", "m"), [(128, 28, 4), (256, 14, 2), (512, 7, 0)])
+def test_stride_2_has_less_to_gain(channels, size, m):
+    conv = Convolution(1, channels, channels, size, size, 16, 16, stride=2)
+    plan = WinogradModel().choose(conv, V4)
+    assert (plan.m if plan else 0) == m
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs", "m"), [(512, 512, 4), (1024, 512, 2), (4096, 4096, 0)]
 )
@@ -119,7 +133,7 @@ def test_weights_grow_by_a_bounded_number_of_bytes(inputs, outputs, m):
     conv, model = Convolution(1, inputs, outputs, 28, 28, 16, 16), WinogradModel()
     plan = model.choose(conv, V4)
     assert (plan.m if plan else 0) == m
-    assert not plan or 4 * (plan.points - 9) * conv.pairs <= model.added
+    assert not plan or 4 * ((plan.m + 2) ** 2 - 9) * conv.pairs <= model.added
 
 
 def test_a_tiny_image_stays_direct():
@@ -147,6 +161,6 @@ def test_groups_never_exceed_the_shared_room():
     conv = Convolution(16, 512, 512, 28, 28, 16, 16)
     model = WinogradModel()
     plan = model.plan(conv, 4, V4)
-    group_bytes = 4 * plan.points * 1024 * plan.images * plan.rows * 7
+    group_bytes = 4 * (plan.m + 2) ** 2 * 1024 * plan.images * plan.rows * 7
     assert group_bytes <= model.shared * (1 << 20) * 2
     assert conv.images % plan.images == 0

@@ -1,4 +1,4 @@
-"""3x3 convolutions of stride 1 by Winograd's method, where a cost model says it pays.
+"""3x3 convolutions of stride 1 or 2 by Winograd's method, where a cost model says it pays.
 
 Those of volumes, too, with any taps, stride and dilation along the depth.
 
@@ -49,29 +49,32 @@ def winograd(model: WinogradModel | None = None) -> Compound:
 def _simple(dense: Dense) -> bool:
     conv = dense.conv
     kernel = (*conv.weight.shape[2:][-2:], conv.weight.dtype.name)
-    shape = (conv.groups, conv.strides[-2:], conv.dilations[-2:], kernel)
-    return shape == (1, [1, 1], [1, 1], (KERNEL, KERNEL, "float32"))
+    shape = (conv.groups, conv.dilations[-2:], kernel)
+    even = conv.strides[-2:] in ([1, 1], [2, 2])
+    return even and shape == (1, [1, 1], (KERNEL, KERNEL, "float32"))
 
 
 def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None:
-    conv, lanes = dense.conv, dense.lanes
+    conv, lanes, stride = dense.conv, dense.lanes, dense.conv.strides[-1]
     images, _, *frames, height, width = conv.result
     weight = _of_frames(unpack_weight(dense.weight))  # with channels that fill the last block
     filters, channels = weight.shape[:2]
     if frames and (conv.symbolic or not isinstance(images, int)):
         return None  # volumes of a symbolic number or size
-    sizes = (side if isinstance(side, int) else _SOME_ROWS for side in (height, width))
-    shape = channels, filters, *sizes, dense.in_lanes, lanes
-    plan = model.choose(Convolution(size(images) * prod(frames), *shape), target)
+    count = size(images) * prod(frames)
+    rows, columns = (side if isinstance(side, int) else _SOME_ROWS for side in (height, width))
+    taken = Convolution(count, channels, filters, rows, columns, dense.in_lanes, lanes, stride)
+    plan = model.choose(taken, target)
     if plan is None:
         return None
-    transformed = transform_weight(weight, plan.m, dense.in_lanes, plan.register.vectors * lanes)
+    tile = plan.register.vectors * lanes
+    transformed = transform_weight(weight, plan.m, dense.in_lanes, tile, stride)
     depth = (conv.strides[0], conv.dilations[0]) if frames else (1, 1)
     if conv.symbolic:
         return Kernel(
             (conv.x, relax.const(transformed, "float32")),
             conv2d_winograd_tiles,
-            (lanes, conv.pads, plan.m),
+            (lanes, conv.pads, plan.m, stride),
             {"m": plan.m},
             lanes={0: dense.in_lanes},
             result_lanes=lanes,
@@ -81,7 +84,7 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
     return Kernel(
         (conv.x, relax.const(transformed, "float32")),
         conv2d_winograd,
-        (lanes, conv.pads, plan.m, (plan.images, plan.rows), plan.register.columns, depth),
+        (lanes, conv.pads, plan.m, (plan.images, plan.rows), plan.register.columns, depth, stride),
         {"m": plan.m},
         lanes={0: dense.in_lanes},
         result_lanes=lanes,

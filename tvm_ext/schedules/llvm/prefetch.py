@@ -26,18 +26,27 @@ _READ, _THROUGH_L1, _DATA = 0, 3, 1
 _AHEAD = 2 << 10
 
 
-def prefetch_next_panel(sch: s_tir.Schedule, panels: Sequence, turns: Sequence) -> s_tir.Schedule:
+def prefetch_next_panel(
+    sch: s_tir.Schedule,
+    panels: Sequence,
+    turns: Sequence,
+    stored: int | None = None,
+    place: Callable[[tirx.Expr], tirx.Expr] = lambda number: number,
+) -> s_tir.Schedule:
     """``sch`` with prefetches at the start of the last of the loops ``turns``.
 
     The loops ``panels`` number the panels of the weights, in the order in which they lie in memory;
     the loops ``turns`` inside of them use one. Every turn asks for an equal part of the panel that
     follows. Behind the last one that is memory nobody reads: a prefetch never faults.
+
+    Where some panels serve several numbers, there are ``stored`` ones in memory, that of a number
+    at ``place``.
     """
     panel, count = _number(sch, panels)
     turn, turns_per_panel = _number(sch, turns)
 
     def lines(weights: tirx.Var) -> list[tirx.Stmt]:
-        return _lines(weights, count, panel + 1, turn, turns_per_panel)
+        return _lines(weights, stored or count, place(panel + 1), turn, turns_per_panel)
 
     return _at_start_of(sch, turns[-1], lines)
 

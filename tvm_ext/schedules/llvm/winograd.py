@@ -20,13 +20,17 @@ from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, is_batched, size
 from .conv2d import Tile, accumulate, choose_tile, run_by_itself, split_steps
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
+from .register_tiles import substituted
 
 __all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan"]
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """A 3x3 convolution of stride 1: what goes in, what comes out (channels in whole blocks)."""
+    """A 3x3 convolution: what goes in, what comes out (channels in whole blocks).
+
+    ``height``, ``width``: of the result.
+    """
 
     images: int
     inputs: int
@@ -35,6 +39,7 @@ class Convolution:
     width: int
     in_lanes: int
     out_lanes: int
+    stride: int = 1
 
     @property
     def pairs(self) -> int:
@@ -50,11 +55,6 @@ class WinogradPlan:
     images: int
     rows: int
     register: Tile
-
-    @property
-    def points(self) -> int:
-        """Multiplications of a tile, for each pair of channels."""
-        return (self.m + 2) ** 2
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class WinogradModel:
         blocks = conv.inputs / conv.in_lanes + conv.outputs / conv.out_lanes
         products = conv.pairs / conv.out_lanes / plan.register.rate(tiles)
         work = conv.images // plan.images * bands * tiles * (products + blocks * self.transform)
-        return plan.points * (work + 4 * conv.pairs * self.weight_byte)
+        return _points(conv, plan.m) * work + _weight_bytes(conv, plan.m) * self.weight_byte
 
     def direct_cost(self, conv: Convolution, target: Target) -> float:
         """The same of the direct kernel."""
@@ -149,13 +149,18 @@ def _grouped(conv: Convolution, m: int, images: int, rows: int, target: Target) 
     return WinogradPlan(m, images, rows, tile)
 
 
+def _points(conv: Convolution, m: int) -> int:
+    """Multiplications of a tile, for each pair of channels."""
+    return ((m - 1) * conv.stride + 3) ** 2
+
+
 def _weight_bytes(conv: Convolution, m: int) -> int:
     return 4 * (m + 2) ** 2 * conv.pairs
 
 
 def _row_bytes(conv: Convolution, m: int) -> int:
     """Transformed inputs and products of a row of tiles."""
-    return 4 * (m + 2) ** 2 * (conv.inputs + conv.outputs) * -(-conv.width // m)
+    return 4 * _points(conv, m) * (conv.inputs + conv.outputs) * -(-conv.width // m)
 
 
 def _bands_and_tiles(conv: Convolution, plan: WinogradPlan) -> tuple[int, int]:
@@ -198,7 +203,10 @@ class Conv2dWinograd(dl.base.ScheduleRule):
         _unroll(sch, pixel)
         panels, turns = _products(kernel, group, shared)
         _inputs(kernel, group, shared)
-        return sch if kernel.weight_bytes < self.cold else prefetch_next_panel(sch, panels, turns)
+        if kernel.weight_bytes < self.cold:
+            return sch
+        stored = prod(kernel.weight_shape[:2])
+        return prefetch_next_panel(sch, panels, turns, stored, kernel.place_of_panel)
 
 
 @dataclass(frozen=True)
@@ -226,9 +234,20 @@ class _Kernel:
         return 4 * points * tiles * (in_blocks * in_lanes + out_blocks * out_lanes)
 
     @property
+    def weight_shape(self) -> list[int]:
+        """Of weights by points, panels of channels of the result, channels of the input."""
+        return [int(d) for d in self.sch.get(self.tiled).reads[-1].source.ty.shape]
+
+    @property
     def weight_bytes(self) -> int:
-        weight = self.sch.get(self.tiled).reads[-1].source.ty.shape
-        return 4 * prod(int(d) for d in weight)
+        return 4 * prod(self.weight_shape)
+
+    def place_of_panel(self, number: tirx.Expr) -> tirx.Expr:
+        """Where the panel of that ``number`` lies: several points may have the same weights."""
+        block, panels = self.sch.get(self.tiled), self.weight_shape[1]
+        own = block.reads[-1].region[0].min
+        point = substituted(own, {block.iter_vars[2].var: number // panels})
+        return point * panels + number % panels
 
 
 # Half and whole input transform, products in register tiles and plain, half and whole output
@@ -295,10 +314,9 @@ def _products(kernel: _Kernel, group, shared: bool) -> tuple[list, list]:
     """
     sch = kernel.sch
     columns, lanes = kernel.extents(kernel.tiled)[5:7]
-    weight = sch.get(kernel.tiled).reads[1].source.ty.shape
     sch.compute_at(kernel.products, group, preserve_unit_loops=True)
     point, o, t, lane = sch.get_loops(kernel.products)[-4:]
-    panel, oi = sch.split(o, [None, int(weight[-1]) // lanes])
+    panel, oi = sch.split(o, [None, kernel.weight_shape[-1] // lanes])
     tile, ti = sch.split(t, [None, columns])
     sch.reorder(point, panel, tile, oi, ti, lane)
     panels = [point, panel]
