@@ -62,7 +62,7 @@ def _reshape_input(bb, x, shape, allowzero):
         return _reshape(bb, x, bb.dims(shape), allowzero)
     shape = bb.counted(shape, bb.declared_rank)
     resolved = bb.emit_te(ops.resolved_shape, shape, *te_dims(bb, x), allowzero=allowzero)
-    return reshaped(bb, x, bb.dims(resolved))
+    return _as_large(bb, x, bb.dims(resolved))
 
 
 def _reshape(bb, x, target, allowzero):
@@ -78,7 +78,15 @@ def _reshape(bb, x, target, allowzero):
         target[inferred] = _quotient(bb, dims, target[:inferred] + target[inferred + 1 :])
     if all(isinstance(d, int) for d in (*dims, *target)) and prod(dims) != prod(target):
         raise ValueError(f"{prod(dims)} elements {dims} do not fit the shape {target}")
-    return reshaped(bb, x, target)
+    return _as_large(bb, x, target)
+
+
+def _as_large(bb, x, dims):
+    """``x`` in the shape ``dims``, asserted at run time to have as many elements."""
+    own, wanted = prod(bb.shape(x)), prod(dims)
+    if not bb.equal(own, wanted):
+        bb.demand_dims([wanted], [own])
+    return reshaped(bb, x, dims)
 
 
 def _quotient(bb, dims, others):
@@ -121,7 +129,7 @@ def squeeze(bb, x, axes=None):
     axes = bb.counted(axes, None if declared is None else rank - declared)
     removed = bb.shape(axes)[0]
     target = bb.emit_te(ops.squeezed_shape, axes, *te_dims(bb, x), removed=removed)
-    return reshaped(bb, x, bb.dims(target))
+    return _as_large(bb, x, bb.dims(target))
 
 
 def _squeeze(bb, x, axes):

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from tests.oracle import check_node, node_model
 from tvm_ext import convert_and_build
-from tvm_ext.errors import ConversionError
+from tvm_ext.errors import ConversionError, RunError
 
 X = np.arange(24, dtype="float32").reshape(2, 3, 4)
 
@@ -67,3 +68,24 @@ def test_shape_size_flatten_transpose():
     check_node("Flatten", [X], {"axis": 0})
     check_node("Transpose", [X], symbolic=True)
     check_node("Transpose", [X.astype("uint8")], {"perm": [1, 0, 2]})
+
+
+def test_sizes_that_do_not_fit_are_an_error_of_the_run():
+    """Elements were left out, or read from beyond the last."""
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]>'
+        "g (float[n, 3, 1] x, int64[2] shape, int64[1] axis, int64[3] size)"
+        " => (float[a, 2] pairs, float[b, c] y, float[d, e] rows, float[f, g, h] many)"
+        "<int64[2] two = {-1, 2}> { pairs = Reshape (x, two) y = Reshape (x, shape)"
+        " rows = Squeeze (x, axis) many = Expand (x, size) }"
+    )
+    built = convert_and_build(model, "llvm", opt_level=1)
+    x = np.ones((2, 3, 1), "float32")
+    feeds = {"x": x, "shape": ints(3, 2), "axis": ints(2), "size": ints(2, 3, 4)}
+    assert [y.shape for y in built.run(None, feeds)] == [(3, 2), (3, 2), (2, 3), (2, 3, 4)]
+    odd = {"x": x[:1], "shape": ints(3, 1), "size": ints(1, 3, 1)}
+    wrong = [{"shape": ints(4, 2)}, {"shape": ints(-1, -1)}, {"axis": ints(0)},
+             {"size": ints(5, 3, 1)}]  # fmt: skip
+    for change in (odd, *wrong):
+        with pytest.raises(RunError):
+            built.run(None, feeds | change)
