@@ -43,7 +43,7 @@ from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.matmul_blocks import MATMUL_BLOCKS
 from .passes.order_dims import order_dims
-from .passes.scans import RUNNING, TOP_K
+from .passes.scans import ARGSORT, RUNNING, TOP_K
 from .passes.signed_weights import signed_weights
 from .passes.symbolic_attention import SYMBOLIC_ATTENTION
 from .passes.tiled_attention import TILED_ATTENTION
@@ -294,7 +294,8 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
 
     if target.kind.name == "llvm":
         compound(RUNNING, at=1)
-        compound(TOP_K, at=1)
+        compound(TOP_K)
+        compound(ARGSORT)
     add("select", relax.backend.DispatchSampling())
     add("select", relax.backend.DispatchSortScan())
     if target.kind.name == "llvm" and opt_level >= 2:

@@ -24,18 +24,46 @@ def test_top_k(k, constants, symbolic):
         ((2, 200, 3), 1, 1, "int32", 1),
         ((1, 97), -1, 12, "int8", 0),
         ((3, 1031), -1, 8, "float32", 1),
+        # These are sorted: many, or of 64 bits, and of few digits or of many.
+        ((2, 157), 1, 80, "float32", 1),
+        ((700,), 0, 600, "float64", 0),
+        ((3, 1031, 2), 1, 300, "int64", 1),
+        ((1, 1), 0, 1, "int64", 1),
     ],
 )
-def test_few_of_many_equal_elements(shape, axis, k, dtype, largest):
+def test_equal_elements(shape, axis, k, dtype, largest):
     """The first of equals comes first, and zeros of both signs are equal."""
     x = np.random.default_rng(0).integers(-3, 4, shape).astype(dtype)
     x[x == 0] *= -1
-    along = x.astype("int64") * (-1 if largest else 1)
-    places = np.argsort(along, axis=axis, kind="stable").take(np.arange(k), axis)
+    _check_sorted(x, axis, k, largest, constants=(1,))
+    _check_sorted(x, axis, k, largest, constants=(1,), symbolic=True)
+
+
+def test_digits_of_any_place():
+    """Numbers that differ in their sign, or in their highest or lowest bits alone; k at run time.
+
+    Rows of more than one size share the arrays that they are sorted in.
+    """
+    rng = np.random.default_rng(0)
+    bits = rng.integers(-(2**63), 2**63, (2, 603), "int64") >> rng.integers(0, 64, (2, 603))
+    _check_sorted(bits, 1, 400, 1, constants=(1,))
+    x = rng.standard_normal((3, 530)).astype("float32") * 10.0 ** rng.integers(-38, 38, (3, 530))
+    x = x.astype("float32")
+    x[:, ::50] = np.nan, np.inf, -np.inf, 0, 1e-45, -1e-45, 3e38, -3e38, 1, np.nan, -np.nan
+    _check_sorted(x, 1, 200, 1)
+    _check_sorted(x, 1, 530, 0, symbolic=True)
+
+
+def _check_sorted(x, axis, k, largest, **options):
+    """Against numpy; NaN is the most extreme."""
+    along = np.where(x == 0, 0, x)
+    if largest:
+        along = ~along if x.dtype.kind == "i" else -along
+    order = np.lexsort((np.where(np.isnan(x), 0, along), ~np.isnan(x)), axis=axis)
+    places = order.take(np.arange(k), axis)
     want = [np.take_along_axis(x, places, axis), places]
-    for symbolic in False, True:
-        check_node("TopK", [x, np.array([k])], {"axis": axis, "largest": largest}, constants=(1,),
-                   symbolic=symbolic, outputs=2, expected=want, rtol=0)  # fmt: skip
+    check_node("TopK", [x, np.array([k])], {"axis": axis, "largest": largest}, outputs=2,
+               expected=want, rtol=0, opt_levels=(0, 1), **options)  # fmt: skip
 
 
 def test_unsigned_numbers_sort_above_signed_ones():

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from .elementwise import dtype_of
-from .ordering import to_key
+from .ordering import total_key
 
 __all__ = ["WIDEST", "Heap", "entry", "order", "place_of", "rank_of"]
 
@@ -23,10 +22,7 @@ _AT, _HOLE = 0, 1
 
 def order(value: tirx.Expr, nan_is_largest: bool = True) -> tirx.Expr:
     """An ``int32`` that compares as ``value`` does; zeros are equal."""
-    if "float" in dtype_of(value):
-        zero = tirx.const(0, dtype_of(value))
-        value = tirx.Select(value.equal(zero), zero, value)
-    return to_key(value, nan_is_largest=nan_is_largest).astype("int32")
+    return total_key(value, nan_is_largest=nan_is_largest).astype("int32")
 
 
 def entry(rank: tirx.Expr, place: tirx.Expr) -> tirx.Expr:

@@ -10,7 +10,7 @@ from tvm import tirx
 
 from .elementwise import dtype_of, float_compute
 
-__all__ = ["constant_key", "from_key", "key_dtype", "to_key"]
+__all__ = ["constant_key", "from_key", "key_dtype", "to_key", "total_key"]
 
 _SIGN_SHIFT = {"int32": 31, "int64": 63}
 
@@ -31,6 +31,14 @@ def to_key(x: tirx.Expr, nan_is_largest: bool = True) -> tirx.Expr:
     nan = float("nan") if nan_is_largest else -float("nan")
     key = _flipped(tirx.reinterpret(key_dtype(dtype), x))
     return tirx.Select(tirx.isnan(x), constant_key(nan, dtype_of(x)), key)
+
+
+def total_key(x: tirx.Expr, nan_is_largest: bool = True) -> tirx.Expr:
+    """:func:`to_key`, and zeros of both signs are equal."""
+    if "float" in dtype_of(x):
+        zero = tirx.const(0, dtype_of(x))
+        x = tirx.Select(x.equal(zero), zero, x)
+    return to_key(x, nan_is_largest=nan_is_largest)
 
 
 def from_key(key: tirx.Expr, dtype: str) -> tirx.Expr:
