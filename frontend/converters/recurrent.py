@@ -110,7 +110,7 @@ def gru(bb, x, w, r, b=None, sequence_lens=None, initial_h=None, *, activation_a
     functions = _activations(activations, ("sigmoid", "tanh"), len(reverse), activation_alpha,
                              activation_beta)  # fmt: skip
     layer = _Layer(bb, x, w, r, b, sequence_lens, layout, len(reverse), hidden_size, gates=3,
-                   together=3 if linear_before_reset else 2)  # fmt: skip
+                   together=3 if linear_before_reset else 1)  # fmt: skip
     kernel = partial(ops.gru, reverse=reverse, activations=functions, clip=_clip(clip))
     if linear_before_reset:
         weights = layer.panels(0, 3), None, layer.last_recurrent_bias()
@@ -153,7 +153,8 @@ class _Layer:
     """The operands of a recurrent node as the kernels take them; sums run in ``dtype``.
 
     Weights, biases and peepholes, "[D, gates * H, ...]", are cut by gate and rounded up with
-    zeros to whole panels: constants now, others at run time. A panel holds ``together`` gates.
+    zeros to whole panels: constants now, others at run time. No panel holds less than ``together``
+    gates.
     """
 
     def __init__(self, bb, x, w, r, b, sequence_lens, layout, directions, hidden_size,

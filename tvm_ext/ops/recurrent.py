@@ -34,10 +34,10 @@ FEW_ROWS, MANY_ROWS = 4, 32
 
 
 def panel_width(gates: int, hidden: int, dtype: str) -> int:
-    """The hidden units of a panel that holds ``gates`` gates, in whole vectors."""
+    """The hidden units of a panel that holds at least ``gates`` gates, in whole vectors."""
     lanes = VECTOR_BYTES // DataType(dtype).itemsize
     vectors = -(-hidden // lanes)
-    panels = -(-vectors // max(PANEL_VECTORS // gates, 1))
+    panels = -(-vectors // -(-PANEL_VECTORS // gates))
     return -(-vectors // panels) * lanes
 
 
@@ -175,7 +175,7 @@ class _Scan:
         self.dtype = str(gates.dtype)
         self.time, self.batch, self.directions, _, self.padded = gates.shape
         self.hidden_size = initial[0].shape[2]
-        self.rows = _int64(_rows(self.batch, operands[0]))
+        self.rows = _int64(_rows(self.batch, operands[0], int(self.directions)))
 
     def emit(self, step, y, *last):
         """The whole kernel; ``step(scan, *operands)`` emits one step."""
@@ -327,15 +327,17 @@ class _Scan:
         return value if self.lengths is None else tirx.Select(self._counted(b), value, otherwise)
 
 
-def _rows(batch, panels) -> int:
+def _rows(batch, panels, directions) -> int:
     """How many sequences step together."""
     if not isinstance(batch, int | tirx.IntImm):
         return FEW_ROWS
     weights = prod(map(int, panels.shape[1:])) * DataType(str(panels.dtype)).itemsize
     small = weights <= SMALL_WEIGHTS
     groups = -(-int(batch) // (FEW_ROWS if small else MANY_ROWS))
-    # With small weights, two groups are better than one: they need not meet at every step.
-    rows = -(-int(batch) // max(groups, min(int(batch), 2 if small else 1)))
+    # With small weights, two groups are better than one: they need not meet at every step. Two
+    # directions are.
+    least = 2 if small and directions == 1 else 1
+    rows = -(-int(batch) // max(groups, min(int(batch), least)))
     # Whole register tiles of 4, 5 or 6 rows.
     return rows if rows <= 6 else min(-(-rows // tile) * tile for tile in (4, 5, 6))
 

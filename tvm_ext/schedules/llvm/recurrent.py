@@ -31,10 +31,11 @@ PREFETCH_DEPTH = 8
 class Recurrent(CPUScheduleRule):
     """Panels with a matrix product "SRSS", in a serial loop, in independent sequences.
 
-    ``own_weights``: bytes of weights up to which a core keeps them all, half of the second cache
-    if None. ``step_work``: multiply-adds of a step below which its panels are not shared, for a
-    parallel region takes some microseconds. ``sweeps``: how many times the second cache a core's
-    weights may be for sweeping them back and forth, which finds the last of them there.
+    ``own_weights``: bytes of weights up to which a core keeps them all; if None, the second cache
+    where groups share evenly, as two directions do, else half of it. ``step_work``: multiply-adds
+    of a step below which its panels are not shared, for a parallel region takes some microseconds.
+    ``sweeps``: how many times the second cache a core's weights may be for sweeping them back and
+    forth, which finds the last of them there.
 
     LSTM, 512 units, batch 1, two Zen 5 cores: 22 us per step (one way, not prefetched: 27).
     """
@@ -68,7 +69,7 @@ class Recurrent(CPUScheduleRule):
         count = [sch.get(loop).extent for loop in groups]
         weights, work = map(sum, zip(*(_size(sch, block) for block in panels), strict=True))
         cores = machine.cores
-        own = machine.l2_bytes // 2 if self.own_weights is None else self.own_weights
+        own = self._own_weights(count, machine)
         if weights <= own or work < self.step_work:
             if cores > 1 and any(not equal(extent, 1) for extent in count):
                 sch.parallel(sch.fuse(*groups))
@@ -85,6 +86,14 @@ class Recurrent(CPUScheduleRule):
         if own > machine.l2_bytes:
             func = _prefetched(func)
         return Schedule(func, debug_mask="none")
+
+    def _own_weights(self, count: list, machine: Machine) -> int:
+        """Bytes of weights up to which a core keeps them all, of groups of such numbers."""
+        if self.own_weights is not None:
+            return self.own_weights
+        static = all(isinstance(extent, tirx.IntImm) for extent in count)
+        even = static and prod(map(int, count)) % machine.cores == 0
+        return machine.l2_bytes if even else machine.l2_bytes // 2
 
 
 def _sequences(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
