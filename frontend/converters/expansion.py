@@ -50,5 +50,22 @@ def tile(bb, x, repeats):
 
 
 def _tile(bb, x, repeats):
-    shape = [bb.simplify(dim * count) for dim, count in zip(bb.shape(x), repeats, strict=True)]
-    return bb.emit_te(ops.tile, x, shape)
+    dims = bb.shape(x)
+    apart = _innermost(dims, repeats)
+    y = bb.emit_te(ops.tile, x, repeats, apart)
+    if apart is None:
+        return y
+    shape = [bb.simplify(dim * count) for dim, count in zip(dims, repeats, strict=True)]
+    return bb.emit(relax.op.reshape(y, shape))
+
+
+def _innermost(dims, repeats):
+    """The axis along which memory is contiguous, if rows of it repeat: no element then needs the
+    remainder of its place."""
+    for axis in reversed(range(len(dims))):
+        pair = dims[axis], repeats[axis]
+        if not all(isinstance(n, int) for n in pair):
+            return None
+        if pair != (1, 1):
+            return axis if min(pair) > 1 else None
+    return None

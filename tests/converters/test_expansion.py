@@ -12,7 +12,10 @@ X = np.arange(6, dtype="float32").reshape(2, 1, 3)
 def test_expand_and_tile(constants, symbolic):
     for shape in ([4, 2, 5, 3], [1, 1], [2, 0, 3]):
         check_node("Expand", [X, np.array(shape, "int64")], constants=constants, symbolic=symbolic)
-    check_node("Tile", [X, np.array([2, 3, 1], "int64")], constants=constants, symbolic=symbolic)
+    for repeats in ([2, 3, 1], [1, 2, 3], [3, 0, 2]):
+        check_node("Tile", [X, np.array(repeats)], constants=constants, symbolic=symbolic)
+    trailing = X.transpose(0, 2, 1)  # the axis that memory is contiguous along is not the last
+    check_node("Tile", [trailing, np.array([2, 7, 1])], constants=constants, symbolic=symbolic)
 
 
 def test_bfloat16_is_repeated():

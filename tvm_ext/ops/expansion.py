@@ -29,18 +29,26 @@ def aligned_shape(shape, rank):
     return te.compute((rank + 1,), element, "aligned_shape")
 
 
-def tile(x, shape):
-    """``x`` repeated to ``shape``, whose dims are multiples of those of ``x``."""
+def tile(x, repeats, apart):
+    """``x`` repeated along its axes.
+
+    ``apart``: an axis whose repeats are an axis of their own before it in the result.
+    """
 
     def element(*index):
+        place = [*index[:apart], *index[apart + 1 :]] if apart is not None else index
         return x(
             *(
-                i if same(dim, out) else i % dim
-                for i, dim, out in zip(index, x.shape, shape, strict=True)
+                i if k == apart or _is_one(count) else i % dim
+                for k, (i, dim, count) in enumerate(zip(place, x.shape, repeats, strict=True))
             )
         )
 
-    def same(dim, out):
-        return isinstance(dim, tirx.IntImm) and int(dim) == out
-
+    shape = [dim * count for dim, count in zip(x.shape, repeats, strict=True)]
+    if apart is not None:
+        shape[apart : apart + 1] = repeats[apart], x.shape[apart]
     return te.compute(shape, element, "tile")
+
+
+def _is_one(count):
+    return isinstance(count, int | tirx.IntImm) and int(count) == 1
