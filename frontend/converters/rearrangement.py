@@ -20,9 +20,15 @@ def depth_to_space(bb, x, *, blocksize, mode="DCR"):
     if isinstance(c, int) and c % (blocksize * blocksize):
         raise ValueError(f"{c} channels in blocks of {blocksize} x {blocksize}")
     if mode == "DCR":
-        return bb.emit_te(ops.depth_to_space, x, blocksize)
+        return bb.emit_te(ops.depth_to_space, x, [blocksize] * 2)
     b, depth = blocksize, bb.simplify(c // (blocksize * blocksize))
     return _regroup(bb, x, [n, depth, b, b, h, w], [0, 1, 4, 2, 5, 3], [n, depth, h * b, w * b])
+
+
+@converter("PhasesToSpace", 1, domain="tvm_ext")
+def phases_to_space(bb, x, *, strides):
+    """DepthToSpace of mode DCR over any number of spatial axes, each with its block."""
+    return bb.emit_te(ops.depth_to_space, x, strides)
 
 
 @converter("SpaceToDepth", 1, 13)

@@ -14,7 +14,8 @@ The outputs ``s m + r`` of a phase ``r`` see the taps ``r, r + s, ...`` of the w
 ``m, m - 1, ...``: the same sums as before, and taps of zero where ``s`` does not divide ``k``. Of
 two strides of 2 each phase of many filters is a convolution of its own then, without these taps,
 and ``c`` their Concat. Of several groups the phases of a filter follow each other, and the mode is
-CRD. Other than two equal strides are moved by Reshape and Transpose.
+CRD. Other than two equal strides are moved by PhasesToSpace, of several groups by Reshape and
+Transpose.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext
 
-from .rule import FLOATS, Rule, constant, rank
+from .rule import FLOATS, FUSED, Rule, constant, rank
 
 __all__ = ["ConvTransposeIntoConv"]
 
@@ -91,8 +92,9 @@ class ConvTransposeIntoConv(Rule):
         axes = _axes(node, weight)
         if any(min(axis.pads) < 0 for axis in axes):
             return "pads cut off whole pixels of the input"
-        if not _is_square(axes) and len(axes) > 1 and not all(_static(x)):
-            return "strides that differ need static sizes"
+        moved = _groups(node) > 1 and len(axes) > 1 and not _is_square(axes)
+        if moved and not all(_static(x)):
+            return "strides that differ, of several groups, need static sizes"
         return None
 
     def rewrite(self, op, x: ir.Value, spread: ir.Value) -> ir.Value:
@@ -189,15 +191,15 @@ def _spread(
     strides, count = [axis.stride for axis in axes], len(axes)
     if _is_square(axes):
         return op.DepthToSpace(y, blocksize=strides[0], mode="DCR" if outermost else "CRD")
+    if outermost:
+        return op.PhasesToSpace(y, strides=strides, _domain=FUSED)
     sizes = [-1]
     if count > 1:
         given = zip(_static(x), axes, strict=True)
         sizes = [size + sum(axis.pads) - axis.depth + 1 for size, axis in given]
-    parts = [*strides, filters] if outermost else [filters, *strides]
-    parted = op.Reshape(y, _const(op, np.array([0, *parts, *sizes])))
-    filter_axis, first = (1 + count, 1) if outermost else (1, 2)
-    order = [place for k in range(count) for place in (2 + count + k, first + k)]
-    moved = op.Transpose(parted, perm=[0, filter_axis, *order])
+    parted = op.Reshape(y, _const(op, np.array([0, filters, *strides, *sizes])))
+    order = [place for k in range(count) for place in (2 + count + k, 2 + k)]
+    moved = op.Transpose(parted, perm=[0, 1, *order])
     whole = [n * s for n, s in zip(sizes, strides, strict=True)] if count > 1 else [-1]
     return op.Reshape(moved, _const(op, np.array([0, filters, *whole])))
 

@@ -51,10 +51,12 @@ def run(proto, feeds):
 
 
 def _standard(node):
-    """A node as ai.onnx nodes: ``tvm_ext.Gemm`` is taken apart, others exist in ``NEWEST``."""
+    """A node as ai.onnx nodes: some are taken apart, others exist in ``NEWEST``."""
     if node.domain != FUSED:
         return [node]
     node.domain = ""
+    if node.op_type == "PhasesToSpace":
+        return _moved(node.input[0], node.output[0], list(node.attribute[0].ints))
     if node.op_type != "Gemm":
         return [node]
     (y,), x, w, bias = node.output, *node.input[:2], node.input[2:]
@@ -66,6 +68,31 @@ def _standard(node):
     product = f"{y}_product" if bias else y
     nodes.append(helper.make_node("MatMul", [x, w], [product]))
     return nodes + ([helper.make_node("Add", [product, *bias], [y])] if bias else [])
+
+
+def _moved(x, y, strides):
+    """``[N, phases * C, ...]`` -> ``[N, phases, C, ...]`` -> ``[N, C, ..., phases]``, by shapes."""
+    rank = len(strides)
+    order = [place for k in range(rank) for place in (2 + rank + k, 1 + k)]
+    text = f"""(float[N] x) => (float[N] y) {{
+        size = Shape (x)
+        first, all, image = Split <axis = 0> (size, lengths)
+        number = ReduceProd <keepdims = 1> (strides)
+        filters = Div (all, number)
+        parted = Concat <axis = 0> (first, strides, filters, image)
+        apart = Reshape (x, parted)
+        beside = Transpose <perm = {[0, 1 + rank, *order]}> (apart)
+        large = Mul (image, strides)
+        whole = Concat <axis = 0> (first, filters, large)
+        y = Reshape (beside, whole)
+    }}"""
+    constants = {"lengths": [1, 1, rank], "strides": strides}
+    made = [helper.make_node("Constant", [], [n], value_ints=v) for n, v in constants.items()]
+    made += parser.parse_graph(f"g {text}").node
+    for node in made:
+        for names in (node.input, node.output):
+            names[:] = [{"x": x, "y": y}.get(name, f"{y}_{name}") for name in names]
+    return made
 
 
 def assert_same(proto, result, feeds=None, rtol=1e-5, atol=1e-6):

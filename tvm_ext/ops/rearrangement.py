@@ -1,5 +1,7 @@
 """Elements moved: tensors joined, blocks of channels into space, sequences reversed in part."""
 
+from math import prod
+
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
@@ -27,19 +29,24 @@ def concatenate(tensors, axis):
     return te.compute(shape, element, "concatenate")
 
 
-def depth_to_space(x, block):
-    """``x[N, block * block * C, H, W]`` -> ``[N, C, block * H, block * W]``, phases outermost.
+def depth_to_space(x, strides):
+    """``x[N, phases * C, H, W]`` -> ``[N, C, H * strides[0], W * strides[1]]``, phases outermost.
 
-    In one step: neighbouring channels stay neighbours, so that it serves a blocked layout as well.
+    Whatever the spatial axes. In one step: neighbouring channels stay neighbours, so that it
+    serves a blocked layout as well.
     """
-    n, channels, h, w = x.shape
-    depth = channels // (block * block)
+    n, channels, *image = x.shape
+    depth = channels // prod(strides)
 
-    def element(n, c, i, j):
-        phase = tirx.floormod(i, block) * block + tirx.floormod(j, block)
-        return x(n, phase * depth + c, tirx.floordiv(i, block), tirx.floordiv(j, block))
+    def element(n, c, *at):
+        phase = tirx.const(0, "int64")
+        for i, stride in zip(at, strides, strict=True):
+            phase = phase * stride + tirx.floormod(i, stride)
+        place = (tirx.floordiv(i, stride) for i, stride in zip(at, strides, strict=True))
+        return x(n, phase * depth + c, *place)
 
-    return te.compute((n, depth, h * block, w * block), element, "depth_to_space")
+    shape = (size * stride for size, stride in zip(image, strides, strict=True))
+    return te.compute((n, depth, *shape), element, "depth_to_space")
 
 
 def reverse_sequence(x, lengths, time_axis, batch_axis):
