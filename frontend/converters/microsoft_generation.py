@@ -1,9 +1,18 @@
-"""Converter for GreedySearch of com.microsoft: a Loop over its decoder, whose state grows."""
+"""Converters for GreedySearch and Sampling of com.microsoft: a Loop over the decoder, whose state
+grows.
+"""
 
 import numpy as np
 from tvm import relax
 
-from tvm_ext.ops.generation import greedy_scores, prompt_positions, steps_left
+from tvm_ext.ops.generation import (
+    drawn_tokens,
+    greedy_scores,
+    nucleus,
+    prompt_positions,
+    steps_left,
+    tempered,
+)
 from tvm_ext.ops.ngrams import completes_ngram
 
 from ..declared import dtype_of
@@ -19,24 +28,69 @@ def greedy_search(bb, input_ids, max_length, min_length=None, repetition_penalty
                   vocab_mask=None, prefix_vocab_mask=None, attention_mask=None, *, decoder,
                   decoder_start_token_id=-1, encoder=None, eos_token_id, init_decoder=None,
                   model_type=0, no_repeat_ngram_size=0, pad_token_id, vocab_size=-1):  # fmt: skip
-    """The most probable token at each step, of a decoder like that of GPT-2.
+    """The most probable token at each step, of a decoder like that of GPT-2."""
+    _only_decoder(model_type, encoder, init_decoder)
+    rules = min_length, repetition_penalty, vocab_mask, prefix_vocab_mask
 
-    It maps ``input_ids``, ``position_ids``, ``attention_mask`` and the past of each layer,
-    ``[2, B, heads, P, size]``, to logits and the present of each layer.
-    """
+    def choose(scores, _):
+        return cast(bb, bb.emit(relax.op.argmax(scores, -1)), "int32")
+
+    return _generate(bb, decoder, input_ids, max_length, rules, attention_mask, choose, (),
+                     no_repeat_ngram_size, eos_token_id, pad_token_id)  # fmt: skip
+
+
+@microsoft("Sampling")
+def sampling(bb, input_ids, max_length, min_length=None, repetition_penalty=None, vocab_mask=None,
+             prefix_vocab_mask=None, attention_mask=None, presence_mask=None, seed=None, *,
+             custom=0, decoder, decoder_start_token_id=-1, encoder=None, eos_token_id,
+             filter_value=-1e20, init_decoder=None, min_tokens_to_keep=0, model_type=0,
+             no_repeat_ngram_size=0, pad_token_id, presence_penalty=0.0, temperature=1.0,
+             top_p=0.0, vocab_size=-1):  # fmt: skip
+    """A token drawn at each step, of a decoder like that of GPT-2; as all random operators here
+    reproducibly, by a generator of its own."""
+    _only_decoder(model_type, encoder, init_decoder)
+    rules = min_length, repetition_penalty, vocab_mask, prefix_vocab_mask
+    seed = bb.const(np.array([0], "int32")) if seed is None else seed
+    given = [seed] if presence_mask is None else [seed, presence_mask]
+    divisor = temperature if temperature > 0 else 1.0
+
+    def choose(scores, state):
+        step, seed, *presence = state
+        scores = bb.emit_te(tempered, scores, divisor, *presence, penalty=presence_penalty)
+        order = bb.emit(relax.op.sort(scores, -1, descending=bool(custom)))
+        mass = bb.emit(relax.op.cumsum(bb.emit(relax.op.nn.softmax(order, -1)), -1))
+        likely = bb.emit_te(
+            nucleus, scores, order, mass, top_p, min_tokens_to_keep, filter_value, bool(custom)
+        )
+        return bb.emit_te(drawn_tokens, likely, step, seed)
+
+    return _generate(bb, decoder, input_ids, max_length, rules, attention_mask, choose, given,
+                     no_repeat_ngram_size, eos_token_id, pad_token_id)  # fmt: skip
+
+
+def _only_decoder(model_type, encoder, init_decoder):
     if model_type or encoder is not None or init_decoder is not None:
         raise NotImplementedError("an encoder, or a decoder for the first step")
+
+
+def _generate(bb, decoder, input_ids, max_length, rules, attention_mask, choose, given, ngram, end,
+              pad):  # fmt: skip
+    """The prompt and a token more at each step: ``choose(scores, [step, *given])`` of the scores of
+    all by ``rules``, until all texts ``end``; int32 ``[B, max_length]``.
+
+    The decoder maps ``input_ids``, ``position_ids``, ``attention_mask`` and the past of each layer,
+    ``[2, B, heads, P, size]``, to logits and the present of each layer.
+    """
     batch, length = bb.shape(input_ids)
     pasts = [_empty(bb, value, batch) for value in decoder.inputs[3:]]
     if len(decoder.outputs) != 1 + len(pasts):
         raise NotImplementedError(f"{len(decoder.outputs)} results of {len(pasts)} layers")
-    pair = bb.emit_te(prompt_positions, input_ids, attention_mask, pad_token_id)
+    pair = bb.emit_te(prompt_positions, input_ids, attention_mask, pad)
     mask, positions = (bb.emit(relax.TupleGetItem(pair, k)) for k in range(2))
     finished = bb.emit(relax.op.zeros(relax.ShapeExpr([batch]), "bool"))
     longest = scalar(bb, max_length)
-    pad = bb.const(np.array(pad_token_id, "int32"))
-    rules = min_length, repetition_penalty, vocab_mask, prefix_vocab_mask
-    given = [rule for rule in rules if rule is not None]
+    pad = bb.const(np.array(pad, "int32"))
+    constant = [*(rule for rule in rules if rule is not None), *given]
 
     def trip(iteration, _, values):
         tokens, positions, mask, history, finished, *others = values
@@ -44,11 +98,11 @@ def greedy_search(bb, input_ids, max_length, min_length=None, repetition_penalty
         own = iter(others[len(pasts) :])
         logits, *presents = bb.walk.inline(decoder, [tokens, positions, mask, *layers])
         held = [None if rule is None else next(own) for rule in rules]
-        scores = bb.emit_te(greedy_scores, logits, history, iteration, *held, eos_token_id)
-        if no_repeat_ngram_size:
-            scores = bb.emit_te(completes_ngram, history, scores, no_repeat_ngram_size)
-        best = cast(bb, bb.emit(relax.op.argmax(scores, -1)), "int32")
-        ends = bb.emit(relax.op.equal(best, bb.const(np.array(eos_token_id, "int32"))))
+        scores = bb.emit_te(greedy_scores, logits, history, iteration, *held, end)
+        if ngram:
+            scores = bb.emit_te(completes_ngram, history, scores, ngram)
+        best = choose(scores, [iteration, *own])
+        ends = bb.emit(relax.op.equal(best, bb.const(np.array(end, "int32"))))
         finished = bb.emit(relax.op.logical_or(finished, ends))
         chosen = reshaped(
             bb, bb.emit(relax.op.where(finished, pad, best)), [bb.shape(tokens)[0], 1]
@@ -62,7 +116,7 @@ def greedy_search(bb, input_ids, max_length, min_length=None, repetition_penalty
 
     trips = bb.emit_te(steps_left, *te_sizes([longest, length]))
     state = [input_ids, positions, mask, input_ids, finished, *pasts]
-    results = run_trips(bb, decoder, trips, bb.const(np.array(True)), state, trip, given)
+    results = run_trips(bb, decoder, trips, bb.const(np.array(True)), state, trip, constant)
     history = results[3]
     missing = bb.simplify(longest - bb.shape(history)[1])
     return place(bb, history, [0, 0], [0, missing], pad)

@@ -29,7 +29,6 @@ _TENSORRT = "a plugin of TensorRT; export the model without it, {}"
 
 _REASONS = {
     "BeamSearch": "it holds a whole decoder; build that, and search around its calls",
-    "Sampling": "it holds a whole decoder; build that, and draw around its calls",
     "WhisperBeamSearch": "it holds whole models; build those, and search around their calls",
     "PagedAttention": _PAGES,
     "SparsePagedAttention": _PAGES,

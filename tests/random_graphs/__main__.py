@@ -11,31 +11,13 @@ Exit status 1: a graph fails.
 
 import argparse
 import sys
-from pathlib import Path
 from time import perf_counter
-
-import numpy as np
-import onnx
 
 from tests.official_suite.worker import Worker
 
-from . import check
+from .keep import answer
 
 _SECONDS_PER_SEED = 300
-_OTHERS = [(symbolic, level) for level in (0, 1, 2) for symbolic in (False, True)]
-
-
-def answer(task: tuple[int, str | None]) -> list[tuple[str, str]]:
-    """Names and reasons of the failures of a seed, whose models go into a folder, if given."""
-    seed, folder = task
-    failures = check(seed, [(False, 3), (True, 3), _OTHERS[seed % len(_OTHERS)]])
-    for failure in failures if folder is not None else ():
-        path = Path(folder) / failure.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        onnx.save(failure.model, f"{path}.onnx")
-        for which, feeds in enumerate(failure.feeds):
-            np.savez(f"{path}-{which}.npz", **feeds)
-    return [(failure.name, failure.reason) for failure in failures]
 
 
 def main() -> int:

@@ -2,7 +2,11 @@
 
 from tvm import te, tirx
 
-__all__ = ["greedy_scores", "prompt_positions", "steps_left"]
+from .random import random_share
+from .search import arg_extremum
+
+__all__ = ["drawn_tokens", "greedy_scores", "nucleus", "prompt_positions", "steps_left",
+           "tempered"]  # fmt: skip
 
 
 def steps_left(longest, length):
@@ -62,3 +66,61 @@ def greedy_scores(logits, history, step, least, penalty, allowed, first_allowed,
         return tirx.Select(tirx.any(*hidden), lowest, value) if hidden else value
 
     return te.compute((batch, words), score, "greedy_scores")
+
+
+def tempered(scores, temperature, presence=None, *, penalty=0.0):
+    """``scores[B, V] / temperature``, less ``penalty`` where ``presence[B, V]`` is 1."""
+    dtype = scores.dtype
+
+    def score(b, v):
+        value = scores[b, v] / tirx.const(temperature, dtype)
+        if presence is None:
+            return value
+        return value - presence[b, v].astype(dtype) * tirx.const(penalty, dtype)
+
+    return te.compute(scores.shape, score, "tempered")
+
+
+def nucleus(scores, order, mass, share, least, hidden, descending):
+    """``scores[B, V]``, with ``hidden`` for all but the most probable tokens, whose probabilities
+    sum up to ``share``.
+
+    ``order`` are the scores in order, ``mass`` the running sums of their probabilities. What comes
+    first if ``descending``, or at least the last ``least``, stays.
+    """
+    batch, words = scores.shape
+    dtype = scores.dtype
+    k = te.reduce_axis((0, words), "k")
+
+    def stays(b, k):
+        if descending:
+            before = mass[b, tirx.max(k - 1, 0)]
+            return tirx.any(k == 0, before <= tirx.const(share, dtype))
+        few = tirx.all(k > 0, k >= words - least)
+        return tirx.any(few, mass[b, k] > tirx.const(1 - share, dtype))
+
+    largest = tirx.max_value(dtype)
+    bound = te.compute(
+        (batch,), lambda b: te.min(tirx.Select(stays(b, k), order[b, k], largest), axis=k), "bound"
+    )
+    return te.compute(
+        scores.shape,
+        lambda b, v: tirx.Select(scores[b, v] < bound[b], tirx.const(hidden, dtype), scores[b, v]),
+        "nucleus",
+    )
+
+
+def drawn_tokens(scores, step, seed):
+    """One token of each row, drawn with probabilities proportional to ``exp(scores[B, V])``: int32
+    ``[B]``; by ``seed[1]`` and ``step``."""
+    batch, words = scores.shape
+
+    def noisy(b, v):
+        place = (step() * batch + b) * words + v
+        place = place + tirx.shift_left(seed[0].astype("int64"), tirx.const(32, "int64"))
+        share = random_share(place, 0)
+        return scores[b, v].astype("float64") - tirx.log(-tirx.log(share))
+
+    drawn = arg_extremum(te.compute(scores.shape, noisy, "noisy"), 1, False, largest=True,
+                         last=False)  # fmt: skip
+    return te.compute(drawn.shape, lambda b: drawn(b).astype("int32"), "drawn_tokens")
