@@ -263,6 +263,7 @@ def _interpolated(bb, x, plan, sampling):
     few = all(isinstance(n, int) for n in counts) and prod(counts) <= _TERMS_IN_ONE_KERNEL
     channels = bb.shape(x)[1] if bb.rank(x) > 1 else 1
     at_once = few and isinstance(channels, int) and channels % _SIDE_BY_SIDE == 0
+    at_once = at_once and not _is_rearranged(bb, x)
     pairs = sorted(zip(plan, counts, strict=True), key=lambda pair: _turn(pair[0]))
     y = x
     for group in [pairs] if at_once else [[pair] for pair in pairs]:
@@ -276,6 +277,13 @@ def _interpolated(bb, x, plan, sampling):
         return y
     floating = dtype in ("float16", "bfloat16")
     return bb.emit(relax.op.astype(y, dtype)) if floating else bb.emit_te(ops.rounded, y, dtype)
+
+
+def _is_rearranged(bb, x):
+    """Whether a reshape or a transpose gives ``x``: channels of tokens never lie side by side."""
+    value = bb.bb.lookup_binding(x) if isinstance(x, relax.Var) else None
+    names = "relax.reshape", "relax.permute_dims"
+    return isinstance(value, relax.Call) and getattr(value.op, "name", None) in names
 
 
 def _turn(a):

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from onnx import parser
 
+from tests.onnxruntime_oracle import run_onnxruntime
 from tests.oracle import check_node
+from tvm_ext import convert_and_build
 
 X = np.random.default_rng(0).normal(size=(1, 2, 5, 7)).astype("float32")
 
@@ -119,3 +122,21 @@ def test_channels_side_by_side_are_resized_along_all_axes_at_once(target):
     attributes = {"mode": "linear", "axes": [2, 3]}
     check_node("Resize", [images, None, None, sizes(*target)], attributes, constants=[3],
                rtol=1e-4, atol=1e-5)  # fmt: skip
+
+
+def test_tokens_are_resized_axis_by_axis():
+    """Their channels do not lie side by side: at once, each element would be gathered."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,15,4] tokens) => (float[1,4,11,7] y) {
+      turned = Transpose<perm = [0, 2, 1]>(tokens)
+      dims = Constant<value_ints = [1, 4, 5, 3]>()
+      image = Reshape(turned, dims)
+      size = Constant<value_ints = [1, 4, 11, 7]>()
+      y = Resize<mode = "linear">(image, , , size)
+    }""")
+    tokens = np.random.default_rng(1).normal(size=(1, 15, 4)).astype("float32")
+    compiled = convert_and_build(model, "llvm")
+    (want,) = run_onnxruntime(model, {"tokens": tokens})
+    np.testing.assert_allclose(compiled(tokens), want, rtol=1e-4, atol=1e-5)
+    symbols = [kernel.symbol for kernel in compiled.executor.plan.kernels]
+    assert sum("weighted" in symbol for symbol in symbols) == 2
