@@ -19,7 +19,7 @@ from .ordering import total_key
 __all__ = ["argsort", "sort_leading"]
 
 # Bits of a digit. The counters of one stay in L1; in short rows they would outweigh the elements.
-_BITS, _SHORT_BITS, _SHORT = 11, 8, 512
+_BITS, _SHORT_BITS, _SHORT = 11, 8, 3000
 
 
 def sort_leading(x: te.Tensor, axis: int, k: int | None, largest: bool) -> list[te.Tensor]:
@@ -140,7 +140,7 @@ class _Row:
     def select(self, k):
         """Leave out what comes after the first ``k``, as far as the highest digit tells."""
         highest = self.passes - 1
-        self._count(highest)
+        self._count([highest])
         _store(self.number, 0)
         _store(self.side, 0)  # the first digit beyond those that are wanted
         with T.serial(0, 1 << self.bits) as digit:
@@ -159,8 +159,8 @@ class _Row:
             _store(self.number, self.number[0] + wanted.astype("int64"))
 
     def sort(self):
+        self._count(range(self.passes))
         for step in range(self.passes):
-            self._count(step)
             source = T.bind(self.side[0])
             shared = T.bind(self.counts[step, self._digit(self.keys[source, 0], step)])
             with T.If(shared < self.number[0]), T.Then():
@@ -182,13 +182,16 @@ class _Row:
             T.buffer_store(self.counts, target + 1, [step, digit])
         _store(self.side, 1 - source)
 
-    def _count(self, step):
-        with T.serial(0, 1 << self.bits) as digit:
-            T.buffer_store(self.counts, _int64(0), [step, digit])
-        source = T.bind(self.side[0])
+    def _count(self, steps):
+        """Count the digits of some passes in one: each increment waits for the last of its own."""
+        for step in steps:
+            with T.serial(0, 1 << self.bits) as digit:
+                T.buffer_store(self.counts, _int64(0), [step, digit])
         with T.serial(0, self.number[0]) as i:
-            digit = T.bind(self._digit(self.keys[source, i], step))
-            T.buffer_store(self.counts, self.counts[step, digit] + 1, [step, digit])
+            key = T.bind(self.keys[self.side[0], i])
+            for step in steps:
+                digit = T.bind(self._digit(key, step))
+                T.buffer_store(self.counts, self.counts[step, digit] + 1, [step, digit])
 
     def _digit(self, key, step):
         dtype = dtype_of(key)
