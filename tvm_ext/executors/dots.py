@@ -26,8 +26,12 @@ _TYPES = {DOT: "float32", PAIR: "int32", INTEGER_DOT: "int32", INTEGER_PAIR_DOT:
 _DOTS = (DOT, INTEGER_DOT, INTEGER_PAIR_DOT)
 _BITS = {4: 128, 8: 256, 16: 512}  # lanes of 32 bits -> the suffix of the instruction
 _WIDTHS = {"i8": 8, "bfloat": 16}
-# Lanes -> what multiplies 16-bit neighbours and adds them.
-_MULTIPLY_ADD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+# Lanes -> what multiplies 16-bit neighbours and adds them, and what a CPU has that has it.
+_MULTIPLY_ADD = {
+    4: ("sse2.pmadd.wd", "sse2"),
+    8: ("avx2.pmadd.wd", "avx2"),
+    16: ("avx512.pmaddw.d.512", "avx512bw"),
+}
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerDots")
@@ -168,11 +172,11 @@ def _integer_dot(target: Target | None) -> Callable[[str, int], str]:
 
 def _integer_pair_dot(target: Target | None) -> Callable[[str, int], str]:
     """The same of pairs of 16 bits."""
-    widest = 16 if _has(target, "avx512bw") else 8 if _has(target, "avx2") else 0
 
     def text(name: str, lanes: int) -> str:
-        fits = lanes in _BITS and lanes <= widest
-        return _pair_dot(name, lanes, f"llvm.x86.{_MULTIPLY_ADD[lanes]}" if fits else None)
+        instruction, feature = _MULTIPLY_ADD.get(lanes, ("", ""))
+        fits = bool(feature) and _has(target, feature)
+        return _pair_dot(name, lanes, f"llvm.x86.{instruction}" if fits else None)
 
     return text
 

@@ -24,6 +24,8 @@ _TWO = {
     8: "llvm.x86.avx2.pmadd.wd",
     16: "llvm.x86.avx512.pmaddw.d.512",
 }
+# What a CPU has -> the most lanes that it sums products of two neighbours in.
+_WIDEST = {"avx512bw": 16, "avx2": 8, "sse2": 4}
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,15 @@ class Dot:
         """The best step of ``target`` for so many lanes."""
         features = {
             feature
-            for feature in ("avx512vnni", "avx512bw", "avxvnni", "avx2")
+            for feature in ("avx512vnni", "avx512bw", "avxvnni", "avx2", "sse2")
             if codegen.target_has_features(feature, target)
         }
         if "avx512vnni" in features and lanes in _FOUR:
             return cls(lanes, 4)
         if "avxvnni" in features and lanes in (4, 8):
             return cls(lanes, 4)
-        if ("avx512bw" in features and lanes in _TWO) or ("avx2" in features and lanes in (4, 8)):
+        widest = next((most for feature, most in _WIDEST.items() if feature in features), 0)
+        if lanes in _TWO and lanes <= widest:
             return cls(lanes, 2)
         return cls(lanes, 1)
 
