@@ -416,8 +416,7 @@ def _check_arguments(
     many = any(p.kind == p.VAR_POSITIONAL for p in parameters)
     if not many and any(operand is not None for operand in operands[len(inputs) :]):
         raise NotImplementedError(f"{len(operands)} inputs; it has {len(inputs)} at most")
-    given = {p.name for p, operand in zip(inputs, operands, strict=False) if operand is not None}
-    given |= attributes.keys()
+    given = {p.name for p in inputs[: len(operands)]} | attributes.keys()
     missing = [p.name for p in parameters if p.default is p.empty and p.name not in given
                and p.kind != p.VAR_POSITIONAL]  # fmt: skip
     if missing:

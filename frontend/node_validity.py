@@ -40,6 +40,10 @@ _SIDES = "output_padding pads".split()
 _PADS = frozenset({"Pad"})  # takes elements away, too
 
 _PREFIX = re.compile(r"^(\[\w+Error\] |\(op_type:[^)]*\): )+")
+# Served by what only moves elements, before the schemas of that allow them.
+_EARLY = frozenset({"tensor(float6e2m3)", "tensor(float6e3m2)"})
+# Ellipses broadcast there, which onnx wants to be of one rank.
+_WIDER = frozenset({"Einsum"})
 _MOST = 64  # elements of a constant whose values are told
 _INDICES = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 _LARGEST = 1 << 31  # more than any tensor has along an axis of a window
@@ -118,7 +122,7 @@ def _wrong_types(node: ir.Node, schema: defs.OpSchema) -> Iterator[str]:
     variables: dict[str, str] = {}
     for place, value in enumerate(node.inputs):
         given = None if value is None else _type_text(value.type)
-        if given is None or not schema.inputs:
+        if given is None or given in _EARLY or not schema.inputs:
             continue
         formal = schema.inputs[min(place, len(schema.inputs) - 1)]
         if not _takes_tensors(formal):
@@ -157,7 +161,12 @@ def _inferred(
 
     They must be static: onnx takes some symbolic dims for 0.
     """
-    if node.domain or any(subgraphs(node)) or not all(map(_takes_tensors, schema.inputs)):
+    if (
+        node.domain
+        or node.op_type in _WIDER
+        or any(subgraphs(node))
+        or not all(map(_takes_tensors, schema.inputs))
+    ):
         return
     read = {value.name: value for value in node.inputs if value is not None}
     types = {name: _type_proto(value) for name, value in read.items()}
