@@ -29,14 +29,14 @@ RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike",
 })  # fmt: skip
-# Kept so that quantisation stays visible.
+# Kept so that quantisation stays visible, but for what makes 8-bit weights.
 _QUANTISED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 # One pass over their operands: folded whatever their size. Others (Conv, MatMul, Resize, ...)
 # may cost far more than their operands' size suggests.
 _CHEAP = frozenset({
-    "Add", "Cast", "Concat", "Div", "Flatten", "Gather", "Mul", "Neg", "Reciprocal", "ReduceL1",
-    "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare", "Reshape",
-    "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+    "Add", "Cast", "Clip", "Concat", "Div", "Flatten", "Gather", "Mul", "Neg", "QuantizeLinear",
+    "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
+    "ReduceSumSquare", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
 })  # fmt: skip
 _SMALL = 1 << 13  # elements that any operator may read
 _LARGEST_RESULT = 1 << 20  # bytes a node may add to the model; more only if it drops as many
@@ -79,7 +79,7 @@ def is_random(node: ir.Node) -> bool:
 
 
 def _affordable(node: ir.Node) -> bool:
-    if is_random(node) or node.op_type in _QUANTISED:
+    if is_random(node) or (node.op_type in _QUANTISED and not _makes_bytes(node)):
         return False
     if any(v is not None and v.dtype == ir.DataType.STRING for v in (*node.inputs, *node.outputs)):
         return False
@@ -91,6 +91,15 @@ def _affordable(node: ir.Node) -> bool:
         return False
     dropped = sum(v.const_value.nbytes for v in node.inputs if v and len(v.uses()) == 1)
     return sum(sizes) <= max(_LARGEST_RESULT, dropped)
+
+
+def _makes_bytes(node: ir.Node) -> bool:
+    """Whether ``node`` quantises float32 to 8 bits by float32 scales, not in blocks."""
+    types = [value.dtype for value in (*node.inputs[:2], *node.outputs)]
+    plain = not any(node.attributes.get_int(name, 0) for name in ("block_size", "precision"))
+    float_, narrow = ir.DataType.FLOAT, (ir.DataType.INT8, ir.DataType.UINT8)
+    is_quantize = node.op_type == "QuantizeLinear"
+    return is_quantize and types[:2] == [float_, float_] and types[2] in narrow and plain
 
 
 def _bytes(value: ir.Value) -> int | None:

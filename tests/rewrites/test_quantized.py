@@ -67,6 +67,27 @@ def test_a_quantised_network(dtype, per_channel, bias):
         assert distance.max() <= 1 and (distance > 0).mean() < 0.01
 
 
+def test_weights_that_are_quantised_or_clipped_in_the_model():
+    """As training with quantisation leaves them: floats to quantise, codes to clip."""
+    floats = RNG.normal(size=(96, 100)).astype("float32")
+    proto = model(
+        "g (uint8[4,96] x) => (float[4,90] y) {"
+        "  xf = DequantizeLinear(x, sx, zx)  q = QuantizeLinear<axis = 1>(w, sw, zw)"
+        "  wf = DequantizeLinear<axis = 1>(q, sw, zw)  a = MatMul(xf, wf)"
+        "  aq = QuantizeLinear(a, sa, zx)  af = DequantizeLinear(aq, sa, zx)"
+        "  c = Clip(v, low, high)  vf = DequantizeLinear<axis = 1>(c, sv, zv)"
+        "  y = MatMul(af, vf) }",
+        w=floats, sw=RNG.uniform(0.01, 0.02, 100).astype("float32"), zw=np.zeros(100, "int8"),
+        sx=scalar(0.03), sa=scalar(0.4), zx=scalar(9, "uint8"), v=bytes_of("int8", 100, 90),
+        low=scalar(-127, "int8"), high=scalar(127, "int8"),
+        sv=np.full(90, 0.02, "float32"), zv=np.zeros(90, "int8"),
+    )  # fmt: skip
+    names = operators(rewritten(proto))
+    assert names.count("MatMulInteger") == 2 and "Clip" not in names
+    x = bytes_of("uint8", 4, 96)
+    np.testing.assert_allclose(convert_and_build(proto)(x), run(proto, {"x": x})[0], atol=1.2)
+
+
 def test_layers_of_other_scales_share_a_kernel():
     codes = bytes_of("int8", 2, 16, 16)
     proto = model(
