@@ -48,23 +48,39 @@ def test_results_are_kept_and_tabulated(tmp_path):
     assert "- 1: `crash: SIGSEGV`: bert dynamo dynamic" in page
 
 
-def test_torch_is_compared_with_where_onnxruntime_refuses(monkeypatch):
+def test_torch_is_compared_with_where_onnxruntime_has_no_kernel(monkeypatch):
     check = pytest.importorskip("tests.architectures.check", exc_type=ImportError)
     task = Task("elman", "torchscript", "dynamic")
     wanted = check.export(task)
     assert not wanted.refusal
 
-    def refuse(model, feeds):
-        raise RuntimeError("no kernel")
+    def refuse(model, feeds, optimised=True):
+        raise check.refusals.NotImplemented("no kernel")
 
     monkeypatch.setattr(check, "_onnxruntime", refuse)
     got = check.export(task)
-    assert got.refusal == "RuntimeError: no kernel"
+    assert got.refusal == "NotImplemented: no kernel"
     for ours, theirs in zip(got.expected, wanted.expected, strict=True):
         assert check.compare(ours, theirs) < 1e-5
     monkeypatch.setattr(check, "_valid", lambda model: False)
     with pytest.raises(check.NotExported, match="no kernel"):
         check.export(task)
+
+
+def test_a_model_that_holds_for_its_example_only_is_not_exported(monkeypatch):
+    check = pytest.importorskip("tests.architectures.check", exc_type=ImportError)
+    task, run, asked = Task("elman", "torchscript", "dynamic"), check._onnxruntime, []
+
+    def run_of_two(model, feeds, optimised=True):
+        asked.append(optimised)
+        if len(feeds["x"]) != 2:
+            raise RuntimeError("no")
+        return run(model, feeds, optimised)
+
+    monkeypatch.setattr(check, "_onnxruntime", run_of_two)
+    with pytest.raises(check.NotExported, match="not of batch 3: RuntimeError: no"):
+        check.export(task)
+    assert asked == [True, True, False]
 
 
 def test_a_difference_is_measured_against_the_largest_value():

@@ -230,6 +230,98 @@ def gpt_oss():
     )
 
 
+@decoder
+def gpt_neo():
+    return with_cache(
+        "GPTNeo", heads=4, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]],
+        window_size=6,
+    )  # fmt: skip
+
+
+@decoder
+def gpt_bigcode():
+    return with_cache("GPTBigCode", heads=1, n_embd=48, n_layer=2, n_head=4, n_positions=64)
+
+
+@decoder
+def codegen():
+    return with_cache("CodeGen", heads=4, n_embd=48, n_layer=2, n_head=4, n_positions=64,
+                      rotary_dim=8)  # fmt: skip
+
+
+@decoder
+def olmo():
+    return with_cache("Olmo", clip_qkv=8.0)
+
+
+@decoder
+def nemotron():
+    return with_cache("Nemotron", head_dim=12)
+
+
+@decoder
+def glm4():
+    return with_cache("Glm4", head_dim=12)
+
+
+@decoder
+def smollm3():
+    return with_cache("SmolLM3", no_rope_layer_interval=2)
+
+
+@decoder
+def cohere2():
+    return with_cache("Cohere2", sliding_window=64)
+
+
+@decoder
+def xglm():
+    return with_cache("XGLM", heads=4, d_model=48, ffn_dim=96, num_layers=2, attention_heads=4)
+
+
+@decoder
+def biogpt():
+    return with_cache("BioGpt", heads=4)
+
+
+@decoder
+def persimmon():
+    return with_cache("Persimmon", heads=4)
+
+
+@decoder
+def exaone4():
+    return with_cache("Exaone4", sliding_window=64)
+
+
+@decoder
+def minicpm3():
+    return with_cache(
+        "MiniCPM3", heads=1, head_size=16, value_size=8, num_key_value_heads=4, q_lora_rank=24,
+        kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=12,
+    )  # fmt: skip
+
+
+@without_cache
+def mpt():
+    return logits("Mpt", d_model=48, n_heads=4, n_layers=2, max_seq_len=64, expansion_ratio=2)
+
+
+@without_cache
+def diff_llama():
+    return logits("DiffLlama")
+
+
+@without_cache
+def falcon_mamba():
+    return logits("FalconMamba", state_size=8, expand=2, conv_kernel=4, time_step_rank=4)
+
+
+@without_cache
+def lfm2():
+    return logits("Lfm2", layer_types=["conv", "full_attention"])
+
+
 @without_cache
 def bloom():
     return logits("Bloom", n_layer=2, n_head=4)
@@ -306,3 +398,78 @@ def switch_transformers():
         "SwitchTransformers", d_model=48, d_kv=12, d_ff=96, num_layers=2, num_decoder_layers=2,
         num_heads=4, num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1,
     )  # fmt: skip
+
+
+@translator
+def mbart():
+    return sequence_to_sequence(
+        "MBart", d_model=48, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=96, decoder_ffn_dim=96,
+    )  # fmt: skip
+
+
+@translator
+def blenderbot():
+    return sequence_to_sequence(
+        "Blenderbot", d_model=48, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=96, decoder_ffn_dim=96,
+    )  # fmt: skip
+
+
+@translator
+def long_t5():
+    return sequence_to_sequence(
+        "LongT5", d_model=48, d_kv=12, d_ff=96, num_layers=2, num_heads=4,
+        encoder_attention_type="transient-global", local_radius=4, global_block_size=4,
+    )  # fmt: skip
+
+
+class TranslatorStep(nn.Module):
+    """A step of T5's decoder: past keys and values of itself and of the encoder's states."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, encoder_attention_mask, encoder_hidden_states, **past):
+        from transformers import DynamicCache, EncoderDecoderCache
+
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        for layer in range(len(past) // 4):
+            own, other = (
+                [past[f"{whose}_{part}_{layer}"] for part in ("key", "value")]
+                for whose in ("decoder", "encoder")
+            )
+            cache.self_attention_cache.update(*own, layer)
+            cache.cross_attention_cache.update(*other, layer)
+            cache.is_updated[layer] = True
+        decoded = self.model.decoder(
+            input_ids=input_ids,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        found = self.model.lm_head(decoded.last_hidden_state)
+        return found, [(layer.keys, layer.values) for layer in cache.self_attention_cache.layers]
+
+
+@architecture(batch=(2, 3), sequence=(9, 14), past=(5, 8))
+def t5_step():
+    made = sequence_to_sequence("T5", d_model=48, d_kv=12, d_ff=96, num_layers=2, num_heads=4)
+
+    def inputs(batch, sequence, past):
+        lengths = {"decoder": past, "encoder": sequence}
+        return {
+            "input_ids": torch.randint(3, VOCABULARY, (batch, 1)),
+            "encoder_attention_mask": padding_mask(batch, sequence),
+            "encoder_hidden_states": torch.randn(batch, sequence, 48),
+            **{
+                f"{whose}_{part}_{layer}": torch.randn(batch, 4, length, 12)
+                for layer in range(2)
+                for whose, length in lengths.items()
+                for part in ("key", "value")
+            },
+        }
+
+    return Network(TranslatorStep(made.module.model), inputs)

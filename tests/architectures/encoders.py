@@ -1,4 +1,6 @@
-"""Text encoders of transformers."""
+"""Text encoders of transformers, and what is put on top of them."""
+
+import torch
 
 from .inputs import text
 from .registry import Network, architecture
@@ -192,3 +194,97 @@ def longformer():
     config = transformers.LongformerConfig(**SIZES, attention_window=4, pad_token_id=1)
     base = text(VOCABULARY)
     return Network(transformers.LongformerModel(config), lambda batch: base(batch, 16))
+
+
+class Sentence(torch.nn.Module):
+    """The mean of the tokens that are not padding, at unit length (sentence-transformers)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask):
+        tokens = self.model(input_ids, attention_mask).last_hidden_state
+        mask = attention_mask[..., None].expand(tokens.shape).float()
+        mean = (tokens * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
+        return torch.nn.functional.normalize(mean, dim=1)
+
+
+@encoder
+def sentence_transformer():
+    base = network("Bert", type_vocab_size=2)
+    return Network(Sentence(base.module), base.inputs)
+
+
+class Sparse(torch.nn.Module):
+    """A weight for each word of the vocabulary (SPLADE, Formal et al. 2021)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask):
+        found = self.model(input_ids, attention_mask).logits
+        return (torch.log1p(found.relu()) * attention_mask[..., None]).amax(1)
+
+
+@encoder
+def splade():
+    base = network("DistilBert", "ForMaskedLM", dim=48, n_layers=2, n_heads=4, hidden_dim=96)
+    return Network(Sparse(base.module), base.inputs)
+
+
+@encoder
+def nomic_bert():
+    return network("NomicBert", type_vocab_size=2)
+
+
+@encoder
+def rembert():
+    return network("RemBert", "ForSequenceClassification", input_embedding_size=24)
+
+
+@encoder
+def big_bird():
+    return network("BigBird", attention_type="original_full")
+
+
+@encoder
+def xlm():
+    return network("XLM", emb_dim=48, n_layers=2, n_heads=4)
+
+
+@encoder
+def lilt():
+    import transformers
+
+    boxes = layoutlm()
+    config = transformers.LiltConfig(**SIZES, channel_shrink_ratio=4)
+    return Network(transformers.LiltModel(config), boxes.inputs)
+
+
+@encoder
+def bert_crf():
+    """Tags by their best path: scores of transitions, a maximum for each token."""
+
+    class Tagger(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = network("Bert", "ForTokenClassification", num_labels=5).module
+            self.transitions = torch.nn.Parameter(torch.randn(5, 5))
+
+        def forward(self, input_ids, attention_mask):
+            emitted = self.model(input_ids, attention_mask).logits
+            score, best = emitted[:, 0], []
+            for k in range(1, 9):
+                reached, where = (score[:, :, None] + self.transitions).max(1)
+                score = reached + emitted[:, k]
+                best.append(where)
+            tag = score.argmax(-1, keepdim=True)
+            path = [tag]
+            for where in best[::-1]:
+                tag = where.gather(1, tag)
+                path.append(tag)
+            return torch.cat(path[::-1], 1), score.amax(-1)
+
+    return Network(Tagger(), text(VOCABULARY))

@@ -20,26 +20,37 @@ OPSETS = {"torchscript": 17, "dynamo": 18}
 
 
 def to_onnx(
-    architecture: Architecture, network: Network | Converted, exporter: str, dynamic: bool
+    architecture: Architecture,
+    network: Network | Converted,
+    exporter: str,
+    dynamic: bool,
+    opset: int | None = None,
 ) -> onnx.ModelProto:
-    """The ONNX model of ``network``, its dims symbolic where ``dynamic``."""
+    """The ONNX model of ``network``, its dims symbolic where ``dynamic``.
+
+    Torch is asked for ``opset``, by default that of ``OPSETS``.
+    """
     sizes = architecture.sizes(0)
     if isinstance(network, Converted):
         return network.model(**(dict.fromkeys(sizes) if dynamic else sizes))
-    inputs = network.inputs(**sizes)
+    inputs = example(network, sizes)
     axes = symbolic_axes(architecture, network) if dynamic else {}
     module = Flat(network.module if network.calibrated else randomise(network.module), list(inputs))
     torch.backends.mha.set_fastpath_enabled(False)  # its operator is not exported
     with quiet(), torch.no_grad():
         run = _torchscript if exporter == "torchscript" else _dynamo
-        return run(module.eval(), inputs, axes)
+        return run(module.eval(), inputs, axes, opset or OPSETS[exporter])
 
 
 def arrays(network: Network | Converted, sizes: dict[str, int]) -> dict[str, np.ndarray]:
-    """The inputs of ``sizes`` as arrays, the same each time."""
+    """The inputs of ``sizes`` as arrays: of those exported with, these."""
+    return {name: np.asarray(value) for name, value in example(network, sizes).items()}
+
+
+def example(network: Network | Converted, sizes: dict[str, int]) -> dict[str, Any]:
+    """Inputs of ``sizes``, the same each time."""
     torch.manual_seed(1)
-    inputs = network.inputs(**sizes)
-    return {name: np.asarray(value) for name, value in inputs.items()}
+    return network.inputs(**sizes)
 
 
 def eager(network: Network, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -134,27 +145,27 @@ def quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _torchscript(module: Flat, inputs: dict, axes: dict) -> onnx.ModelProto:
+def _torchscript(module: Flat, inputs: dict, axes: dict, opset: int) -> onnx.ModelProto:
     buffer = io.BytesIO()
     torch.onnx.export(
         module,
         tuple(inputs.values()),
         buffer,
         dynamo=False,
-        opset_version=OPSETS["torchscript"],
+        opset_version=opset,
         input_names=list(inputs),
         dynamic_axes={name: found for name, found in axes.items() if found} or None,
     )
     return onnx.load_from_string(buffer.getvalue())
 
 
-def _dynamo(module: Flat, inputs: dict, axes: dict) -> onnx.ModelProto:
+def _dynamo(module: Flat, inputs: dict, axes: dict, opset: int) -> onnx.ModelProto:
     dims = tuple(dict.fromkeys(axes.get(name, ()), torch.export.Dim.DYNAMIC) for name in inputs)
     program = torch.onnx.export(
         module,
         tuple(inputs.values()),
         dynamo=True,
-        opset_version=OPSETS["dynamo"],
+        opset_version=opset,
         input_names=list(inputs),
         dynamic_shapes=(dims,) if any(dims) else None,
         verbose=False,

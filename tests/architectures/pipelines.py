@@ -210,3 +210,141 @@ def bag_of_words():
     return Converted(
         model, lambda batch: {"x": np.array(sentences(batch, 1), dtype=object)[:, None]}
     )
+
+
+def after(*steps, measures: bool = False) -> Converted:
+    """A pipeline of ``steps``."""
+    from sklearn.pipeline import make_pipeline
+
+    return (measured if measures else labelled)(make_pipeline(*steps))
+
+
+@rows
+def robust_elastic_net():
+    from sklearn.linear_model import ElasticNet
+    from sklearn.preprocessing import RobustScaler
+
+    return after(RobustScaler(), ElasticNet(0.1), measures=True)
+
+
+@rows
+def binned_linear():
+    from sklearn.linear_model import LinearRegression
+    from sklearn.preprocessing import KBinsDiscretizer
+
+    return after(KBinsDiscretizer(4, encode="onehot-dense"), LinearRegression(), measures=True)
+
+
+@rows
+def power_ridge():
+    from sklearn.linear_model import BayesianRidge
+    from sklearn.preprocessing import PowerTransformer
+
+    return after(PowerTransformer(), BayesianRidge(), measures=True)
+
+
+@rows
+def selected_linear_svm():
+    from sklearn.feature_selection import SelectKBest
+    from sklearn.preprocessing import Normalizer
+    from sklearn.svm import LinearSVC
+
+    return after(Normalizer(), SelectKBest(k=4), LinearSVC())
+
+
+@rows
+def stochastic_gradient():
+    from sklearn.linear_model import SGDClassifier
+
+    return labelled(SGDClassifier(loss="log_loss", random_state=0), PLAIN)
+
+
+@rows
+def linear_discriminant():
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+    return labelled(LinearDiscriminantAnalysis(), PLAIN)
+
+
+@rows
+def quadratic_discriminant():
+    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+
+    return labelled(QuadraticDiscriminantAnalysis(), PLAIN)
+
+
+@rows
+def calibrated():
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.naive_bayes import GaussianNB
+
+    return labelled(CalibratedClassifierCV(GaussianNB(), cv=2), PLAIN)
+
+
+@rows
+def one_against_rest():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    return labelled(OneVsRestClassifier(LogisticRegression()), PLAIN)
+
+
+@rows
+def bagging():
+    from sklearn.ensemble import BaggingClassifier
+    from sklearn.tree import DecisionTreeClassifier
+
+    return labelled(BaggingClassifier(DecisionTreeClassifier(max_depth=3), 5, random_state=0),
+                    PLAIN)  # fmt: skip
+
+
+@rows
+def one_class():
+    from sklearn.svm import OneClassSVM
+
+    return labelled(OneClassSVM())
+
+
+@rows
+def outlier_factor():
+    from sklearn.neighbors import LocalOutlierFactor
+
+    return labelled(LocalOutlierFactor(5, novelty=True))
+
+
+@rows
+def kernel_components():
+    from sklearn.decomposition import KernelPCA
+
+    return labelled(KernelPCA(3, kernel="rbf"))
+
+
+@rows
+def gaussian_process_classifier():
+    from sklearn.gaussian_process import GaussianProcessClassifier
+
+    return labelled(GaussianProcessClassifier(optimizer=None), PLAIN)
+
+
+@rows
+def partial_least_squares():
+    from sklearn.cross_decomposition import PLSRegression
+
+    return measured(PLSRegression(2))
+
+
+@rows
+def imputed_by_neighbours():
+    from sklearn.ensemble import ExtraTreesRegressor
+    from sklearn.impute import KNNImputer
+
+    return after(KNNImputer(n_neighbors=3), ExtraTreesRegressor(5, max_depth=4, random_state=0),
+                 measures=True)  # fmt: skip
+
+
+@rows
+def poisson():
+    from sklearn.linear_model import TweedieRegressor
+
+    features, _, number = data()
+    return sklearn(TweedieRegressor(power=1).fit(features, np.abs(number)))

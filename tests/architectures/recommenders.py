@@ -239,3 +239,130 @@ def din():
             "candidate": torch.randint(30, (batch,)),
         },
     )
+
+
+class Attentive(nn.Module):
+    """Self-attention over fields (AutoInt, Song et al. 2019)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = Embeddings()
+        self.attend = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.last = nn.Linear(WIDTH * len(FIELDS), 1)
+
+    def forward(self, categories):
+        x = self.embed(categories)
+        return torch.sigmoid(self.last((x + self.attend(x, x, x)[0]).relu().flatten(1)))
+
+
+@users
+def auto_int():
+    return Network(Attentive(), lambda batch: {"categories": tabular(batch)["categories"]})
+
+
+class Experts(nn.Module):
+    """Experts that two tasks weigh differently (MMoE, Ma et al. 2018)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, wide = Embeddings(), 4 + WIDTH * len(FIELDS)
+        self.experts = nn.ModuleList(perceptron(wide, 16, 8) for _ in range(3))
+        self.gates = nn.ModuleList(nn.Linear(wide, 3, bias=False) for _ in range(2))
+        self.towers = nn.ModuleList(perceptron(8, 8, 1) for _ in range(2))
+
+    def forward(self, numbers, categories):
+        x = torch.cat([numbers, self.embed(categories).flatten(1)], 1)
+        found = torch.stack([expert(x) for expert in self.experts], 1)
+        return [
+            tower(torch.einsum("be,bew->bw", gate(x).softmax(-1), found)).sigmoid()
+            for gate, tower in zip(self.gates, self.towers, strict=True)
+        ]
+
+
+@users
+def mmoe():
+    return Network(Experts(), tabular)
+
+
+class Sparsemax(nn.Module):
+    """Masks of features by sparsemax, step by step (TabNet, Arik and Pfister 2021)."""
+
+    def __init__(self, count: int = 12):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(count)
+        self.features = nn.ModuleList(
+            nn.Sequential(nn.Linear(count, 32), nn.BatchNorm1d(32), nn.GLU()) for _ in range(3)
+        )
+        self.masks = nn.ModuleList(nn.Linear(8, count) for _ in range(2))
+        self.last = nn.Linear(8, 3)
+
+    @staticmethod
+    def sparsemax(x):
+        ordered = x.sort(-1, descending=True)[0]
+        sums, rank = ordered.cumsum(-1) - 1, torch.arange(1, x.shape[-1] + 1)
+        support = (rank * ordered > sums).sum(-1, keepdim=True)
+        return (x - sums.gather(-1, support - 1) / support).clamp(min=0)
+
+    def forward(self, x):
+        x = self.norm(x)
+        seen, prior, found = self.features[0](x)[:, 8:], 1.0, 0.0
+        for mask, features in zip(self.masks, self.features[1:], strict=True):
+            chosen = self.sparsemax(mask(seen) * prior)
+            prior = prior * (1.3 - chosen)
+            part, seen = features(chosen * x).chunk(2, 1)
+            found = found + part.relu()
+        return self.last(found)
+
+
+@users
+def tab_net():
+    return Network(Sparsemax(), lambda batch: {"x": torch.randn(batch, 12)})
+
+
+class Tokens(nn.Module):
+    """Every feature is a token (FT-Transformer, Gorishniy et al. 2021)."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = (nn.Parameter(torch.randn(4, WIDTH)) for _ in range(2))
+        self.embed, self.first = Embeddings(), nn.Parameter(torch.randn(1, 1, WIDTH))
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.last = nn.Linear(WIDTH, 2)
+
+    def forward(self, numbers, categories):
+        of_numbers = numbers[..., None] * self.scale + self.shift
+        first = self.first.expand(len(numbers), -1, -1)
+        x = torch.cat([first, of_numbers, self.embed(categories)], 1)
+        return self.last(self.layers(x)[:, 0])
+
+
+@users
+def ft_transformer():
+    return Network(Tokens(), tabular)
+
+
+class Actions(nn.Module):
+    """A policy with states from step to step, and the value of two critics."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.GRUCell(6, 16)
+        self.policy, self.critics = nn.Linear(16, 8), nn.Linear(20, 2)
+
+    def forward(self, observation, state):
+        state = self.rows(observation, state)
+        mean, spread = self.policy(state).chunk(2, -1)
+        deviation = spread.clamp(-20, 2).exp()
+        action = torch.tanh(mean)
+        chance = -0.5 * mean.square() - deviation.log() - torch.log1p(-action.square() + 1e-6)
+        value = self.critics(torch.cat([state, action], -1)).amin(-1)
+        return action, chance.sum(-1), value, state
+
+
+@users
+def actor_critic():
+    return Network(
+        Actions(),
+        lambda batch: {"observation": torch.randn(batch, 6), "state": torch.randn(batch, 16)},
+    )

@@ -13,6 +13,7 @@ __all__ = [
     "FAMILIES",
     "FORMS",
     "NOT_EXPORTED",
+    "TOLERANCE",
     "Architecture",
     "Converted",
     "Network",
@@ -29,6 +30,7 @@ FAMILIES = (
     "multimodal",
     "detection",
     "segmentation",
+    "images",
     "speech",
     "diffusion",
     "recommenders",
@@ -36,9 +38,12 @@ FAMILIES = (
     "trees",
     "pipelines",
     "keras_models",
+    "paddle_models",
+    "deployed",
 )
 EXPORTERS = ("torchscript", "dynamo", "converter")
 FORMS = ("static", "dynamic")
+TOLERANCE = 1e-3
 NOT_EXPORTED = "not exported"  # begins the reason where there is no model to compare with
 
 
@@ -62,10 +67,12 @@ class Converted(NamedTuple):
     Attributes:
         model: sizes by the names of dims, None where symbolic -> the ``ModelProto``.
         inputs: sizes by the names of dims -> arrays by the names of inputs.
+        tolerance: what floats may differ by, of the largest value of an output.
     """
 
     model: Callable[..., Any]
     inputs: Callable[..., dict[str, Any]]
+    tolerance: float = TOLERANCE
 
 
 class Architecture(NamedTuple):

@@ -177,3 +177,138 @@ class PointNet(nn.Module):
 @series
 def point_net():
     return Network(PointNet(), values())
+
+
+class Basis(nn.Module):
+    """What one block explains, the next does not see (N-BEATS, Oreshkin et al. 2020)."""
+
+    def __init__(self, length: int = 32, horizon: int = 6):
+        super().__init__()
+        self.length = length
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(length, 24), nn.ReLU(), nn.Linear(24, length + horizon))
+            for _ in range(3)
+        )
+
+    def forward(self, x):
+        left, forecast = x[..., 0], 0
+        for block in self.blocks:
+            seen, ahead = block(left).split([self.length, block[-1].out_features - self.length], -1)
+            left, forecast = left - seen, forecast + ahead
+        return forecast
+
+
+@fixed
+def n_beats():
+    return Network(Basis(), values())
+
+
+class Decomposed(nn.Module):
+    """Periods by the Fourier transform, trends by means (Autoformer, Wu et al. 2021)."""
+
+    def __init__(self, width: int = 16):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, width), nn.Linear(width, 3)
+        self.project = nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        padded = torch.cat([x[:, :1].expand(-1, 2, -1), x, x[:, -1:].expand(-1, 2, -1)], 1)
+        trend = nn.functional.avg_pool1d(padded.transpose(1, 2), 5, 1).transpose(1, 2)
+        q, k, v = self.project(self.first(x - trend)).chunk(3, -1)
+        q, k = (torch.fft.rfft(part, dim=1) for part in (q, k))
+        related = torch.fft.irfft(q * k.conj(), n=32, dim=1).mean(-1)
+        weight, delay = related.topk(3, dim=1)
+        weight, where = weight.softmax(-1), torch.arange(32)[None, :]
+        seen = 0
+        for each in range(3):
+            rolled = (where + delay[:, each : each + 1]) % 32
+            found = v.gather(1, rolled[..., None].expand(-1, -1, v.shape[-1]))
+            seen = seen + weight[:, each, None, None] * found
+        return self.last(seen) + trend
+
+
+@fixed
+def autoformer():
+    return Network(Decomposed(), values())
+
+
+class Selection(nn.Module):
+    """Gated residuals choose among variables (Temporal Fusion Transformer, Lim et al. 2021)."""
+
+    def __init__(self, count: int = 3, width: int = 16):
+        super().__init__()
+        self.embed = nn.ModuleList(nn.Linear(1, width) for _ in range(count))
+        self.weigh = nn.Sequential(nn.Linear(count * width, 16), nn.ELU(), nn.Linear(16, count))
+        self.rows = nn.LSTM(width, width, batch_first=True)
+        self.gate = nn.Sequential(nn.Linear(width, 2 * width), nn.GLU(-1))
+        self.norm = nn.LayerNorm(width)
+        self.attend = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.quantiles = nn.Linear(width, 3)
+
+    def forward(self, x):
+        each = torch.stack([e(x[..., k : k + 1]) for k, e in enumerate(self.embed)], -2)
+        weight = self.weigh(each.flatten(-2)).softmax(-1)
+        chosen = (each * weight[..., None]).sum(-2)
+        hidden = self.norm(chosen + self.gate(self.rows(chosen)[0]))
+        size = x.shape[1]
+        mask = torch.ones(size, size, dtype=torch.bool).triu(1)
+        seen, found = self.attend(hidden, hidden, hidden, attn_mask=mask)
+        return self.quantiles(hidden + seen), found
+
+
+@series
+def temporal_fusion():
+    return Network(Selection(), values())
+
+
+class Attending(nn.Module):
+    """Attention along edges: a softmax over those that end in a node (GAT, 2018)."""
+
+    def __init__(self, width: int = 12):
+        super().__init__()
+        self.project, self.score = nn.Linear(8, width), nn.Linear(2 * width, 1)
+        self.last = nn.Linear(width, 4)
+
+    def forward(self, features, sources, targets):
+        x = self.project(features)
+        pairs = torch.cat([x[sources], x[targets]], -1)
+        score = nn.functional.leaky_relu(self.score(pairs), 0.2)[:, 0]
+        blank = torch.full_like(x[:, 0], -1e9)
+        most = blank.scatter_reduce(0, targets, score, "amax")
+        weight = torch.exp(score - most[targets])
+        total = torch.zeros_like(blank).scatter_reduce(0, targets, weight, "sum")
+        message = x[sources] * (weight / total[targets])[:, None]
+        where = targets[:, None].expand(-1, x.shape[1])
+        return self.last(torch.zeros_like(x).scatter_reduce(0, where, message, "sum"))
+
+
+class Pooled(nn.Module):
+    """Sums over neighbours, then the mean of each graph (GIN, Xu et al. 2019)."""
+
+    def __init__(self, width: int = 12):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 8))
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, features, sources, targets):
+        x = features
+        for _ in range(2):
+            where = targets[:, None].expand(-1, x.shape[1])
+            x = self.layers(1.1 * x + torch.zeros_like(x).scatter_add(0, where, x[sources]))
+        return self.last(x.mean(0))
+
+
+def graph(nodes: int, edges: int) -> dict[str, torch.Tensor]:
+    """Features [nodes, 8], and the two ends of each edge."""
+    sources, targets = torch.randint(nodes, (2, edges))
+    return {"features": torch.randn(nodes, 8), "sources": sources, "targets": targets}
+
+
+@architecture(nodes=(9, 13), edges=(20, 31))
+def graph_attention():
+    return Network(Attending(), graph)
+
+
+@architecture(nodes=(9, 13), edges=(20, 31))
+def graph_isomorphism():
+    return Network(Pooled(), graph)
