@@ -9,7 +9,7 @@ For CPUs: on GPUs TVM has scans and sorts of many threads.
 from functools import partial
 from operator import add, mul
 
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.relax.dpl import is_op, wildcard
 from tvm.target import Target
 
@@ -59,10 +59,15 @@ def _top_k(match: Match, _target: Target) -> Kernel | None:
 
 def _argsort(match: Match, _target: Target) -> Kernel | None:
     call, x = match["sorted"], match["x"]
-    if match.dtype("x") not in _KEYED:
+    if not _is_keyed(match):
         return None
     axis, dtype = int(call.attrs.axis) % x.ty.ndim, match.dtype()
     return Kernel((x,), argsort, (axis, bool(call.attrs.descending), dtype), name="argsort")
+
+
+def _is_keyed(match: Match) -> bool:
+    """Whether the elements can be sorted by digits, and their dims have names."""
+    return match.dtype("x") in _KEYED and isinstance(match["x"].ty.shape, relax.ShapeExpr)
 
 
 _BOTH = ("both", "int64")
