@@ -227,3 +227,24 @@ def test_whole_blocks_of_keys():
     }
     (want,) = run_onnxruntime(model, feeds)
     np.testing.assert_allclose(*compiled.run(None, feeds), want, rtol=1e-4, atol=1e-5)
+
+
+def test_queries_that_are_never_few_build():
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 23]>
+        g (float[n,h,8,16] x) => (float[n,1,m,16] y) {
+          flat = Constant<value_ints = [0, 1, -1, 16]>()
+          q = Reshape(x, flat)
+          full = Shape(q)
+          two = Constant<value_ints = [2]>()
+          three = Constant<value_ints = [3]>()
+          rows = Slice(full, two, three)
+          square = Concat<axis = 0>(rows, rows)
+          one = Constant<value = bool[1, 1] {1}>()
+          kept = Expand(one, square)
+          y = Attention(q, q, q, kept)
+        }"""
+    )
+    x = np.random.default_rng(1).normal(size=(2, 3, 8, 16)).astype(np.float32)
+    (want,) = run_onnxruntime(model, {"x": x})
+    np.testing.assert_allclose(convert_and_build(model, "llvm")(x), want, atol=1e-5)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from math import inf, prod
 
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
@@ -79,6 +79,18 @@ def _loops(attention: Attention, target: Target) -> tirx.Stmt:
         loops = [*kernel.names, kernel.number]
         return shared([*extents, kernel.count], loops, kernel.body(), share)
 
-    if isinstance(length, tirx.IntImm):
-        return tasks(ByRow if are_few(int(length), lanes) else ByLanes)
-    return tirx.IfThenElse(are_few(length, lanes), tasks(ByRow), tasks(ByLanes))
+    few = _if_any(are_few(length, lanes))
+    if isinstance(few, tirx.IntImm):
+        return tasks(ByRow if int(few) else ByLanes)
+    return tirx.IfThenElse(few, tasks(ByRow), tasks(ByLanes))
+
+
+def _if_any(condition: tirx.Expr) -> tirx.Expr:
+    """``condition`` on sizes, where there are elements: without any, no loop has a trip.
+
+    Beneath one that holds for sizes of 0 alone, TVM's simplifier divides by 0.
+    """
+    analyzer = sym.Analyzer()
+    for size in tirx.analysis.undefined_vars(condition, []):
+        analyzer.update(size, sym.ConstIntBound(1, sym.ConstIntBound.POS_INF))
+    return analyzer.simplify(condition)
