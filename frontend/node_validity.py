@@ -39,9 +39,8 @@ _FINITE = "cubic_coeff_a epsilon lambd mean norm_coefficient spatial_scale".spli
 _SIDES = "output_padding pads".split()
 _PADS = frozenset({"Pad"})  # takes elements away, too
 
+_WIDTH = re.compile(r"\d.*|\)$")  # what comes behind the kind of elements
 _PREFIX = re.compile(r"^(\[\w+Error\] |\(op_type:[^)]*\): )+")
-# Served by what only moves elements, before the schemas of that allow them.
-_EARLY = frozenset({"tensor(float6e2m3)", "tensor(float6e3m2)"})
 # Ellipses broadcast there, which onnx wants to be of one rank.
 _WIDER = frozenset({"Einsum"})
 _MOST = 64  # elements of a constant whose values are told
@@ -122,15 +121,20 @@ def _wrong_types(node: ir.Node, schema: defs.OpSchema) -> Iterator[str]:
     variables: dict[str, str] = {}
     for place, value in enumerate(node.inputs):
         given = None if value is None else _type_text(value.type)
-        if given is None or given in _EARLY or not schema.inputs:
+        if given is None or not schema.inputs:
             continue
         formal = schema.inputs[min(place, len(schema.inputs) - 1)]
         if not _takes_tensors(formal):
             continue
-        if given not in formal.types:
+        if not _is_of(given, formal.types):
             yield f"its input {formal.name} is {given}; it has to be {_alternatives(formal.types)}"
         if formal.is_homogeneous and variables.setdefault(formal.type_str, given) != given:
             yield f"its inputs are {variables[formal.type_str]} and {given}; they have to be alike"
+
+
+def _is_of(given: str, types: Iterable[str]) -> bool:
+    """Whether ``given`` is one of ``types``, or of another width: converters serve more of them."""
+    return given in types or _WIDTH.sub("", given) in {_WIDTH.sub("", known) for known in types}
 
 
 def _takes_tensors(formal: defs.OpSchema.FormalParameter) -> bool:

@@ -178,7 +178,8 @@ def _at_keys(bb, wanted, keys, values):
 
 def _labels(floats, integers, strings, tensor):
     if tensor is not None:
-        return tensor.numpy()
+        found = tensor.numpy()
+        return np.char.decode(found).astype(object) if found.dtype.kind == "S" else found
     if strings:
         return np.array(strings, object)
     return np.asarray(floats, "float32") if floats else np.asarray(integers, "int64")

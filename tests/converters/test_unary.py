@@ -19,7 +19,7 @@ def test_hyperbolic(op_type, dtype):
 
 def test_erf_of_integers_truncates():
     x = np.array([0, 1, -2, 7], "int8")
-    check_node("Erf", [x], expected=[np.array([0, 0, 0, 1], "int8")])
+    check_node("Erf", [x], opset=9, expected=[np.array([0, 0, 0, 1], "int8")])
 
 
 def test_trigonometry_of_any_number():
