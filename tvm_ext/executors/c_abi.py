@@ -17,6 +17,7 @@ from tvm.target import Target
 
 from ..schedules.statements import map_children
 from .lowering import bytes_off_stack, finalize_host, lower
+from .machine_code import MachineCode, compiled, parted
 from .plan import aligned
 from .small_loops import alone_where_small, serial_where_small
 
@@ -52,7 +53,7 @@ class Scratch:
     thread_bytes: int
 
 
-def build_c_abi(kernels: IRModule, target: Target) -> tuple[tvm.runtime.Module, Scratch]:
+def build_c_abi(kernels: IRModule, target: Target) -> tuple[MachineCode, Scratch]:
     """Compile scheduled PrimFuncs to native code; each is called by its ``global_symbol``.
 
     Returns too what scratch memory they need.
@@ -61,6 +62,21 @@ def build_c_abi(kernels: IRModule, target: Target) -> tuple[tvm.runtime.Module, 
     ``__TVMBackendParallelLaunch``, ``__TVMBackendAllocWorkspace`` and
     ``__TVMBackendFreeWorkspace``, which the runtime defines.
     """
+    arrays: dict[str, tuple[int, ...]] = {}
+    thread_bytes = [0]
+
+    def lowered(part: IRModule) -> IRModule:
+        module, taken = _lowered(part, target)
+        arrays.update(taken)
+        thread_bytes.extend(map(_thread_bytes, module.functions.values()))
+        return module
+
+    code = compiled(parted(kernels), lowered, target)
+    return code, Scratch(arrays, max(thread_bytes))
+
+
+def _lowered(kernels: IRModule, target: Target) -> tuple[IRModule, dict[str, tuple[int, ...]]]:
+    """What LLVM is given, and the bytes of the arrays that kernels take, by their names."""
     hosted = target.with_host(target)
     with target:
         with _without(*(other.info.name for other in _OTHERWISE)):
@@ -69,10 +85,7 @@ def build_c_abi(kernels: IRModule, target: Target) -> tuple[tvm.runtime.Module, 
         taken = {gv: _with_arrays(f) for gv, f in lowered.functions_items()}
         lowered = IRModule({gv: f for gv, (f, _) in taken.items()}, attrs=lowered.attrs)
         lowered = finalize_host()(lowered)
-    arrays = {gv.name_hint: sizes for gv, (_, sizes) in taken.items()}
-    thread_bytes = max(map(_thread_bytes, lowered.functions.values()), default=0)
-    built = tvm.get_global_func(f"target.build.{target.kind.name}")(lowered, target)
-    return built, Scratch(arrays, thread_bytes)
+    return lowered, {gv.name_hint: sizes for gv, (_, sizes) in taken.items()}
 
 
 def _with_arrays(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[int, ...]]:

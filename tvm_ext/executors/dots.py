@@ -46,6 +46,8 @@ def lower_dots(module, _context):
 
 
 def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    if not _has_dots(function):  # most have none, and many sums
+        return function
     called: dict[str, str] = {}  # name -> LLVM's text
     target = (function.attrs or {}).get("target")
     texts = {
@@ -76,12 +78,21 @@ def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
     body = tvm_ffi.structural_map(function.body, (tirx.Add, sum_))
     body = tvm_ffi.structural_map(body, (Call, alone))
-    if not called:
-        return function
     zero = tirx.const(0, "int32")
     for text in called.values():
         body = tirx.AttrStmt(zero, "pragma_import_llvm", StringImm(text), body)
     return function.with_body(body)
+
+
+def _has_dots(function: tirx.PrimFunc) -> bool:
+    found = False
+
+    def visit(call: Call) -> None:
+        nonlocal found
+        found |= _kind(call) in _TYPES
+
+    tvm_ffi.structural_walk(function.body, (Call, visit))
+    return found
 
 
 def _kind(expr: tirx.Expr) -> str:

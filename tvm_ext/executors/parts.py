@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,12 @@ from .cpu import CpuNeeds
 from .emit import ENTRY, entry_source
 from .plan import Plan
 
-__all__ = ["Parts", "packed", "unpacked"]
+__all__ = ["Parts", "packed", "unpacked", "write_objects"]
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A plan, the compiled kernels as an object file, and the C files of the others.
+    """A plan, the compiled kernels as object files, and the C files of the others.
 
     ``tag`` is in the names of its kernels.
     """
@@ -27,7 +28,7 @@ class Parts:
     plan: Plan
     tag: str
     needs: CpuNeeds
-    kernels: bytes
+    kernels: tuple[bytes, ...]
     code: tuple[str, ...]
 
     def write(self, folder: Path, entry: str = ENTRY) -> tuple[list[Path], list[Path]]:
@@ -35,23 +36,33 @@ class Parts:
 
         The function that runs the plan is called ``entry``.
         """
-        compiled = folder / "kernels.o"
-        compiled.write_bytes(self.kernels)
-        texts = []
+        compiled, texts = write_objects(folder, self.kernels), []
         for number, text in enumerate([entry_source(self.plan, self.tag, entry), *self.code]):
             texts.append(folder / f"source{number}.c")
             texts[-1].write_text(text)
-        return [compiled], texts
+        return compiled, texts
+
+
+def write_objects(folder: Path, kernels: Sequence[bytes]) -> list[Path]:
+    """The object files of compiled kernels, written into ``folder``."""
+    files = [folder / f"kernels{number}.o" for number in range(len(kernels))]
+    for file, code in zip(files, kernels, strict=True):
+        file.write_bytes(code)
+    return files
 
 
 def packed(parts: Parts) -> bytes:
     """All of ``parts`` but the plan and the needs, compressed."""
-    head = json.dumps({"tag": parts.tag, "code": parts.code})
-    return zlib.compress(head.encode() + b"\0" + parts.kernels)
+    sizes = [len(code) for code in parts.kernels]
+    head = json.dumps({"tag": parts.tag, "code": parts.code, "sizes": sizes})
+    return zlib.compress(b"".join([head.encode(), b"\0", *parts.kernels]))
 
 
 def unpacked(data: bytes, plan: Plan, needs: CpuNeeds) -> Parts:
     """What :func:`packed` packed."""
-    head, _, kernels = zlib.decompress(data).partition(b"\0")
-    rest = json.loads(head)
-    return Parts(plan, rest["tag"], needs, kernels, tuple(rest["code"]))
+    head, _, rest = zlib.decompress(data).partition(b"\0")
+    known, kernels = json.loads(head), []
+    for size in known["sizes"]:
+        kernels.append(rest[:size])
+        rest = rest[size:]
+    return Parts(plan, known["tag"], needs, tuple(kernels), tuple(known["code"]))

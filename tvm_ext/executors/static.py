@@ -169,11 +169,7 @@ class StaticExecutor(LibraryExecutor):
         return outputs
 
     def parts(self) -> Parts:
-        """What the library is linked from.
-
-        Raises:
-            BuildError: the kernels cannot be written.
-        """
+        """What the library is linked from."""
         return self.program.parts()
 
     def time_kernels(

@@ -11,17 +11,16 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import tvm
 import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.target import Target
 
-from ..errors import BuildError
 from .c_abi import build_c_abi, calls_tvm
 from .c_code import c_sources, is_c_code
 from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .emit import entry_source, kernel_symbol
+from .machine_code import MachineCode
 from .parts import Parts
 from .plan import Plan
 from .planning import NotStatic, draft
@@ -29,15 +28,12 @@ from .static import StaticExecutor
 from .toolchain import link_shared
 from .views import rewrite_views
 
-__all__ = ["Compiled", "Program", "build_static", "compile_kernels", "object_file", "texts"]
-
-_TEXTS = {"llvm": "ll", "asm": "asm"}
+__all__ = ["Compiled", "Program", "build_static", "compile_kernels", "texts"]
 
 
-def texts(code: Sequence[str], kernels: tvm.runtime.Module) -> dict[str, str]:
+def texts(code: Sequence[str], kernels: MachineCode) -> dict[str, str]:
     """A program as text: C, and the others as LLVM IR and as assembly."""
-    compiled = {name: kernels.inspect_source(kind) for name, kind in _TEXTS.items()}
-    return {"c": "\n".join(code)} | compiled
+    return {"c": "\n".join(code)} | kernels.texts()
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +46,7 @@ class Program:
     plan: Plan
     tag: str
     needs: CpuNeeds
-    kernels: tvm.runtime.Module
+    kernels: MachineCode
     code: Sequence[str]
     _compiler: threading.Lock = field(default_factory=threading.Lock)  # LLVM: one thread at a time
 
@@ -72,25 +68,12 @@ class Program:
     def _linked(self) -> np.ndarray:
         with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
             library = Path(folder, "library.so")
-            link_shared(library, *self._parts.write(Path(folder)), self.triple)
+            link_shared(library, *self.parts().write(Path(folder)), self.triple)
             return np.frombuffer(library.read_bytes(), np.uint8)
 
     def parts(self) -> Parts:
-        """What the library is linked from.
-
-        Raises:
-            BuildError: the kernels cannot be written.
-        """
-        with self._compiler:
-            return self._parts
-
-    @cached_property
-    def _parts(self) -> Parts:
-        with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-            file = Path(folder, "kernels.o")
-            object_file(self.kernels, file)
-            kernels = file.read_bytes()
-        return Parts(self.plan, self.tag, self.needs, kernels, tuple(self.code))
+        """What the library is linked from."""
+        return Parts(self.plan, self.tag, self.needs, self.kernels.objects, tuple(self.code))
 
     def sources(self) -> dict[str, str]:
         """The C function that calls the kernels, and those in C; the others as LLVM IR and as
@@ -132,7 +115,7 @@ class Compiled:
     """
 
     tag: str
-    kernels: tvm.runtime.Module
+    kernels: MachineCode
     code: Sequence[str]
     arrays: Mapping[str, Sequence[int]]
     thread_bytes: int
@@ -155,18 +138,6 @@ def compile_kernels(scheduled: Mapping[str, tirx.PrimFunc], target: Target) -> C
     arrays = {name: scratch.arrays[symbols[name]] for name in compiled}
     code = c_sources({symbols[name]: f for name, f in scheduled.items()})
     return Compiled(tag, kernels, code, arrays, scratch.thread_bytes)
-
-
-def object_file(kernels: tvm.runtime.Module, file: Path) -> None:
-    """Write compiled ``kernels`` to ``file``.
-
-    Raises:
-        BuildError: TVM cannot.
-    """
-    try:
-        kernels.write_to_file(str(file))
-    except RuntimeError as error:
-        raise BuildError(f"cannot write the kernels: {error}") from error
 
 
 def _tag(kernels: Mapping[str, tirx.PrimFunc], target: Target) -> str:

@@ -26,9 +26,10 @@ from ..errors import BuildError
 from .c_code import is_c_code
 from .cpu import CpuNeeds
 from .cpu_features import needs_of
+from .parts import write_objects
 from .plan import ALIGNMENT, Slot
 from .planning import NotStatic, Walk, adjacent, alive_during, arguments, peak, place
-from .static_build import Compiled, compile_kernels, object_file, texts
+from .static_build import Compiled, compile_kernels, texts
 from .storages import size_of
 from .symbolic import SymbolicExecutor, SymbolicPlan
 from .symbolic_elements import Elements
@@ -61,12 +62,12 @@ class _Program:
     def _linked(self) -> np.ndarray:
         with tempfile.TemporaryDirectory(prefix="tvm_ext_") as name:
             folder, sources = Path(name), []
-            object_file(self.compiled.kernels, folder / "kernels.o")
+            objects = write_objects(folder, self.compiled.kernels.objects)
             for number, text in enumerate([self.entry, *self.compiled.code]):
                 sources.append(folder / f"source{number}.c")
                 sources[-1].write_text(text)
             triple = self.needs.triple if self.needs.foreign else None
-            link_shared(folder / "library.so", [folder / "kernels.o"], sources, triple)
+            link_shared(folder / "library.so", objects, sources, triple)
             return np.frombuffer((folder / "library.so").read_bytes(), np.uint8)
 
     def sources(self) -> dict[str, str]:
