@@ -1,5 +1,6 @@
 """Converter for the LSTM of com.microsoft, whose weights are of 8 bits."""
 
+import numpy as np
 from tvm import relax
 
 from tvm_ext.ops import arithmetic
@@ -7,7 +8,7 @@ from tvm_ext.ops import arithmetic
 from ..broadcasting import emit_broadcast
 from ..microsoft import microsoft
 from ..precision import cast, constant
-from .recurrent import lstm
+from .recurrent import lstm_of
 from .shape import reshaped
 
 
@@ -16,14 +17,36 @@ def dynamic_quantize_lstm(bb, x, w, r, b, sequence_lens, initial_h, initial_c, p
                           r_scale, r_zero, *, activation_alpha=None, activation_beta=None,
                           activations=None, clip=None, direction="forward", hidden_size=None,
                           input_forget=0):  # fmt: skip
-    """Weights are ``[D, I, 4 H]``. Rows stay float32, which onnxruntime rounds to 8 bits."""
-    w, r = (
-        _dequantized(bb, *quantised) for quantised in ((w, w_scale, w_zero), (r, r_scale, r_zero))
-    )
-    return lstm(bb, x, w, r, b, sequence_lens, initial_h, initial_c, p,
-                activation_alpha=activation_alpha, activation_beta=activation_beta,
-                activations=activations, clip=clip, direction=direction, hidden_size=hidden_size,
-                input_forget=input_forget)  # fmt: skip
+    """Weights are ``[D, I, 4 H]``; they stay 8 bits where they are known.
+
+    The input is rounded to 8 bits then, with one scale, as in onnxruntime. The hidden state stays
+    float32, which onnxruntime rounds as well.
+    """
+    weights = [
+        _codes(bb, *quantised) or (_dequantized(bb, *quantised), None)
+        for quantised in ((w, w_scale, w_zero), (r, r_scale, r_zero))
+    ]
+    return lstm_of(bb, x, *weights, b, sequence_lens, initial_h, initial_c, p,
+                   activation_alpha, activation_beta, activations, clip, direction, hidden_size,
+                   input_forget)  # fmt: skip
+
+
+def _codes(bb, codes, scale, zero):
+    """``codes[D, K, 4 H]`` less their zero as int8, transposed, and their scales ``[D, 4 H]``.
+
+    None where they are not known, or need nine bits.
+    """
+    scale, zero = (_per_column(bb, value) for value in (scale, zero))
+    arrays = [constant(bb, value) for value in (codes, scale, zero)]
+    if any(array is None for array in arrays):
+        return None
+    codes, scale, zero = arrays
+    whole = codes.astype("int16") - zero
+    narrow = whole.astype("int8")
+    if (narrow != whole).any():
+        return None
+    columns = np.broadcast_to(scale[:, 0], (len(codes), codes.shape[2]))
+    return bb.const(narrow.transpose(0, 2, 1)), bb.const(np.ascontiguousarray(columns))
 
 
 def _dequantized(bb, codes, scale, zero):

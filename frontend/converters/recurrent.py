@@ -14,9 +14,11 @@ from tvm import relax, tirx
 from tvm_ext.ops import recurrent as ops
 from tvm_ext.ops.approximations import exp, log1p_positive, sigmoid, tanh
 
+from ..arithmetic import multiplied
 from ..precision import accumulator, cast, constant
 from ..table import converter
 from .matmul import product, transposed
+from .quantization import dynamic_quantize_linear, matmul_integer
 
 Scalar = Callable[[tirx.Expr], tirx.Expr]
 
@@ -90,16 +92,28 @@ def lstm(bb, x, w, r, b=None, sequence_lens=None, initial_h=None, initial_c=None
          activation_alpha=None, activation_beta=None, activations=None, clip=None,
          direction="forward", hidden_size=None, input_forget=0, layout=0,
          output_sequence=0):  # fmt: skip
+    return lstm_of(bb, x, (w, None), (r, None), b, sequence_lens, initial_h, initial_c, p,
+                   activation_alpha, activation_beta, activations, clip, direction, hidden_size,
+                   input_forget, layout)  # fmt: skip
+
+
+def lstm_of(bb, x, input_weights, recurrent_weights, b, sequence_lens, initial_h, initial_c, p,
+            activation_alpha, activation_beta, activations, clip, direction, hidden_size,
+            input_forget, layout=0):  # fmt: skip
+    """The layer; beside weights are None, or the scales ``[D, 4 H]`` of what are int8 then."""
+    (w, w_scale), (r, r_scale) = input_weights, recurrent_weights
     reverse = _directions(direction)
     functions = _activations(activations, ("sigmoid", "tanh", "tanh"), len(reverse),
                              activation_alpha, activation_beta)  # fmt: skip
     layer = _Layer(bb, x, w, r, b, sequence_lens, layout, len(reverse), hidden_size, gates=4,
-                   together=4)  # fmt: skip
+                   together=4, w_scale=w_scale)  # fmt: skip
     peephole = None if p is None else layer.by_gate(layer.wide(p), 3)
+    scales = None if r_scale is None else layer.by_gate(r_scale, 4)
+    panels = layer.panels(0, 4, wide=r_scale is None)
     states = [layer.state(initial) for initial in (initial_h, initial_c)]
     kernel = partial(ops.lstm, reverse=reverse, activations=functions, clip=_clip(clip),
                      input_forget=bool(input_forget))  # fmt: skip
-    return layer.emit(kernel, "lstm", layer.gates(), layer.panels(0, 4), peephole, *states)
+    return layer.emit(kernel, "lstm", layer.gates(), panels, scales, peephole, *states)
 
 
 @converter("GRU", 1, 3, 7, 14, 22)
@@ -158,7 +172,7 @@ class _Layer:
     """
 
     def __init__(self, bb, x, w, r, b, sequence_lens, layout, directions, hidden_size,
-                 gates, together):  # fmt: skip
+                 gates, together, w_scale=None):  # fmt: skip
         self.bb, self.layout, self.count, self.lengths = bb, layout, gates, sequence_lens
         self.out_dtype = bb.dtype(x)
         self.dtype = accumulator(self.out_dtype)
@@ -170,6 +184,7 @@ class _Layer:
         self.width = ops.panel_width(together, self.hidden, self.dtype)
         self.padded = -(-self.hidden // self.width) * self.width
         self.w = self.by_gate(w, gates, self.features)
+        self.w_scale = None if w_scale is None else self.by_gate(w_scale, gates)
         self.r = self.by_gate(r, gates, self.hidden)
         self.bias = None if b is None else self.by_gate(self.wide(b), 2 * gates)
 
@@ -190,16 +205,29 @@ class _Layer:
         bb, width = self.bb, self.directions * self.count * self.padded
         weights = self._reshaped(self.w, [width, self.features])
         rows = bb.emit(relax.op.reshape(self.x, [self.time * self.batch, self.features]))
-        y = product(bb, rows, transposed(bb, weights))
+        y = self._projected(rows, transposed(bb, weights))
         if self.bias is not None:
             bias = self._reshaped(self._both_biases(without_last), [width])
             y = bb.emit(relax.op.add(y, bias))
         shape = [self.time, self.batch, self.directions, self.count, self.padded]
         return bb.emit(relax.op.reshape(y, shape))
 
-    def panels(self, begin, end):
-        """The recurrent weights of some gates: [D, P / width, H, gates, width]."""
-        weights = self.wide(self._gates_of(self.r, begin, end))
+    def _projected(self, rows, weights):
+        """The product; of int8 weights with rows that are rounded to 8 bits, too."""
+        if self.w_scale is None:
+            return product(self.bb, rows, weights)
+        codes, scale, zero = dynamic_quantize_linear(self.bb, rows)
+        total = self.wide(matmul_integer(self.bb, codes, weights, zero))
+        columns = self._reshaped(self.w_scale, [self.directions * self.count * self.padded])
+        return multiplied(self.bb, multiplied(self.bb, total, scale), columns)
+
+    def panels(self, begin, end, wide=True):
+        """The recurrent weights of some gates: [D, P / width, H, gates, width].
+
+        ``wide``: in the type of the sums.
+        """
+        weights = self._gates_of(self.r, begin, end)
+        weights = self.wide(weights) if wide else weights
         tiles = [self.padded // self.width, self.width]
         shape = [self.directions, end - begin, *tiles, self.hidden]
         return self._transposed(self._reshaped(weights, shape), [0, 2, 4, 1, 3])

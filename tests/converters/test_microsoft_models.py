@@ -127,13 +127,22 @@ def test_quantised_embedding():
           types=["float32", "int32"], rtol=1e-4, atol=1e-4)  # fmt: skip
 
 
-@pytest.mark.parametrize("direction, per_column", [("forward", False), ("bidirectional", True)])
-def test_dynamically_quantised_lstm(direction, per_column):
+@pytest.mark.parametrize(
+    "direction, per_column, zero",
+    [
+        ("forward", False, np.int8(0)),
+        ("bidirectional", True, np.int8(0)),
+        ("reverse", False, np.uint8(128)),
+        ("forward", False, np.uint8(100)),  # nine bits
+    ],
+)
+def test_dynamically_quantised_lstm(direction, per_column, zero):
     directions, hidden, features = 1 + (direction == "bidirectional"), 6, 5
     scale = (directions, 4 * hidden) if per_column else (directions,)
-    weights = [codes(directions, depth, 4 * hidden, dtype="int8") for depth in (features, hidden)]
+    shapes = [(directions, depth, 4 * hidden) for depth in (features, hidden)]
+    weights = [codes(*shape, dtype=zero.dtype.name) for shape in shapes]
     units = [RNG.uniform(0.002, 0.004, scale).astype("float32") for _ in weights]
-    zero = np.zeros(scale, "int8")
+    zero = np.full(scale, zero)
     inputs = [0.5 * data(7, 3, features), *weights, data(directions, 8 * hidden),
               np.array([7, 3, 5], "int32"), data(directions, 3, hidden),
               data(directions, 3, hidden), None, units[0], zero, units[1], zero]  # fmt: skip

@@ -105,21 +105,33 @@ def gru(gates, panels, candidate_panels, reset_bias, h0, lengths, *, reverse, ac
     return _kernel("gru", linear_first, gates, [panels, reset_bias], [h0], lengths, reverse)
 
 
-def lstm(gates, panels, peephole, h0, c0, lengths, *, reverse, activations, clip, input_forget):
+def lstm(
+    gates, panels, scales, peephole, h0, c0, lengths, *, reverse, activations, clip, input_forget
+):
     """Gates in the order input, output, forget, cell; returns ``y, h, c``.
 
     ``peephole[D, 3, P]`` (or None) weighs the cell in the input, output and forget gates.
-    ``input_forget`` makes the forget gate 1 - input gate.
+    ``input_forget`` makes the forget gate 1 - input gate. ``scales[D, 4, P]`` (or None) are what
+    the units of ``panels``, integers then, are multiplied by.
     """
     f, g, last = zip(*activations, strict=True)
 
-    def step(scan, panels, *peepholes):
+    def step(scan, panels, *others):
+        factors = others[:1] if scales is not None else ()
+        peepholes = others[len(factors) :]
+
+        def product(b, k, j):
+            total = acc[b, k, j]
+            for factor in factors:  # one, or none
+                total = scan.gates(b, k, j) + total * factor[scan.d, k, scan.unit(j)]
+            return total
+
         def cell(b, j):
             return scan.cell[b, scan.unit(j)]
 
         def gate(k):
             def value(b, j):
-                total = acc[b, k, j]
+                total = product(b, k, j)
                 for weights in peepholes:  # one, or none
                     total = total + weights[scan.d, k, scan.unit(j)] * cell(b, j)
                 return scan.apply(f, clip(total))
@@ -127,17 +139,17 @@ def lstm(gates, panels, peephole, h0, c0, lengths, *, reverse, activations, clip
             return value
 
         with scan.panels(panels):
-            acc = scan.product(panels, scan.hidden, scan.gates)
+            acc = scan.product(panels, scan.hidden, scan.nothing if factors else scan.gates)
             enter = scan.named("input", gate(0))
 
             def next_cell(b, j):
                 keep = tirx.const(1, scan.dtype) - enter(b, j) if input_forget else gate(2)(b, j)
-                return keep * cell(b, j) + enter(b, j) * scan.apply(g, clip(acc[b, 3, j]))
+                return keep * cell(b, j) + enter(b, j) * scan.apply(g, clip(product(b, 3, j)))
 
             scan.write_cell(next_cell)
             scan.write_hidden(lambda b, j: gate(1)(b, j) * scan.apply(last, cell(b, j)))
 
-    operands = [panels] if peephole is None else [panels, peephole]
+    operands = [x for x in (panels, scales, peephole) if x is not None]
     return _kernel("lstm", step, gates, operands, [h0, c0], lengths, reverse)
 
 
@@ -236,8 +248,8 @@ class _Scan:
             T.buffer_store(acc, start(b, g, j), [b, g, j])
         with self.block("recurrent_product", self.rows, depth, gates, self.width,
                         kinds="SRSS") as (b, k, g, j):  # fmt: skip
-            total = acc[b, g, j] + source(b, k) * weights[self.d, self.panel, k, g, j]
-            T.buffer_store(acc, total, [b, g, j])
+            weight = weights[self.d, self.panel, k, g, j].astype(self.dtype)
+            T.buffer_store(acc, acc[b, g, j] + source(b, k) * weight, [b, g, j])
         return acc
 
     def named(self, name, value):
@@ -273,6 +285,10 @@ class _Scan:
     def gates(self, b, k, j):
         """The projected input of gate ``k``."""
         return self.projected[self._place(b), self.sequence(b), self.d, k, self.unit(j)]
+
+    def nothing(self, *_):
+        """What a product without gates starts from."""
+        return tirx.const(0, self.dtype)
 
     def hidden(self, b, unit):
         """The hidden state before the step, of any unit."""
