@@ -71,6 +71,22 @@ def test_only_the_factors_are_rounded(op_type, x, w, attributes):
 
 
 @needs_bfloat16
+@pytest.mark.parametrize("case", [CONVOLUTIONS[1], CONVOLUTIONS[3]])
+def test_rows_and_columns_may_be_symbolic(case):
+    op_type, x, w, attributes = case
+    x, w = factors(x, w)
+    _, answer = product(op_type, x, w, attributes)
+    model = node_model(op_type, [x, w], attributes, constants=[1], symbolic=True)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = x.shape[1]
+    built = convert_and_build(model, "llvm", precision="bf16")
+    assert "bfloat16_dot" in built.sources()["select"]
+    for part in x, x[:1, :, :, :5]:
+        (got,) = built.run(None, {"x0": part})
+        terms = answer(abs(part), abs(w))
+        assert (abs(got - answer(rounded(part), rounded(w))) <= 2.0**-18 * terms).all()
+
+
+@needs_bfloat16
 @pytest.mark.parametrize("case", [PRODUCTS[1], CONVOLUTIONS[0]])
 def test_infinities_and_nan_pass_through(case):
     op_type, x, w, attributes = case

@@ -109,6 +109,43 @@ def test_convolution_pads_with_the_zero_point(case, dtype, known):
     assert "conv2d_integer" in compiled.sources()["select"]
 
 
+@pytest.mark.parametrize(
+    ("case", "dtype", "known", "target"),
+    [
+        ("first layer", "uint8", True, "native"),
+        ("dilated", "int8", False, "avx2"),
+        ("odd", "int8", True, "native"),
+        ("groups", "uint8", False, "native"),
+        ("depthwise", "uint8", True, "native"),
+    ],
+)
+def test_convolution_of_symbolic_rows_and_columns(case, dtype, known, target):
+    """Tiles of several widths, single columns, and images that pads outweigh."""
+    (_, channels, *_), filters, attributes = CONVOLUTIONS[case]
+    w, zero = integers("int8", *filters), integers(dtype, 3)[2]
+    top, left, bottom, right = attributes.get("pads", [0] * 4)
+    compiled = None
+    for size in (1, 17, 15), (2, 5, 47), (1, 5, 5), (1, 3, 97):
+        x = integers(dtype, size[0], channels, *size[1:])
+        if compiled is None:
+            y, compiled = built(
+                "ConvInteger", x, w, np.array(zero), known, TARGETS[target],
+                ("n", channels, "h", "w"), **attributes,
+            )  # fmt: skip
+            assert "conv2d_integer" in compiled.sources()["select"]
+        else:
+            y = compiled.run(None, {"x": x} | ({} if known else {"zero": np.array(zero)}))[0]
+        wide = np.pad(x.astype("int64") - int(zero), ((0, 0), (0, 0), (top, bottom), (left, right)))
+        want = torch.nn.functional.conv2d(
+            torch.from_numpy(wide.astype("float64")),
+            torch.from_numpy(w.astype("float64")),
+            stride=attributes.get("strides", 1),
+            dilation=attributes.get("dilations", 1),
+            groups=attributes.get("group", 1),
+        )
+        np.testing.assert_array_equal(y, want.numpy())
+
+
 def unsigned_weights(operator, x, w, zero, **attributes):
     """The node with constant uint8 weights and their zero point; its result."""
     nodes = [helper.make_node(operator, ["x", "w", "", "zero"], ["y"], **attributes)]

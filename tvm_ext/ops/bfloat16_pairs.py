@@ -115,8 +115,8 @@ def pair_weight(packed: np.ndarray) -> np.ndarray:
 
 def channel_pairs(x: te.Tensor, of: str) -> te.Tensor:
     """``x[N, C/b, H, W, b]`` -> int32 with half the ``"blocks"`` or half the ``"lanes"``."""
-    n, *blocked = x.shape
-    blocks, h, w, lanes = map(int, blocked)
+    n, o, h, w, lane = x.shape
+    blocks, lanes = int(o), int(lane)
     half = -(-lanes // 2)
 
     def of_blocks(n, o, i, j, lane):

@@ -162,6 +162,7 @@ def conv2d_blocked(
     *,
     vector: int | None = None,
     blocks: int | None = None,
+    around: tirx.Expr | None = None,
 ) -> te.Tensor:
     """Convolve ``x[N, IC/b, H, W, b]`` with a packed ``weight`` into ``[N, OC/out_lanes, ...]``.
 
@@ -169,7 +170,7 @@ def conv2d_blocked(
     whole vectors of input and output channels. float16 and bfloat16 give float32. ``product``, of
     an element of ``x`` and one of ``weight``, is what is summed. ``vector`` channels, several
     blocks of the result, are summed side by side; of those that there are then, ``blocks`` are
-    written. By default one block and all.
+    written. By default one block and all. Pads are ``around``, by default 0.
     """
     tiles, ic_blocks, *window, in_lanes, tile = (int(d) for d in weight.shape)
     vector = vector or out_lanes
@@ -186,7 +187,7 @@ def conv2d_blocked(
 
     return convolution(
         x, window, oc_vectors, vector, columns, strides, pads, dilations, term, (ro,), (ri,),
-        lanes=out_lanes, blocks=blocks,
+        around, lanes=out_lanes, blocks=blocks,
     )  # fmt: skip
 
 

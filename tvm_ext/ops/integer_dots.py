@@ -1,29 +1,33 @@
 """Four 8-bit or two 16-bit integers in a word, and products of such words, summed in int32.
 
-They are neighbours of the reduction. What of :mod:`tvm_ext.ops.integer_products` has rows of
-symbolic number is here: its schedule takes terms of single elements, and makes vectors of columns.
+They are neighbours of the reduction. What of :mod:`tvm_ext.ops.integer_products` has rows or
+columns of symbolic number is here: its schedules take terms of single elements, and make vectors.
 So are products of two activations: less their zero points they need nine bits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import te, tirx
 from tvm.ir import register_op_attr
 from tvm.tirx.expr import CallEffectKind
 
+from .conv2d_blocked import conv2d_blocked, pack_weight
 from .elementwise import dtype_of
-from .integer_products import subtrahend
+from .integer_products import SIGN, corrected, pad_value, subtrahend
 from .matmul_packed import matmul_panels, matmul_rows, pack_columns, panels
 
 __all__ = [
     "BYTES",
     "DOT",
     "PAIR_DOT",
+    "channel_words",
     "column_pairs",
+    "conv2d_integer_words",
     "dot",
     "matmul_integer_pairs",
     "matmul_integer_rows",
+    "pack_filter_words",
     "pack_words",
     "pair_dot",
     "row_pairs",
@@ -75,19 +79,29 @@ def row_words(x: te.Tensor) -> te.Tensor:
     Signed ``x`` is moved by 128.
     """
     *leading, k = x.shape
-    depth, signed = int(k), dtype_of(x) == "int8"
+    depth = int(k)
 
     def byte(row, at):
-        value = tirx.reinterpret("uint8", x[(*row, at)]).astype("uint32")
+        value = _byte(x[(*row, at)])
         return value if depth % BYTES == 0 else tirx.if_then_else(at < k, value, _nothing())
 
     def word(*index):
         *row, column = index
-        parts = [byte(row, column * BYTES + b) << tirx.const(8 * b, "uint32") for b in range(BYTES)]
-        whole = tirx.reinterpret("int32", parts[0] | parts[1] | parts[2] | parts[3])
-        return whole ^ tirx.const(_SIGNS, "int32") if signed else whole
+        return _word(lambda b: byte(row, column * BYTES + b), x)
 
     return te.compute((*leading, -(-depth // BYTES)), word, "row_words")
+
+
+def _byte(value: tirx.Expr) -> tirx.Expr:
+    """The bits of an 8-bit integer."""
+    return tirx.reinterpret("uint8", value).astype("uint32")
+
+
+def _word(byte: Callable[[int], tirx.Expr], x: te.Tensor) -> tirx.Expr:
+    """Four bytes of ``x``, unsigned, side by side."""
+    parts = [byte(b) << tirx.const(8 * b, "uint32") for b in range(BYTES)]
+    whole = tirx.reinterpret("int32", parts[0] | parts[1] | parts[2] | parts[3])
+    return whole ^ tirx.const(_SIGNS, "int32") if dtype_of(x) == "int8" else whole
 
 
 def matmul_integer_rows(
@@ -106,6 +120,73 @@ def matmul_integer_rows(
         return total[index] - subtrahend(sums[index[-1]], zero, x, unsigned=True)
 
     return te.compute(total.shape, element, "corrected")
+
+
+def pack_filter_words(
+    weight: np.ndarray, in_lanes: int, out_lanes: int, vectors: int
+) -> np.ndarray:
+    """int8 ``[OC, IC, KH, KW]`` -> words of input channels, as :func:`pack_weight` has them.
+
+    ``in_lanes`` words are a block of the input; channels are padded with zeros to whole blocks.
+    """
+    oc, ic, *window = weight.shape
+    block = in_lanes * BYTES
+    padded = np.zeros((oc, -(-ic // block) * block, *window), "int8")
+    padded[:, :ic] = weight
+    split = padded.reshape(oc, -1, BYTES, *window)
+    words = np.ascontiguousarray(np.moveaxis(split, 2, -1)).view("<i4")[..., 0].astype("int32")
+    return pack_weight(words, in_lanes, out_lanes, vectors)
+
+
+def channel_words(x: te.Tensor) -> te.Tensor:
+    """8-bit ``x[N, C/b, H, W, b]`` -> int32 ``[N, C/b, H, W, b/4]`` of unsigned bytes.
+
+    ``x[N, C, H, W]`` gives ``[N, ceil(C/4), H, W, 1]``, which repeats the last channel.
+    """
+    if len(x.shape) == 5:
+        n, blocks, h, w, lanes = x.shape
+
+        def of_lanes(n, o, i, j, lane):
+            return _word(lambda b: _byte(x(n, o, i, j, lane * BYTES + b)), x)
+
+        return te.compute((n, blocks, h, w, int(lanes) // BYTES), of_lanes, "channel_words")
+    n, channels, h, w = x.shape
+
+    def of_channels(n, o, i, j, _):
+        return _word(lambda b: _byte(x(n, tirx.min(o * BYTES + b, channels - 1), i, j)), x)
+
+    return te.compute((n, -(-int(channels) // BYTES), h, w, 1), of_channels, "channel_words")
+
+
+def conv2d_integer_words(
+    x: te.Tensor,
+    weight: te.Tensor,
+    sums: te.Tensor,
+    zero: te.Tensor | None,
+    around: int,
+    out_lanes: int,
+    columns: int,
+    groups: int,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> te.Tensor:
+    """``x - zero`` convolved with packed ``weight`` -> int32, where dims of ``x`` are symbolic.
+
+    Args:
+        weight: of :func:`pack_filter_words`.
+
+    The others are those of :func:`tvm_ext.ops.integer_products.conv2d_integer`.
+    """
+    moved = SIGN if dtype_of(x) == "int8" else 0
+    byte = pad_value(x, zero, around).astype("int32") + moved
+    # The product of unsigned numbers is no overflow.
+    repeated = byte.astype("uint32") * tirx.const(0x01010101, "uint32")
+    total = conv2d_blocked(
+        channel_words(x), weight, out_lanes, columns, groups, strides, pads, dilations, dot,
+        around=tirx.reinterpret("int32", repeated),
+    )  # fmt: skip
+    return corrected(total, sums, zero, x, True)
 
 
 def row_pairs(x: te.Tensor) -> te.Tensor:

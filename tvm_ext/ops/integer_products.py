@@ -21,10 +21,12 @@ from .flat_index import flatten_index, unflatten_index
 __all__ = [
     "SIGN",
     "conv2d_integer",
+    "corrected",
     "depthwise_conv2d_integer",
     "matmul_integer_packed",
     "pack_integer_columns",
     "pack_integer_weight",
+    "pad_value",
     "subtrahend",
 ]
 
@@ -134,9 +136,9 @@ def conv2d_integer(
 
     total = convolution(
         x, (kh, kw), oc_blocks, out_lanes, columns, strides, pads, dilations, term, (ro,),
-        (ri, *within), _pad_value(x, zero, around),
+        (ri, *within), pad_value(x, zero, around),
     )  # fmt: skip
-    return _corrected(total, sums, zero, x, unsigned)
+    return corrected(total, sums, zero, x, unsigned)
 
 
 def depthwise_conv2d_integer(
@@ -161,9 +163,9 @@ def depthwise_conv2d_integer(
 
     total = convolution(
         x, (kh, kw), blocks, lanes, columns, strides, pads, dilations, term,
-        around=_pad_value(x, zero, around),
+        around=pad_value(x, zero, around),
     )  # fmt: skip
-    return _corrected(total, sums, zero, x, False)
+    return corrected(total, sums, zero, x, False)
 
 
 def _neighbours(depth: int) -> tuple[tuple[tirx.IterVar, ...], tirx.IterVar | int]:
@@ -190,14 +192,17 @@ def subtrahend(total: tirx.Expr, zero: te.Tensor | None, x: te.Tensor, unsigned:
     return total * (zero(*(0 for _ in zero.shape)) + move)
 
 
-def _corrected(total: te.Tensor, sums, zero, x: te.Tensor, unsigned: bool) -> te.Tensor:
+def corrected(total: te.Tensor, sums, zero, x: te.Tensor, unsigned: bool) -> te.Tensor:
+    """``total[N, OC/b, H, W, b]`` less what the zero point has added."""
+
     def element(n, o, i, j, lane):
         return total[n, o, i, j, lane] - subtrahend(sums[o, lane], zero, x, unsigned)
 
     return te.compute(total.shape, element, "corrected")
 
 
-def _pad_value(x: te.Tensor, zero: te.Tensor | None, around: int) -> tirx.Expr:
+def pad_value(x: te.Tensor, zero: te.Tensor | None, around: int) -> tirx.Expr:
+    """The zero point, ``around`` where it is known, as an element of ``x``."""
     dtype = dtype_of(x)
     return (
         tirx.const(around, dtype) if zero is None else zero(*(0 for _ in zero.shape)).astype(dtype)

@@ -53,7 +53,7 @@ def bfloat16_conv2d(rounds: bool) -> Compound:
 
     def kernel(match: Match, target: Target) -> Kernel | None:
         dense = Dense.matched(match, target, paired=True)
-        if dense is None or dense.conv.symbolic or not _taken(match, "x", "weight", rounds):
+        if dense is None or not _taken(match, "x", "weight", rounds):
             return None
         return dense.kernel(ops.conv2d_pairs, ops.pair_weight(dense.weight.astype("float32")))
 

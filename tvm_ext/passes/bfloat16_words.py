@@ -173,7 +173,10 @@ def _without_rounding(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     first, *rest = root.block.body.seq
     block = _innermost(first)
     (words,) = (region.source for region in block.writes)
-    (blocks, *image), found = ([int(d) for d in b.ty.shape[1:]] for b in (x, words))
+    image, found = (list(b.ty.shape[1:]) for b in (x, words))
+    if not all(isinstance(d, tirx.IntImm) for d in (*image, *found)):
+        return None
+    (blocks, *image), found = ([int(d) for d in dims] for dims in (image, found))
     paired = found == [blocks // 2, *image]
     if not paired or not all(region.source.same_as(x) for region in block.reads):
         return None

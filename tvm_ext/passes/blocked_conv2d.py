@@ -33,7 +33,15 @@ from .compound import Compound, Kernel, Match, Pattern
 from .facts import dtype_of, image_dims, is_empty, known_dims, static_dims
 from .graph import Graph
 
-__all__ = ["BLOCKED_CONV2D", "CONV2D", "MIN_LANES", "Dense", "find_convolution", "lanes_of"]
+__all__ = [
+    "BLOCKED_CONV2D",
+    "CONV2D",
+    "LONG_ROW",
+    "MIN_LANES",
+    "Dense",
+    "find_convolution",
+    "lanes_of",
+]
 
 # Fewer lanes than this leave vector registers mostly empty: such tensors stay NCHW.
 MIN_LANES = 4

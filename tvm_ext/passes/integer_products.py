@@ -36,7 +36,7 @@ from ..schedules.llvm.conv2d import choose_columns, choose_tile
 from ..schedules.llvm.dot import Dot
 from ..schedules.llvm.matmul import choose_matmul_tile
 from ..schedules.llvm.matmul_loops import FEW_ROWS
-from .blocked_conv2d import MIN_LANES, lanes_of
+from .blocked_conv2d import LONG_ROW, MIN_LANES, lanes_of
 from .compound import Compound, Kernel, Match
 from .facts import dtype_of, image_dims, is_empty, static_dims
 from .graph import Graph
@@ -226,12 +226,16 @@ def _conv2d(match: Match, target: Target) -> Kernel | str | None:
         return None
     geometry = tuple([int(v) for v in f] for f in (attrs.strides, attrs.padding, attrs.dilation))
     groups, vector = int(attrs.groups), Machine.of(target).lanes(_SUM)
-    channels, width = int(product.x.ty.shape.values[1]), int(match.root.ty.shape.values[3])
+    channels = int(product.x.ty.shape.values[1])
+    last = match.root.ty.shape.values[3]
+    width = int(last) if isinstance(last, tirx.IntImm) else LONG_ROW
+    symbolic = not all(image_dims(x.ty, batched=True) for x in (product.x, match.root))
     if groups == channels == product.weight.shape[0] and groups > 1:
         return _depthwise(product, target, vector, channels, width, geometry)
     if not product.is_narrow:
         return "weights of nine bits"
-    return _dense(product, target, vector, channels, width, groups, geometry)
+    dense = _dense_words if symbolic else _dense
+    return dense(product, target, vector, channels, width, groups, geometry)
 
 
 def _depthwise(product, target, vector, channels, width, geometry) -> Kernel | str:
@@ -252,22 +256,18 @@ def _depthwise(product, target, vector, channels, width, geometry) -> Kernel | s
 
 
 def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel | str:
-    oc, ic = product.weight.shape[:2]
-    lanes = lanes_of(oc, vector)
-    lanes = vector if lanes < MIN_LANES and groups == 1 else lanes
+    lanes = _result_lanes(product, vector, groups)
     dot = Dot.of(target, lanes)
     in_lanes = gcd(channels, vector)
     blocked = in_lanes % dot.depth == 0 and in_lanes >= MIN_LANES
     if not blocked:
         in_lanes = max(dot.depth, MIN_LANES)
-    if groups > 1 and (not blocked or ic % in_lanes or (oc // groups) % lanes):
-        return f"{groups} groups of {ic} channels, in blocks of {in_lanes}"
-    tile = choose_tile(target, -(-oc // groups // lanes), width)
+    if reason := _broken_groups(product, groups, in_lanes if blocked else 0, lanes):
+        return reason
+    tile = choose_tile(target, -(-len(product.weight) // groups // lanes), width)
     packed = ops.pack_integer_weight(product.weight, in_lanes, tile.vectors * lanes, dot.depth)
-    padded = np.zeros(-(-oc // lanes) * lanes, _SUM)
-    padded[:oc] = product.weight.sum((1, 2, 3), dtype=_SUM)
     return Kernel(
-        tuple(product.operands(packed, padded.reshape(-1, lanes), dot.unsigned)),
+        tuple(product.operands(packed, _sums(product, lanes), dot.unsigned)),
         _computed_by(ops.conv2d_integer),
         (_around(product), in_lanes, lanes, tile.columns, groups, *geometry, dot.unsigned),
         lanes={0: in_lanes} if blocked else {},
@@ -277,17 +277,54 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
     )
 
 
+def _dense_words(product, target, vector, channels, width, groups, geometry) -> Kernel | str:
+    """Of symbolic rows or columns: the schedule of floats, on words of four channels."""
+    lanes, in_lanes = _result_lanes(product, vector, groups), gcd(channels, vector)
+    blocked = in_lanes % dots.BYTES == 0
+    if reason := _broken_groups(product, groups, in_lanes if blocked else 0, lanes):
+        return reason
+    tile = choose_tile(target, -(-len(product.weight) // groups // lanes), width)
+    words = in_lanes // dots.BYTES if blocked else 1
+    packed = dots.pack_filter_words(product.weight, words, lanes, tile.vectors)
+    return Kernel(
+        tuple(product.operands(packed, _sums(product, lanes), True)),
+        _computed_by(dots.conv2d_integer_words),
+        (_around(product), lanes, tile.columns, groups, *geometry),
+        lanes={0: in_lanes} if blocked else {},
+        result_lanes=lanes,
+        epilogue=True,
+        name="conv2d_integer",
+    )
+
+
+def _result_lanes(product: _Product, vector: int, groups: int) -> int:
+    """The block of the result, a whole vector where few channels divide evenly."""
+    lanes = lanes_of(len(product.weight), vector)
+    return vector if lanes < MIN_LANES and groups == 1 else lanes
+
+
+def _broken_groups(product: _Product, groups: int, in_lanes: int, lanes: int) -> str | None:
+    """Why groups do not hold whole blocks; ``in_lanes`` 0: the input is not blocked."""
+    oc, ic = product.weight.shape[:2]
+    if groups > 1 and (not in_lanes or ic % in_lanes or (oc // groups) % lanes):
+        return f"{groups} groups of {ic} channels, in blocks of {in_lanes}"
+    return None
+
+
+def _sums(product: _Product, lanes: int) -> np.ndarray:
+    """Of the weights of each output channel, in blocks; of those that pad them, 0."""
+    oc = len(product.weight)
+    padded = np.zeros(-(-oc // lanes) * lanes, _SUM)
+    padded[:oc] = product.weight.sum((1, 2, 3), dtype=_SUM)
+    return padded.reshape(-1, lanes)
+
+
 def _around(product: _Product) -> int:
     return product.zero if isinstance(product.zero, int) else 0
 
 
-def _batched(ty: relax.Type) -> _Dims | None:
-    """The dims of an image, of which only the batch may be a symbol."""
-    return image_dims(ty, batched=True)
-
-
 INTEGER_CONV2D = Compound(
-    "IntegerConv2d", lambda graph, var: _find("relax.nn.conv2d", graph, var, _batched), _conv2d
+    "IntegerConv2d", lambda graph, var: _find("relax.nn.conv2d", graph, var, image_dims), _conv2d
 )
 
 

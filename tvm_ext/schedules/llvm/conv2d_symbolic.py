@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from tvm import ir, s_tir, tirx
+from tvm import DataType, ir, s_tir, tirx
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
 from ..numbers import number
-from .contraction import axis_kinds, feeds, is_static, size
+from .contraction import axis_kinds, feeds, is_number, is_static, size
 from .conv2d import Tile, accumulate_row, accumulate_tile, run_by_itself
 from .overlapping import Choice, choose, in_tiles
 
@@ -109,7 +109,7 @@ class Conv2dSymbolic(dl.base.ScheduleRule):
             sch.parallel(outer)
         for pad in pads:
             run_by_itself(sch, pad)
-            sch.vectorize(sch.get_loops(pad)[-1])
+            (sch.unroll if _packs(sch, pad) else sch.vectorize)(sch.get_loops(pad)[-1])
         sch.set_scope(contraction, 0, "local")
         sch.compute_at(contraction, tile, preserve_unit_loops=True)
         if kernel.depthwise:
@@ -119,6 +119,17 @@ class Conv2dSymbolic(dl.base.ScheduleRule):
         else:
             accumulate_tile(sch, contraction, (vector, column), lane)
         return sch
+
+
+def _packs(sch: s_tir.Schedule, pad) -> bool:
+    """Whether ``pad`` makes words of bytes: LLVM merges the loads of a word, not those of many."""
+    block = sch.get(pad)
+    (word,) = (_item(region) for region in block.writes)
+    return word > 1 and any(_item(region) == 1 for region in block.reads)
+
+
+def _item(region) -> int:
+    return DataType(str(region.source.ty.dtype.dtype)).itemsize
 
 
 def _tiles(kernel: _Kernel, machine: Machine) -> list[Tile]:
@@ -136,18 +147,21 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
     sch = s_tir.Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     kinds = [axis_kinds(sch.get(block)) for block in blocks]
+    # Numbers, products of scales, say, become part of each element of the result.
+    tensors = {kinds[k] for k, block in enumerate(blocks) if not is_number(sch.get(block))}
     forms = [
         (spatial, summed)
         for spatial in (1, 2, 3)
         for summed in (0, 2)
         if kinds.count("S" * (spatial + 3) + "R" * (spatial + summed)) == 1
-        and set(kinds) == {"S" * (spatial + 3), "S" * (spatial + 3) + "R" * (spatial + summed)}
+        and tensors == {"S" * (spatial + 3), "S" * (spatial + 3) + "R" * (spatial + summed)}
     ]
     if len(forms) != 1:
         return None
     ((spatial, summed),) = forms
     at = kinds.index("S" * (spatial + 3) + "R" * (spatial + summed))
-    reads = [region.source for region in sch.get(blocks[at]).reads]
+    regions = sch.get(blocks[at]).reads
+    reads = [region.source for region in regions]
     if len(reads) != 2 or reads[1] not in set(func.params) or at == len(blocks) - 1:
         return None
     weight = reads[1].ty.shape
@@ -157,5 +171,4 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
     for block in blocks[:-1]:
         if block not in (*pads[-1:], blocks[at]):
             sch.compute_inline(block)
-    item = int(str(reads[0].ty.dtype.dtype).lstrip("bfloat")) // 8
-    return _Kernel(sch, spatial, summed == 0, tuple(map(int, weight)), item)
+    return _Kernel(sch, spatial, summed == 0, tuple(map(int, weight)), _item(regions[0]))
