@@ -48,9 +48,11 @@ def quantize_linear_21(bb, x, y_scale, y_zero_point=None, *, axis=1, block_size=
     factor = constant(bb, y_scale)
     if factor is not None and (factor == 1).all():
         y_scale = None
+    plain = y_scale is None and dtype in _INTEGERS and precision == bb.dtype(x) == "float32"
     y = bb.emit_te(
-        ops.quantize_linear, x, y_scale, y_zero_point, axis, block, dtype, bounds, precision
-    )
+        ops.quantize_linear, x, y_scale, y_zero_point, axis, block, dtype, bounds, precision,
+        primfunc_attrs=_coded(dtype) if plain else {},
+    )  # fmt: skip
     return bb.of_element(y, dtype)
 
 
@@ -71,7 +73,15 @@ def dequantize_linear_21(bb, x, x_scale, x_zero_point=None, *, axis=1, block_siz
     if plain and known[0] is not None and known[1] is not None:
         if x_zero_point is None or known[2] is not None:
             return bb.const(_dequantized(*known, axis))
-    return bb.emit_te(ops.dequantize_linear, x, x_scale, x_zero_point, axis, block, code, dtype)
+    return bb.emit_te(
+        ops.dequantize_linear, x, x_scale, x_zero_point, axis, block, code, dtype,
+        primfunc_attrs=_coded(code) if plain and code in _INTEGERS else {},
+    )  # fmt: skip
+
+
+def _coded(dtype):
+    """The attributes of a kernel between floats and integers of type ``dtype``."""
+    return {ops.CODES: dtype}
 
 
 def _dequantized(x, scale, zero, axis):

@@ -42,6 +42,9 @@ _EXACT: list[tuple[str, Rewrite]] = [
 # Compound: arithmetic regrouped, within rounding.
 _COMPOUND: list[tuple[str, Rewrite]] = [
     ("move-quantized", rewriting(quantized.GatherOfQuantized, *quantized.MOVES)),
+    ("convolve-quantized", rewriting(quantized.ConvTransposeOfQuantizedIntoConv)),
+    ("lift-quantized-filters", lift_constants),
+    ("quantize-before-move", rewriting(quantized.QuantizeBeforeMove)),
     ("integer-products", rewriting(
         quantized.ConvOfQuantized, quantized.MatMulOfQuantized, quantized.GemmOfQuantized,
         quantized.BatchedGemmOfQuantized,
@@ -66,6 +69,7 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
     ("fuse-swish", rewriting(Swish)),
     ("fuse-attention", rewriting(Attention)),
     ("lift-folded-constants", lift_constants),
+    ("scales-with-dims", quantized.scales_with_dims),
 ]  # fmt: skip
 _LAST: list[tuple[str, Rewrite]] = [("remove-unused", remove_unused)]
 

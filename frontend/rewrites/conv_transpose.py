@@ -20,6 +20,7 @@ Transpose.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -29,7 +30,7 @@ from onnxscript.rewriter import MatchContext
 
 from .rule import FLOATS, FUSED, Rule, constant, rank
 
-__all__ = ["ConvTransposeIntoConv"]
+__all__ = ["ConvTransposeIntoConv", "groups_of"]
 
 _OPSET = 11  # from which on DepthToSpace has modes and Slice its bounds as inputs
 _MANY = 16  # filters that fill vectors by themselves
@@ -74,7 +75,7 @@ class ConvTransposeIntoConv(Rule):
 
     def refusal(self, context: MatchContext, x: ir.Value, spread: ir.Value) -> str | None:
         node = spread.producer()
-        weight, *bias = (constant(value) for value in node.inputs[1:] if value is not None)
+        weight, *bias = self._parameters(node)
         if x.dtype not in FLOATS or weight is None or any(b is None for b in bias):
             return "not numbers of the model's types, or parameters that are not constant"
         if rank(x) not in (3, 4, 5) or weight.ndim != rank(x):
@@ -83,7 +84,7 @@ class ConvTransposeIntoConv(Rule):
             return f"before opset {_OPSET} DepthToSpace has one mode"
         if "output_shape" in node.attributes:
             return "an output_shape"
-        if _groups(node) > 1 and weight.shape[1] == 1:
+        if groups_of(node) > 1 and weight.shape[1] == 1:
             return "groups of one filter, whose taps are few enough to gather"
         if node.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
             return "auto_pad"
@@ -92,28 +93,33 @@ class ConvTransposeIntoConv(Rule):
         axes = _axes(node, weight)
         if any(min(axis.pads) < 0 for axis in axes):
             return "pads cut off whole pixels of the input"
-        moved = _groups(node) > 1 and len(axes) > 1 and not _is_square(axes)
+        moved = groups_of(node) > 1 and len(axes) > 1 and not _is_square(axes)
         if moved and not all(_static(x)):
             return "strides that differ, of several groups, need static sizes"
         return None
 
     def rewrite(self, op, x: ir.Value, spread: ir.Value) -> ir.Value:
         node = spread.producer()
-        weight, *bias = (constant(value) for value in node.inputs[1:] if value)
+        weight, *bias = self._parameters(node)
         axes = _axes(node, weight)
         phases = prod(axis.stride for axis in axes)
-        groups = _groups(node)
+        groups = groups_of(node)
         filters = _filters(weight, axes, groups)
+
+        def convolved(part, pads, bias):
+            operands = self._operand(op, node, part), *(_const(op, b) for b in bias)
+            return _convolved(op, x, operands, pads, groups)
+
         if groups > 1:
             pads = [axis.pads for axis in axes]
-            y = _convolved(op, x, filters, pads, [np.repeat(b, phases) for b in bias], groups)
+            y = convolved(filters, pads, [np.repeat(b, phases) for b in bias])
         elif _leaves_taps(axes) and weight.shape[1] >= _MANY:
             parts = zip(np.split(filters, phases), np.ndindex(2, 2), strict=True)
-            convs = (_convolved(op, x, *_trimmed(f, axes, phase), bias) for f, phase in parts)
+            convs = (convolved(*_trimmed(f, axes, phase), bias) for f, phase in parts)
             y = op.Concat(*convs, axis=1)
         else:
             pads = [axis.pads for axis in axes]
-            y = _convolved(op, x, filters, pads, [np.tile(b, phases) for b in bias])
+            y = convolved(filters, pads, [np.tile(b, phases) for b in bias])
         if phases > 1:
             y = _spread(op, y, x, axes, weight.shape[1] * groups, outermost=groups == 1)
         starts, cuts = zip(*(axis.cut for axis in axes), strict=True)
@@ -123,8 +129,17 @@ class ConvTransposeIntoConv(Rule):
         bounds = (_const(op, np.array(v)) for v in (starts, ends, range(2, 2 + len(axes))))
         return op.Slice(y, *bounds)
 
+    def _parameters(self, node: ir.Node) -> list[np.ndarray | None]:
+        """The weights and the bias, if there is one; None for what is not constant."""
+        return [constant(value) for value in node.inputs[1:] if value is not None]
 
-def _groups(node: ir.Node) -> int:
+    def _operand(self, op, node: ir.Node, filters: np.ndarray) -> ir.Value:
+        """Weights of a convolution in the place of ``node``."""
+        return _const(op, filters)
+
+
+def groups_of(node: ir.Node) -> int:
+    """Those of a convolution."""
     return node.attributes.get_int("group", 1)
 
 
@@ -173,12 +188,13 @@ def _trimmed(
 
 
 def _convolved(
-    op, x: ir.Value, filters: np.ndarray, pads: list[tuple[int, int]], bias: list[np.ndarray],
-    groups: int = 1,
-) -> ir.Value:  # fmt: skip
-    operands = (_const(op, np.ascontiguousarray(array)) for array in (filters, *bias))
+    op, x: ir.Value, operands: Sequence[ir.Value], pads: list[tuple[int, int]], groups: int
+) -> ir.Value:
+    """The convolution; later rules ask for its type and its rank."""
     begins, ends = zip(*pads, strict=True)
-    return op.Conv(x, *operands, pads=[*begins, *ends], group=groups)
+    y = op.Conv(x, *operands, pads=[*begins, *ends], group=groups)
+    y.dtype, y.shape = x.dtype, ir.Shape([None] * rank(x))
+    return y
 
 
 def _spread(
@@ -219,4 +235,4 @@ def _static(x: ir.Value) -> list[int]:
 
 
 def _const(op, array: np.ndarray) -> ir.Value:
-    return op.Constant(value=ir.tensor(array))
+    return op.Constant(value=ir.tensor(np.ascontiguousarray(array)))

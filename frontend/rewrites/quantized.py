@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext
 
+from .conv_transpose import ConvTransposeIntoConv, groups_of
 from .rule import FUSED, Rule, constant, rank, scalar
 
 __all__ = [
@@ -24,11 +25,14 @@ __all__ = [
     "BatchedGemmOfQuantized",
     "ConvOfQuantized",
     "ConvTransposeOfQuantized",
+    "ConvTransposeOfQuantizedIntoConv",
     "GatherOfQuantized",
     "GemmOfQuantized",
     "MatMulOfQuantized",
+    "QuantizeBeforeMove",
     "QuantizeByProduct",
     "ScaleOfDynamic",
+    "scales_with_dims",
 ]
 
 _NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
@@ -257,6 +261,56 @@ def _unscaled(x: ir.Value, factor: np.ndarray) -> tuple[ir.Value, np.ndarray]:
     return (source, both) if fits else (x, factor)
 
 
+class QuantizeBeforeMove(Rule):
+    """``QuantizeLinear(DepthToSpace(x), s, z) -> DepthToSpace(QuantizeLinear(x, s, z))``.
+
+    A quarter of the bytes is moved, and what computes ``x`` quantises it.
+    """
+
+    def pattern(self, op, x, scale):
+        moved = op.DepthToSpace(x, _outputs=["moved"])
+        return op.QuantizeLinear(moved, scale, _allow_other_inputs=True, _outputs=["quantized"])
+
+    def refusal(self, context: MatchContext, scale: ir.Value, quantized: ir.Value, **_):
+        zero = quantized.producer().inputs[2:]
+        known = scalar(scale) is not None and all(scalar(value) is not None for value in zero)
+        return None if known else "not one known scale and zero point"
+
+    def rewrite(self, op, x: ir.Value, scale: ir.Value, moved: ir.Value, quantized: ir.Value):
+        node = quantized.producer()
+        codes = op.QuantizeLinear(x, *node.inputs[1:], **node.attributes)
+        codes.dtype, codes.shape = quantized.dtype, ir.Shape([None] * 4)  # DepthToSpace has 4 dims
+        return op.DepthToSpace(codes, **moved.producer().attributes)
+
+
+class ConvTransposeOfQuantizedIntoConv(ConvTransposeIntoConv):
+    """The same of 8 bits, whose filters stay such: a ConvInteger in the end."""
+
+    def refusal(self, context: MatchContext, x: ir.Value, spread: ir.Value) -> str | None:
+        node = spread.producer()
+        weight = _Quantized(node.inputs[1])
+        if not _Quantized(x).is_activation or not weight.is_weight(1):
+            return "not of 8 bits with known scales"
+        if weight.zero is not None and constant(weight.zero).any():
+            return "weights with a zero point, which taps that are added lack"
+        if groups_of(node) > 1 and weight.scale.size > 1:
+            return "groups whose filters have scales of their own"
+        return super().refusal(context, x, spread)
+
+    def _parameters(self, node):
+        bias = [value for value in node.inputs[2:] if value is not None]
+        arrays = [_floats(value) if constant(value) is None else constant(value) for value in bias]
+        return [constant(_Quantized(node.inputs[1]).data), *arrays]
+
+    def _operand(self, op, node, filters):
+        scale = _Quantized(node.inputs[1]).scale
+        codes = op.Constant(value=ir.tensor(np.ascontiguousarray(filters)))
+        if scale.size == 1:
+            return op.DequantizeLinear(codes, op.Constant(value=ir.tensor(scale.reshape(()))))
+        phases = np.tile(scale, len(filters) // scale.size)
+        return op.DequantizeLinear(codes, op.Constant(value=ir.tensor(phases)), axis=0)
+
+
 class ConvTransposeOfQuantized(Rule):
     """``ConvTranspose(x, DequantizeLinear(w)) -> ConvTranspose(x, floats)``, ``w`` constant.
 
@@ -373,8 +427,47 @@ class GatherOfQuantized(Rule):
         return op.DequantizeLinear(codes, *table.node.inputs[1:], **attributes)
 
 
+def scales_with_dims(model: ir.Model) -> ir.Model:
+    """Known scales and zero points that are scalars become vectors of one.
+
+    Scalars would be parts of the kernels: each layer would have some of its own.
+    """
+    for graph in (model.graph, *model.graph.subgraphs()):
+        vectors: dict[ir.Value, ir.Value] = {}
+        for node in graph:
+            if not _has_scales(node) or not rank(node.outputs[0]):
+                continue
+            for k, value in enumerate(node.inputs):
+                if k and rank(value) == 0 and constant(value) is not None:
+                    if value not in vectors:
+                        vectors[value] = _as_vector(graph, value)
+                    node.replace_input_with(k, vectors[value])
+    return model
+
+
+def _has_scales(node: ir.Node) -> bool:
+    """Whether ``node`` quantises, dequantises, or does both around something."""
+    return node.op_type.startswith(("QuantizeLinear", "DequantizeLinear", "QLinear"))
+
+
+def _as_vector(graph: ir.Graph, number: ir.Value) -> ir.Value:
+    """A constant of ``graph`` that holds ``number`` and has one dim."""
+    name = f"{number.name}_vector"
+    while name in graph.initializers:
+        name += "_"
+    tensor = ir.tensor(constant(number).reshape(1), dtype=number.dtype, name=name)
+    vector = ir.Value(
+        name=name, shape=ir.Shape([1]), type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
+    graph.register_initializer(vector)
+    return vector
+
+
 #: One rule for each operator that only moves elements.
 MOVES = tuple(
     type(f"{name}OfQuantized", (_MoveQuantized,), {"moves": name})
-    for name in ("Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-)
+    for name in (
+        "DepthToSpace", "Flatten", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Squeeze",
+        "Transpose", "Unsqueeze",
+    )
+)  # fmt: skip

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from onnx import numpy_helper, parser
 
 from tests.rewrites.checking import model, operators, rewritten, run
 from tvm_ext import convert_and_build
@@ -95,8 +96,9 @@ def test_layers_of_other_scales_share_a_kernel():
         "  xf = DequantizeLinear(x, s0, zero)  wf = DequantizeLinear<axis = 1>(w, sw, zw)"
         "  a = MatMul(xf, wf)  y = QuantizeLinear(a, s1, zero)  yf = DequantizeLinear(y, s1, zero)"
         "  vf = DequantizeLinear<axis = 1>(v, sv, zw)"
-        "  b = MatMul(yf, vf)  z = QuantizeLinear(b, s2, zero) }",
+        "  b = MatMul(yf, vf)  z = QuantizeLinear(b, s2, other) }",
         s0=scalar(0.03), s1=scalar(0.4), s2=scalar(1.7), zero=scalar(9, "uint8"),
+        other=scalar(70, "uint8"),
         w=codes[0], v=codes[1], zw=np.zeros(16, "int8"),
         sw=np.full(16, 0.01, "float32"), sv=np.full(16, 0.02, "float32"),
     )  # fmt: skip
@@ -106,6 +108,29 @@ def test_layers_of_other_scales_share_a_kernel():
     x = bytes_of("uint8", 4, 16)
     (got,), (want,) = compiled.run(None, {"x": x}), run(proto, {"x": x})
     assert np.abs(got.astype("int64") - want).max() <= 1
+
+
+def test_operators_on_8_bits_share_a_kernel_whatever_their_scales():
+    layer = (
+        "{y}s = com.microsoft.QLinearSigmoid({x}, s{k}, z{k}, t{k}, u{k})"
+        " {y} = com.microsoft.QLinearMul({x}, s{k}, z{k}, {y}s, t{k}, u{k}, s{n}, z{n}) "
+    )
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>'
+        " g (uint8[2,3,5] x0) => (uint8[2,3,5] x2) {"
+        + "".join(layer.format(x=f"x{k}", y=f"x{k + 1}", k=k, n=k + 1) for k in range(2)) + "}"
+    )  # fmt: skip
+    for k in range(3):
+        numbers = {"s": scalar(0.02 + 0.01 * k), "t": scalar((1 + k) / 255),
+                   "z": scalar(100 - k, "uint8"), "u": scalar(k, "uint8")}  # fmt: skip
+        proto.graph.initializer.extend(
+            numpy_helper.from_array(value, f"{name}{k}") for name, value in numbers.items()
+        )
+    compiled = convert_and_build(proto)
+    assert compiled.sources()["schedule"].count("def fused_") == 1
+    x = bytes_of("uint8", 2, 3, 5)
+    (got,), (want,) = compiled.run(None, {"x0": x}), run(proto, {"x0": x})
+    assert len(np.unique(want)) > 10 and np.abs(got.astype("int64") - want).max() <= 1
 
 
 def test_layers_that_quantise_at_run_time_share_a_kernel():
@@ -142,6 +167,80 @@ def test_a_transposed_convolution_of_8_bits_is_a_convolution():
     x = bytes_of("uint8", 1, 4, 5, 5)
     got, want = convert_and_build(proto)(x), run(proto, {"x": x})[0]
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
+def test_transposed_convolutions_whose_filters_have_no_zero_point_sum_integers():
+    """Windows that touch, that leave taps of zero, and of groups, one after the other."""
+    proto = model(
+        "g (uint8[1,4,5,6] x) => (uint8[1,6,41,48] y) {"
+        "  xf = DequantizeLinear(x, sx, zx)  wf = DequantizeLinear<axis = 1>(w, sw, zw)"
+        "  bf = DequantizeLinear<axis = 0>(b, sb, zb)"
+        "  a = ConvTranspose<strides = [2, 2]>(xf, wf, bf)"
+        "  aq = QuantizeLinear(a, sa, za)  af = DequantizeLinear(aq, sa, za)"
+        "  vf = DequantizeLinear<axis = 1>(v, sv, zv)"
+        "  c = ConvTranspose<strides = [2, 2], pads = [0, 1, 0, 0]>(af, vf, d)"
+        "  cq = QuantizeLinear(c, sc, zx)  cf = DequantizeLinear(cq, sc, zx)"
+        "  uf = DequantizeLinear(u, su)"
+        "  e = ConvTranspose<strides = [2, 2], pads = [1, 0, 0, 0], group = 2>(cf, uf)"
+        "  y = QuantizeLinear(e, sy, zx) }",
+        sx=scalar(0.03), zx=scalar(100, "uint8"), w=bytes_of("int8", 4, 8, 2, 2),
+        sw=RNG.uniform(0.004, 0.006, 8).astype("float32"), zw=np.zeros(8, "int8"),
+        b=bytes_of("int8", 8).astype("int32") * 30, sb=np.full(8, 2e-4, "float32"),
+        zb=np.zeros(8, "int32"), sa=scalar(0.06), za=scalar(120, "uint8"),
+        v=bytes_of("int8", 8, 16, 3, 3), sv=RNG.uniform(0.004, 0.006, 16).astype("float32"),
+        zv=np.zeros(16, "int8"), d=RNG.normal(size=16).astype("float32"), sc=scalar(0.15),
+        u=bytes_of("int8", 16, 3, 2, 2), su=scalar(0.005), sy=scalar(0.2),
+    )  # fmt: skip
+    names = operators(rewritten(proto))
+    assert "ConvTranspose" not in names and "Conv" not in names
+    assert names.count("ConvInteger") == 6  # four phases of the second
+    assert names.index("DepthToSpace") == names.index("QuantizeLinear") + 1
+    x = bytes_of("uint8", 1, 4, 5, 6)
+    (got,), (want,) = convert_and_build(proto).run(None, {"x": x}), run(proto, {"x": x})
+    distance = np.abs(got.astype("int64") - want)
+    assert len(np.unique(want)) > 100 and distance.max() <= 2 and (distance > 0).mean() < 0.05
+
+
+def quantised_attention(names, zero, mask):
+    """The text of an attention whose scores, weights and result are rounded to 8 bits."""
+    q, k, v, y = names
+    trips = (
+        f"{y}s = MatMul({q}f, {k}f)"
+        f" {y}sq = QuantizeLinear({y}s, s1, {zero}) {y}sf = DequantizeLinear({y}sq, s1, {zero})"
+        f" {y}m = Mul({y}sf, factor)"
+        f" {y}mq = QuantizeLinear({y}m, s{y}, {zero}) {y}mf = DequantizeLinear({y}mq, s{y}, {zero})"
+        f" {y}a = Add({y}mf, {mask})"
+        f" {y}aq = QuantizeLinear({y}a, s{y}, {zero}) {y}af = DequantizeLinear({y}aq, s{y}, {zero})"
+        f" {y}p = Softmax<axis = -1>({y}af)"
+        f" {y}pq = QuantizeLinear({y}p, s255, z0) {y}pf = DequantizeLinear({y}pq, s255, z0)"
+        f" {y}o = MatMul({y}pf, {v}f) {y} = QuantizeLinear({y}o, so, {zero})"
+    )
+    return f"{q}f = DequantizeLinear({q}, so, {zero}) {trips} "
+
+
+def test_attention_whose_scores_and_weights_are_rounded_is_one_kernel():
+    """Two layers of other scales and zero points share it."""
+    shape = "uint8[2,3,13,8]"
+    proto = model(
+        f"g ({shape} q, {shape} k, {shape} v, {shape} l, {shape} w) => ({shape} y) {{"
+        "  kt = Transpose<perm = [0, 1, 3, 2]>(k)  lt = Transpose<perm = [0, 1, 3, 2]>(l)"
+        "  kf = DequantizeLinear(kt, sk, z128)  vf = DequantizeLinear(v, sk, z9)"
+        "  lf = DequantizeLinear(lt, so, z99)  wf = DequantizeLinear(w, so, z128)"
+        + quantised_attention("qkvu", "z128", "mask") + quantised_attention("ulwy", "z99", "mask")
+        + "}",
+        so=scalar(0.02), sk=scalar(0.02), s1=scalar(0.15), su=scalar(0.03), sy=scalar(0.05),
+        s255=scalar(1 / 255), z0=scalar(0, "uint8"), z9=scalar(120, "uint8"),
+        z99=scalar(99, "uint8"), z128=scalar(128, "uint8"), factor=scalar(0.3535),
+        mask=np.where(np.arange(13) == 4, -100, 0).astype("float32"),
+    )  # fmt: skip
+    compiled = convert_and_build(proto)
+    sources = compiled.sources()
+    assert "softmax" not in sources["select"]
+    assert len(re.findall(r"def \w*attention\w*\(", sources["schedule"])) == 1
+    feeds = {name: bytes_of("uint8", 2, 3, 13, 8) for name in "qkvlw"}
+    (got,), (want,) = compiled.run(None, feeds), run(proto, feeds)
+    distance = np.abs(got.astype("int64") - want)
+    assert len(np.unique(want)) > 50 and distance.max() <= 2 and (distance > 0).mean() < 0.05
 
 
 def test_of_two_summed_convolutions_8_bits_are_stored():

@@ -2,7 +2,8 @@
 
 ``softmax(steps(q @ k^T)) @ v`` over row tiles; the scores of one tile are all that is ever stored.
 Rows and keys past the end are computed from clamped indices, and never written or never seen. The
-weights are normalised after the product with ``v``. Sums run in float32.
+weights are normalised after the product with ``v``, unless they are rounded before it. Sums run in
+float32.
 
 Against ``softmax(...)`` in float64 each result is within ``EPSILONS * 2**-24 * (1 + |scores|max) *
 |v|max``, where ``|scores|max`` is the largest sum of ``|q * k * scale|`` and of the masks over the
@@ -19,6 +20,7 @@ from tvm import te, tirx
 
 from .approximations import exp_nonpositive, tanh
 from .flat_index import broadcast_index, flatten_index, unflatten_index
+from .quantization import nearest
 
 __all__ = ["EPSILONS", "Step", "attention_tiled", "guarded"]
 
@@ -28,11 +30,12 @@ EPSILONS = 16
 
 @dataclass(frozen=True)
 class Step:
-    """A change of the scores on their way into the softmax.
+    """A change of the scores on their way into the softmax, or of the weights behind it.
 
     Attributes:
         kind: "add", "multiply" (by an operand or ``value``), "tanh", or "keep", "drop": ``value``
-            where the operand, a condition, is false or true.
+            where the operand, a condition, is false or true; "round" to whole numbers, of which the
+            operand holds the least, the greatest, and what they are multiplied by.
         operand: the number of the operand, or None.
         value: a number.
         dims: the dims of the scores at that place, without the last.
@@ -45,16 +48,19 @@ class Step:
 
 
 class _Operand:
-    """A tensor read by the axes of its transpose ``axes``: never transposed in memory."""
+    """A tensor read by the axes of its transpose ``axes``: never transposed in memory.
 
-    def __init__(self, tensor: te.Tensor, axes: Sequence[int]):
-        self.tensor, self.axes = tensor, axes
+    ``codes``: of a tensor of integers, float32 that hold the one that stands for 0, and the scale.
+    """
+
+    def __init__(self, tensor: te.Tensor, axes: Sequence[int], codes: te.Tensor | None = None):
+        self.tensor, self.axes, self.codes = tensor, axes, codes
         self.shape = [int(tensor.shape[axis]) for axis in axes]
 
     def __call__(self, *index: tirx.Expr) -> tirx.Expr:
         stored = dict(zip(self.axes, index, strict=True))
-        value = self.tensor(*(stored[axis] for axis in range(len(index))))
-        return value.astype("float32")
+        value = self.tensor(*(stored[axis] for axis in range(len(index)))).astype("float32")
+        return value if self.codes is None else (value - self.codes(0)) * self.codes(1)
 
     def batched(self, flat: tirx.Expr, batch: Sequence[int], *index: tirx.Expr) -> tirx.Expr:
         """The element of a flat position in ``batch``, to which the leading dims broadcast."""
@@ -74,6 +80,8 @@ def attention_tiled(
     value_columns: int,
     guard: str | None,
     dtype: str,
+    weight_steps: Sequence[Step] = (),
+    codes: Sequence[int | None] = (None, None),
 ) -> te.Tensor:
     """``q[..., S, D]``, ``k[..., T, D]``, ``v[..., T, V]`` -> ``[..., S, V]``.
 
@@ -81,9 +89,14 @@ def attention_tiled(
     these the leading dims of q and k broadcast to those of the result. ``rows`` queries by
     ``columns`` keys, or by ``value_columns`` of ``v``, share a register tile. A row without any
     weight is NaN; it is 0 with ``guard`` "empty", and so is any row of NaN with "nan". The result
-    has type ``dtype``.
+    has type ``dtype``. ``weight_steps`` change the weights behind the softmax; there is no guard
+    then. ``codes``: the operands that tell what integers in ``k`` and ``v`` stand for.
     """
-    query, key, value = (_Operand(x, a) for x, a in zip((q, k, v), axes[:3], strict=True))
+    query = _Operand(q, axes[0])
+    key, value = (
+        _Operand(x, a, None if c is None else operands[c])
+        for x, a, c in zip((k, v), axes[1:3], codes, strict=True)
+    )
     batch = list(np.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value))))
     tiles = _Tiles(batch, query.shape[-2], key.shape[-2], rows, columns)
     scores = _scores(tiles, query, key)
@@ -91,12 +104,14 @@ def attention_tiled(
     peak = _folded(tiles, masked, te.max, "row_max")
     power = tiles.compute(lambda *i: exp_nonpositive(masked(*i) - peak(*i[:3])), "row_exp")
     total = _folded(tiles, power, te.sum, "row_sum")
-    mixed = _mixed(tiles, power, value, value_columns)
+    weights = _weights(tiles, power, total, operands, weight_steps) if weight_steps else power
+    mixed = _mixed(tiles, weights, value, value_columns)
 
     def element(n, row, d):
         tile, place = row // rows, row % rows
         result = mixed(n, tile, d // value_columns, place, d % value_columns)
-        result = guarded(result, total(n, tile, place), guard)
+        if not weight_steps:
+            result = guarded(result, total(n, tile, place), guard)
         return result.astype(dtype)
 
     return _written(element, [*batch, query.shape[-2], value.shape[-1]], axes[3])
@@ -182,6 +197,9 @@ def _changed(score, step: Step, operands: Sequence[te.Tensor], tiles: _Tiles, n,
     """``score`` of one row and key after one step."""
     if step.kind == "tanh":
         return tanh(score)
+    if step.kind == "round" and step.operand is not None:
+        low, high, scale = (operands[step.operand](i) for i in range(3))
+        return nearest(score, low, high) * scale
     number = tirx.const(step.value, "float32")
     if step.operand is None:
         return score * number if step.kind == "multiply" else score + number
@@ -204,6 +222,25 @@ def _folded(tiles: _Tiles, x: te.Tensor, reducer: Callable, name: str) -> te.Ten
     *rows, key_tiles, columns = tiles.shape
     tile, column = te.reduce_axis((0, key_tiles), "tile"), te.reduce_axis((0, columns), "column")
     return te.compute(rows, lambda *i: reducer(x(*i, tile, column), axis=[tile, column]), name)
+
+
+def _weights(
+    tiles: _Tiles,
+    power: te.Tensor,
+    total: te.Tensor,
+    operands: Sequence[te.Tensor],
+    steps: Sequence[Step],
+) -> te.Tensor:
+    """The weights of the keys of each row, their steps taken."""
+
+    def element(n, tile, row, key_tile, column):
+        place = tiles.row(tile, row), tiles.key(key_tile, column)
+        weight = power(n, tile, row, key_tile, column) / total(n, tile, row)
+        for step in steps:
+            weight = _changed(weight, step, operands, tiles, n, *place)
+        return weight
+
+    return tiles.compute(element, "row_weight")
 
 
 def _mixed(tiles: _Tiles, power: te.Tensor, value: _Operand, columns: int) -> te.Tensor:

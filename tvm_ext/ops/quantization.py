@@ -4,12 +4,24 @@ Scales and zero points are scalars, vectors along ``axis``, or have the rank of 
 element per block of ``block`` along ``axis``.
 """
 
+import numpy as np
 from tvm import te, tirx
 
 from . import narrow
 from .float8 import FORMATS, from_float8, to_float8
 
-__all__ = ["dequantize_linear", "dynamic_parameters", "extremes", "quantize_linear", "requantize"]
+__all__ = [
+    "CODES",
+    "dequantize_linear",
+    "dynamic_parameters",
+    "extremes",
+    "nearest",
+    "quantize_linear",
+    "requantize",
+]
+
+#: The attribute of a kernel that makes such integers of float32, its scale 1, or the reverse.
+CODES = "codes"
 
 
 def quantize_linear(x, scale, zero, axis, block, dtype, bounds, precision):
@@ -103,6 +115,17 @@ def dynamic_parameters(low, high):
 #: Added to a float32 of less than 2**22 this leaves its nearest integer, ties to even, in the low
 #: bits; the lowest 22 of its own are 0.
 _INTEGER_BITS = 1.5 * 2**23
+
+
+def nearest(value, low, high):
+    """The whole number, as float32, next to a float32 ``value`` between two of up to 16 bits.
+
+    Ties go to even; NaN becomes ``low``.
+    """
+    # A difference of floats TVM would take for that of numbers without rounding.
+    value = tirx.min(tirx.max(value, low), high) + tirx.const(_INTEGER_BITS, "float32")
+    whole = tirx.reinterpret("int32", value) - np.float32(_INTEGER_BITS).view("int32").item()
+    return whole.astype("float32")
 
 
 def _rounded(value, zero, bounds):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tvm import relax, tirx
+from tvm.ir.expr import GenericConst
 
 __all__ = [
     "OPAQUE",
@@ -12,6 +13,7 @@ __all__ = [
     "image_dims",
     "is_empty",
     "known_dims",
+    "number_of",
     "static_dims",
     "tensors_of",
 ]
@@ -72,3 +74,11 @@ def tensors_of(ty: relax.Type) -> list[list[int] | None]:
 def dtype_of(expr: relax.Expr) -> str:
     """The element type of a tensor, as numpy names it."""
     return str(expr.ty.dtype.dtype)
+
+
+def number_of(expr: relax.Expr) -> float | None:
+    """The only element of a constant."""
+    if not isinstance(expr, GenericConst):
+        return None
+    array = expr.value.numpy()
+    return float(array.item()) if array.size == 1 else None

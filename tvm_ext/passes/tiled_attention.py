@@ -9,8 +9,10 @@ Before::
 
 After: ``y = R.call_tir(attention, (q, k, v, mask))``. Transposes around it are read through.
 Between the products there may be scales, masks (added, or by a condition), tanh and reshapes of
-the rows. ``R.where(R.isnan(w), 0, w)`` and ``R.where(R.equal(s, -inf), 0, w)``, with ``s`` the
-scores in front of the softmax, make rows without any weight 0.
+the rows. A QuantizeLinear and the DequantizeLinear of its codes round scores, or the weights that
+the softmax gives; codes of keys and values are read as they are. ``R.where(R.isnan(w), 0, w)`` and
+``R.where(R.equal(s, -inf), 0, w)``, with ``s`` the scores in front of the softmax, make rows
+without any weight 0.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
+import numpy as np
 from tvm import relax
 from tvm.ir import Op
-from tvm.ir.expr import GenericConst
 from tvm.target import Target
 
 from tvm_ext.ops.attention_tiled import Step, attention_tiled
 from tvm_ext.schedules.llvm.attention import choose_attention_tile
 
+from .coded import dequantised, round_trip
 from .compound import Compound, Kernel, Match
-from .facts import dtype_of, known_dims, static_dims
+from .facts import dtype_of, known_dims, number_of, static_dims
 from .graph import Graph
 
 __all__ = ["TILED_ATTENTION", "axes_of", "softmax_of", "untransposed"]
@@ -38,7 +41,10 @@ _FLOATS = {"float32", "float16", "bfloat16"}
 
 @dataclass(frozen=True)
 class _Attention:
-    """``softmax(steps(q @ k^T)) @ v``, each tensor seen through a transpose."""
+    """``weight_steps(softmax(steps(q @ k^T))) @ v``, each tensor seen through a transpose.
+
+    ``codes``: which operands tell what integers in ``k`` and ``v`` stand for.
+    """
 
     q: relax.Expr
     k: relax.Expr
@@ -48,6 +54,8 @@ class _Attention:
     operands: tuple[relax.Expr, ...]
     guard: str | None
     dims: list[int]
+    weight_steps: tuple[Step, ...]
+    codes: tuple[int | None, int | None]
 
     @property
     def reads(self) -> tuple[relax.Expr, ...]:
@@ -89,6 +97,8 @@ def _kernel(match: Match, target: Target) -> Kernel:
         value_columns=tile.value_columns,
         guard=attention.guard,
         dtype=match.dtype(),
+        weight_steps=attention.weight_steps,
+        codes=attention.codes,
     )
     return Kernel(attention.reads, compute, name="attention")
 
@@ -104,11 +114,13 @@ def _at_product(graph: Graph, var: relax.Var) -> _Attention | None:
         return None
     weights, v = product.args
     weights = _own(graph, _regrouped(graph, weights), "relax.astype")
-    softmax, guard = softmax_of(graph, weights)
-    dims, value = static_dims(var), static_dims(v)
-    if softmax is None or dims is None or value is None or min(len(dims), len(value)) < 2:
+    dims, value, chain = static_dims(var), static_dims(v), _Chain(graph)
+    if dims is None or value is None or min(len(dims), len(value)) < 2:
         return None
-    chain = _Chain(graph)
+    weights, weight_steps = chain.weights(weights)
+    softmax, guard = softmax_of(graph, weights)
+    if softmax is None or (weight_steps and guard is not None):
+        return None
     scores = chain.walk(softmax.args[0], uses=2 if guard == "empty" else 1)
     if scores is None:
         return None
@@ -118,11 +130,13 @@ def _at_product(graph: Graph, var: relax.Var) -> _Attention | None:
         return None
     if plain[:-1] != dims[:-1] or {dtype_of(x) for x in (q, k, v)} - _FLOATS:
         return None
-    (q, q_axes), (k, k_axes), (v, v_axes) = (untransposed(graph, x) for x in (q, k, v))
+    q, q_axes = untransposed(graph, q)
+    (k, k_axes, k_codes), (v, v_axes, v_codes) = (chain.stored(x) for x in (k, v))
     # The right operand holds keys as columns.
-    k_axes = (*k_axes[:-2], k_axes[-1], k_axes[-2])
-    steps = tuple(chain.steps[::-1])
-    return _Attention(q, k, v, (q_axes, k_axes, v_axes), steps, tuple(chain.operands), guard, dims)
+    axes = q_axes, (*k_axes[:-2], k_axes[-1], k_axes[-2]), v_axes
+    steps, operands = tuple(chain.steps[::-1]), tuple(chain.operands)
+    codes = k_codes, v_codes
+    return _Attention(q, k, v, axes, steps, operands, guard, dims, weight_steps, codes)
 
 
 def softmax_of(graph: Graph, weights: relax.Expr) -> tuple[relax.Call | None, str | None]:
@@ -131,7 +145,7 @@ def softmax_of(graph: Graph, weights: relax.Expr) -> tuple[relax.Call | None, st
     if choice is not None and graph.uses[weights] == 1:
         test, zero, weights = choice.args
         guard = _guard(graph, test, weights)
-        if guard is None or _number(zero) != 0:
+        if guard is None or number_of(zero) != 0:
             return None, None
     softmax = graph.call(weights, "relax.nn.softmax")
     if softmax is None or graph.uses[weights] != (2 if guard == "nan" else 1):
@@ -150,7 +164,7 @@ def _guard(graph: Graph, test: relax.Expr, weights: relax.Expr) -> str | None:
         return "nan"
     if equal is None or not equal.args[0].same_as(softmax.args[0]):
         return None
-    return "empty" if _number(equal.args[1]) == -inf else None
+    return "empty" if number_of(equal.args[1]) == -inf else None
 
 
 def _regrouped(graph: Graph, weights: relax.Expr) -> relax.Expr:
@@ -189,8 +203,47 @@ class _Chain:
             expr, uses = self._step(expr, dims), 1
         return None
 
+    def weights(self, expr: relax.Expr) -> tuple[relax.Expr, tuple[Step, ...]]:
+        """What the weights ``expr`` are rounded and scaled from, and these steps in their order."""
+        while (before := self._rounded(expr)) is not None:
+            expr = before
+        steps, self.steps = tuple(self.steps[::-1]), []
+        return expr, steps
+
+    def _rounded(self, expr: relax.Expr) -> relax.Expr | None:
+        """What ``expr``, read once, is rounded from, or multiplied by a number."""
+        dims = static_dims(expr)
+        if not isinstance(expr, relax.Var) or self.graph.uses[expr] != 1 or not dims:
+            return None
+        trip = round_trip(self.graph, expr)
+        if trip is not None:
+            source, codes = trip
+            numbers = codes.low - codes.zero, codes.high - codes.zero, codes.scale
+            self._add("round", _const(numbers), dims)
+            return source
+        product = self.graph.call(expr, "relax.multiply")
+        if product is None or number_of(product.args[1]) is None:
+            return None
+        source, factor = product.args
+        same = static_dims(source) == dims
+        return source if same and self._add("multiply", factor, dims) else None
+
+    def stored(self, expr: relax.Expr) -> tuple[relax.Expr, tuple[int, ...], int | None]:
+        """The tensor behind transposes, its axes, and the operand that tells what its codes are."""
+        x, axes = untransposed(self.graph, expr)
+        found = dequantised(self.graph, x)
+        if found is None:
+            return x, axes, None
+        integers, codes = found
+        x, inner = untransposed(self.graph, integers)
+        self.operands.append(_const((codes.zero, codes.scale)))
+        return x, tuple(inner[axis] for axis in axes), len(self.operands) - 1
+
     def _step(self, expr: relax.Var, dims: list[int]) -> relax.Expr | None:
         """What ``expr`` is a step from."""
+        rounded = self._rounded(expr)
+        if rounded is not None:
+            return rounded
         call = self.graph.values.get(expr)
         if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
             return None
@@ -206,7 +259,7 @@ class _Chain:
         if name in ("relax.add", "relax.multiply"):
             return self._combined(name.removeprefix("relax."), arguments, dims)
         if name == "relax.divide":
-            number = _number(arguments[1])
+            number = number_of(arguments[1])
             if number is None or not number or static_dims(arguments[0]) != dims:
                 return None
             self.steps.append(Step("multiply", None, 1 / number, tuple(dims[:-1])))
@@ -224,15 +277,16 @@ class _Chain:
 
     def _chosen(self, condition, yes, no, dims: list[int]) -> relax.Expr | None:
         for kind, score, other in (("keep", yes, no), ("drop", no, yes)):
-            number = _number(other)
+            number = number_of(other)
             if number is not None and static_dims(score) == dims:
                 return score if self._add(kind, condition, dims, number) else None
         return None
 
     def _add(self, kind: str, operand: relax.Expr, dims: list[int], value: float = 0.0) -> bool:
-        shape, number = static_dims(operand), _number(operand)
+        shape, number = static_dims(operand), number_of(operand)
         leading = tuple(dims[:-1])
-        if number is not None and kind in ("add", "multiply"):
+        # A number with a dim is an operand: layers that have others share the kernel.
+        if number is not None and kind in ("add", "multiply") and not shape:
             self.steps.append(Step(kind, None, number, leading))
             return True
         if shape is None or len(shape) > len(dims):
@@ -263,9 +317,5 @@ def axes_of(call: relax.Call) -> tuple[int, ...]:
     return tuple(int(a) % rank for a in given) if given else tuple(reversed(range(rank)))
 
 
-def _number(expr: relax.Expr) -> float | None:
-    """The only element of a constant."""
-    if not isinstance(expr, GenericConst):
-        return None
-    array = expr.value.numpy()
-    return float(array.item()) if array.size == 1 else None
+def _const(numbers: tuple[float, ...]) -> relax.Expr:
+    return relax.const(np.array(numbers, "float32"), "float32")

@@ -22,8 +22,11 @@ from .matmul import register_tile
 
 __all__ = ["AttentionTile", "AttentionTiled", "choose_attention_tile"]
 
-# The blocks in front of the last: packs, products, masks and powers, folds; two each.
-_KINDS = sorted(2 * ["SSSS", "SSSSSR", "SSSSS", "SSSRR"])
+# The blocks in front of the last: packs, products, masks and powers, folds; two each. Weights that
+# are rounded are one more.
+_MAP = "SSSSS"
+_KINDS = sorted(2 * ["SSSS", "SSSSSR", _MAP, "SSSRR"])
+_ROUNDED = sorted([*_KINDS, _MAP])
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class _Blocks:
     power: SBlockRV
     peak: SBlockRV
     total: SBlockRV
+    weights: list[SBlockRV]
     output: SBlockRV
 
 
@@ -74,18 +78,18 @@ def _take_apart(sch: s_tir.Schedule) -> _Blocks | None:
     """The blocks by what they are for; None where they are others."""
     *inner, last = sch.get_child_blocks(sch.get_sblock("root"))
     kinds = [axis_kinds(sch.get(block)) for block in inner]
-    if sorted(kinds) != _KINDS or "R" in axis_kinds(sch.get(last)):
+    if sorted(kinds) not in (_KINDS, _ROUNDED) or "R" in axis_kinds(sch.get(last)):
         return None
 
     def both(kind: str) -> list[SBlockRV]:
         return [block for block, own in zip(inner, kinds, strict=True) if own == kind]
 
-    packs, products, maps, folds = (both(kind) for kind in ("SSSS", "SSSSSR", "SSSSS", "SSSRR"))
+    packs, products, maps, folds = (both(kind) for kind in ("SSSS", "SSSSSR", _MAP, "SSSRR"))
     keys, values = packs
     scores, mixed = products
-    masked, power = maps
+    masked, power, *weights = maps
     peak, total = folds
-    return _Blocks(keys, values, scores, mixed, masked, power, peak, total, last)
+    return _Blocks(keys, values, scores, mixed, masked, power, peak, total, weights, last)
 
 
 def _schedule(sch: s_tir.Schedule, blocks: _Blocks, machine: Machine) -> s_tir.Schedule:
@@ -107,14 +111,15 @@ def _schedule(sch: s_tir.Schedule, blocks: _Blocks, machine: Machine) -> s_tir.S
 
     register_tile(sch, blocks.mixed, value_tile, lanes, divisors(keys, 4)[-1])
     vectorize(sch, column, lanes)
-    for block in [*totals[::-1], blocks.power, *peaks[::-1], blocks.masked]:
+    maps = [blocks.masked, blocks.power, *blocks.weights]
+    for block in [*blocks.weights, *totals[::-1], blocks.power, *peaks[::-1], blocks.masked]:
         sch.set_scope(block, 0, "local")
         sch.compute_at(block, tile, preserve_unit_loops=True)
     key_tile = _by_key_tiles(sch, blocks.masked)
     register_tile(sch, blocks.scores, key_tile, lanes, divisors(depth, 4)[-1])
     for block in (*peaks[:-1], *totals[:-1]):
         _lanes_last(sch, block, lanes)
-    for block in (blocks.power, blocks.masked):
+    for block in maps:
         vectorize(sch, sch.get_loops(block)[-1], lanes)
     for pack in (blocks.keys, blocks.values):
         if by_head:
