@@ -21,6 +21,7 @@ from .keep import check_folder
 from .keep import keep as write_all
 from .kernel_facts import kernel_facts
 from .model import CompiledModel
+from .patches.number_order import numbers_in_order
 from .patches.type_lookups import type_lookups_kept
 from .places import raised_at
 from .progress import Advance, progress, silent
@@ -154,7 +155,12 @@ def _build(
     limits: Limits | None,
 ) -> CompiledModel:
     resolved = steps.target
-    with ONE_BUILD, type_lookups_kept(), progress(len(steps.steps) + 1) as advance:
+    with (
+        ONE_BUILD,
+        type_lookups_kept(),
+        numbers_in_order(),
+        progress(len(steps.steps) + 1) as advance,
+    ):
         conversion = import_model(model, steps, shapes, limits, advance)
         module, provenance = conversion.module, Provenance(conversion.origin)
         sources, facts = {"import": module.script()}, {}

@@ -1,7 +1,9 @@
 """What passes ask of Relax expressions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir.expr import GenericConst
 
@@ -11,9 +13,11 @@ __all__ = [
     "dims_of",
     "dtype_of",
     "image_dims",
+    "in_order_of_use",
     "is_empty",
     "known_dims",
     "number_of",
+    "ordered_numbers",
     "static_dims",
     "tensors_of",
 ]
@@ -57,6 +61,27 @@ def image_dims(ty: relax.Type, batched: bool = False) -> list[int | tirx.Expr] |
     else:
         told = isinstance(dims[min(1, len(dims) - 1)], int)
     return dims if told else None
+
+
+def in_order_of_use(sizes: Iterable[tirx.Var], nodes: Iterable[Any]) -> list[tirx.Var]:
+    """``sizes`` in the order in which ``nodes`` show them, not in that of their addresses."""
+    found: dict[tirx.Var, None] = {}
+    for node in nodes:
+        tvm_ffi.structural_walk(node, (tirx.Var, found.setdefault))
+    rank = {var: at for at, var in enumerate(found)}
+    return sorted(sizes, key=lambda size: rank.get(size, len(rank)))
+
+
+def ordered_numbers(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
+    """A kernel with its numbers in the order in which it uses them, and which of the former
+    numbers each is."""
+    dims = [d for p in func.params if tirx.is_buffer_var(p) for d in p.ty.shape]
+    numbers = [param for param in func.params if not tirx.is_buffer_var(param)]
+    ordered = in_order_of_use(numbers, [*dims, func.body])
+    left, place = iter(ordered), {number: k for k, number in enumerate(numbers)}
+    params = [p if tirx.is_buffer_var(p) else next(left) for p in func.params]
+    kernel = tirx.PrimFunc(params, func.body, func.ret_type, func.attrs)
+    return kernel, [place[number] for number in ordered]
 
 
 def is_empty(dims: Sequence[int | tirx.Expr]) -> bool:

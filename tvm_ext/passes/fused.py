@@ -10,7 +10,7 @@ from tvm import IRModule, relax, te, tirx
 from tvm.ir import GlobalVar, Op
 from tvm.ir.expr import GenericConst
 
-from .facts import OPAQUE, dims_of
+from .facts import OPAQUE, dims_of, in_order_of_use
 from .legalize import legalize
 from .match import Match
 
@@ -108,7 +108,9 @@ def _merged(module: IRModule, params: Sequence[relax.Var]) -> tuple[tirx.PrimFun
     And the dims that it takes behind ``params``, which FuseTIR wants in a shape.
     """
     group = module["fused"]
-    dims = relax.analysis.free_symbolic_vars(group)
+    shown = [param.ty for param in group.params]
+    shown += [binding.value for block in group.body.blocks for binding in block.bindings]
+    dims = in_order_of_use(relax.analysis.free_symbolic_vars(group), shown)
     shapes = [relax.ShapeExpr(dims)] if dims else []
     told = [relax.Var("dims", shape.ty) for shape in shapes]
     builder = relax.BlockBuilder(module)
