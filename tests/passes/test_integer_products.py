@@ -123,6 +123,8 @@ def test_convolution_of_symbolic_rows_and_columns(case, dtype, known, target):
     """Tiles of several widths, single columns, and images that pads outweigh."""
     (_, channels, *_), filters, attributes = CONVOLUTIONS[case]
     w, zero = integers("int8", *filters), integers(dtype, 3)[2]
+    if case == "first layer":  # such as ReLU leaves
+        zero = zero - zero
     top, left, bottom, right = attributes.get("pads", [0] * 4)
     compiled = None
     for size in (1, 17, 15), (2, 5, 47), (1, 5, 5), (1, 3, 97):

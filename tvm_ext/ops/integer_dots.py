@@ -180,13 +180,20 @@ def conv2d_integer_words(
     """
     moved = SIGN if dtype_of(x) == "int8" else 0
     byte = pad_value(x, zero, around).astype("int32") + moved
-    # The product of unsigned numbers is no overflow.
-    repeated = byte.astype("uint32") * tirx.const(0x01010101, "uint32")
     total = conv2d_blocked(
         channel_words(x), weight, out_lanes, columns, groups, strides, pads, dilations, dot,
-        around=tirx.reinterpret("int32", repeated),
+        around=_repeated(byte),
     )  # fmt: skip
     return corrected(total, sums, zero, x, True)
+
+
+def _repeated(byte: tirx.Expr) -> tirx.Expr:
+    """A word of four times ``byte``, an int32."""
+    if isinstance(byte, tirx.IntImm):  # of constants TVM reinterprets none that is 0
+        return tirx.const(np.full(4, int(byte), "uint8").view("int32").item(), "int32")
+    # The product of unsigned numbers is no overflow.
+    word = byte.astype("uint32") * tirx.const(0x01010101, "uint32")
+    return tirx.reinterpret("int32", word)
 
 
 def row_pairs(x: te.Tensor) -> te.Tensor:
