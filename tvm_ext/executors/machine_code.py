@@ -6,7 +6,6 @@ lowers them, by passes of which some are Python; LLVM asks nothing of Python.
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from tvm.target import Target
 
 from ..errors import BuildError
 from .cpu_features import triple_of
+from .threads import usable_cores
 
 __all__ = ["MachineCode", "compiled", "parted"]
 
@@ -79,7 +79,7 @@ def compiled(
     if len(parts) == 1 or not _stands_alone(target, context):
         done = list(map(compile_part, lowered))
     else:
-        with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _MOST_THREADS)) as pool:
+        with ThreadPoolExecutor(min(usable_cores(), _MOST_THREADS)) as pool:
             done = list(pool.map(compile_part, lowered))
     return MachineCode([module for module, _ in done], tuple(code for _, code in done))
 

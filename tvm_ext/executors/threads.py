@@ -16,7 +16,9 @@ from typing import Any
 
 from ..errors import OptionError
 
-__all__ = ["follow", "launcher", "set_affinity", "set_spin", "set_threads", "threads"]
+__all__ = [
+    "follow", "launcher", "set_affinity", "set_spin", "set_threads", "threads", "usable_cores",
+]  # fmt: skip
 
 _COUNT = "TVM_NUM_THREADS"  # TVM's own variable
 _SPIN = "TVM_THREAD_POOL_SPIN_COUNT"
@@ -29,12 +31,13 @@ _cores: list[int] | None = None
 _choosing = threading.Lock()
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # TVM reads this once, when its pool starts; by itself it would take half of the logical cores.
-os.environ.setdefault(_COUNT, str(_usable_cores()))
+os.environ.setdefault(_COUNT, str(usable_cores()))
 
 
 def set_threads(count: int) -> None:
@@ -127,7 +130,7 @@ def _number(what: str, value: object, least: int) -> int:
 
 def _most() -> int:
     given = os.environ[_COUNT]
-    return max(1, int(given)) if given.isdigit() else _usable_cores()
+    return max(1, int(given)) if given.isdigit() else usable_cores()
 
 
 def follow(set_count: Callable[[int], object]) -> None:
