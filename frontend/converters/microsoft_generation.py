@@ -82,18 +82,18 @@ def _generate(bb, decoder, input_ids, max_length, rules, attention_mask, choose,
     ``[2, B, heads, P, size]``, to logits and the present of each layer.
     """
     batch, length = bb.shape(input_ids)
-    pasts = [_empty(bb, value, batch) for value in decoder.inputs[3:]]
+    pasts = [empty_past(bb, value, batch) for value in decoder.inputs[3:]]
     if len(decoder.outputs) != 1 + len(pasts):
         raise NotImplementedError(f"{len(decoder.outputs)} results of {len(pasts)} layers")
-    pair = bb.emit_te(prompt_positions, input_ids, attention_mask, pad)
-    mask, positions = (bb.emit(relax.TupleGetItem(pair, k)) for k in range(2))
+    found = bb.emit_te(prompt_positions, input_ids, attention_mask, pad)
+    mask, positions, lengths = (bb.emit(relax.TupleGetItem(found, k)) for k in range(3))
     finished = bb.emit(relax.op.zeros(relax.ShapeExpr([batch]), "bool"))
     longest = scalar(bb, max_length)
     pad = bb.const(np.array(pad, "int32"))
     constant = [*(rule for rule in rules if rule is not None), *given]
 
     def trip(iteration, _, values):
-        tokens, positions, mask, history, finished, *others = values
+        tokens, positions, lengths, mask, history, finished, *others = values
         layers = others[: len(pasts)]
         own = iter(others[len(pasts) :])
         logits, *presents = bb.walk.inline(decoder, [tokens, positions, mask, *layers])
@@ -107,25 +107,25 @@ def _generate(bb, decoder, input_ids, max_length, rules, attention_mask, choose,
         chosen = reshaped(
             bb, bb.emit(relax.op.where(finished, pad, best)), [bb.shape(tokens)[0], 1]
         )
-        following = bb.emit(relax.op.sum(mask, [1], keepdims=True))
         ones = bb.emit(relax.op.ones_like(chosen))
+        longer = bb.emit(relax.op.add(lengths, ones))
         grown = (bb.emit(relax.op.concat(pair, 1)) for pair in ((mask, ones), (history, chosen)))
         going = bb.emit(relax.op.logical_not(finished))
         going = bb.emit(relax.op.max(cast(bb, going, "int32"), None))
-        return cast(bb, going, "bool"), [chosen, following, *grown, finished, *presents]
+        return cast(bb, going, "bool"), [chosen, lengths, longer, *grown, finished, *presents]
 
     trips = bb.emit_te(steps_left, *te_sizes([longest, length]))
-    state = [input_ids, positions, mask, input_ids, finished, *pasts]
+    state = [input_ids, positions, lengths, mask, input_ids, finished, *pasts]
     results = run_trips(bb, decoder, trips, bb.const(np.array(True)), state, trip, constant)
-    history = results[3]
+    history = results[4]
     missing = bb.simplify(longest - bb.shape(history)[1])
     return place(bb, history, [0, 0], [0, missing], pad)
 
 
-def _empty(bb, value, batch):
-    """The past of a layer before the first step."""
-    shape = value.shape
-    if shape is None or len(shape) != 5 or not all(isinstance(shape[k], int) for k in (0, 2, 4)):
-        raise NotImplementedError(f"input {value.name!r} of the decoder is of the shape {shape}")
-    dims = [shape[0], batch, shape[2], 0, shape[4]]
+def empty_past(bb, value, rows, rank=5):
+    """The past of a layer before the first step: ``[..., rows, heads, 0, size]``."""
+    dims = [] if value.shape is None else list(value.shape)
+    if len(dims) != rank or not all(isinstance(d, int) for d in (*dims[:-4], dims[-3], dims[-1])):
+        raise NotImplementedError(f"input {value.name!r} of the decoder is of the shape {dims}")
+    dims[-4], dims[-2] = rows, 0
     return bb.emit(relax.op.zeros(relax.ShapeExpr(dims), dtype_of(value.dtype, value.name)))

@@ -28,8 +28,6 @@ _COMPILED = "a model that was compiled for one accelerator; give the model that 
 _TENSORRT = "a plugin of TensorRT; export the model without it, {}"
 
 _REASONS = {
-    "BeamSearch": "it holds a whole decoder; build that, and search around its calls",
-    "WhisperBeamSearch": "it holds whole models; build those, and search around their calls",
     "PagedAttention": _PAGES,
     "SparsePagedAttention": _PAGES,
     "ConvStateReplay": _SPECULATION,

@@ -30,21 +30,22 @@ _register_arg("ArgMin", largest=False)
 @converter("TopK", 11, 24)
 def top_k(bb, x, k, *, axis=-1, largest=1, sorted=1):
     # A sorted result serves sorted=0 too: its order is then undefined.
-    return _top_k(bb, x, scalar(bb, k), axis, bool(largest))
+    return largest_of(bb, x, scalar(bb, k), axis, bool(largest))
 
 
 @converter("TopK", 10)
 def top_k_10(bb, x, k, *, axis=-1):
-    return _top_k(bb, x, scalar(bb, k), axis, largest=True)
+    return largest_of(bb, x, scalar(bb, k), axis)
 
 
 @converter("TopK", 1)
 def top_k_1(bb, x, *, axis=-1, k):
-    return _top_k(bb, x, k, axis, largest=True)
+    return largest_of(bb, x, k, axis)
 
 
-def _top_k(bb, x, k, axis, largest):
-    """``k`` is an int or a dim; a dim that exceeds the axis takes all of it."""
+def largest_of(bb, x, k, axis, largest=True):
+    """Values and places of the ``k`` largest, or smallest, in order; ``k`` is an int or a dim: one
+    that exceeds the axis takes all of it."""
     axis = placed(axis, bb.rank(x))
     along = bb.shape(x)[axis]
     if isinstance(k, int) and not 0 <= k <= (along if isinstance(along, int) else k):

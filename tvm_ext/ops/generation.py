@@ -5,8 +5,8 @@ from tvm import te, tirx
 from .random import random_share
 from .search import arg_extremum
 
-__all__ = ["drawn_tokens", "greedy_scores", "nucleus", "prompt_positions", "steps_left",
-           "tempered"]  # fmt: skip
+__all__ = ["drawn_tokens", "greedy_scores", "last_token", "left_padding", "nucleus",
+           "prompt_positions", "steps_left", "tempered"]  # fmt: skip
 
 
 def steps_left(longest, length):
@@ -15,21 +15,44 @@ def steps_left(longest, length):
 
 
 def prompt_positions(tokens, mask, pad):
-    """Which of ``tokens[B, S]`` count, as ``mask`` (or None: those that are not ``pad``) says, and
-    where they stand among those; 0 for others. Both int32, ``[B, S]``."""
+    """Which of ``tokens[B, S]`` count: those that ``mask`` says or, if it is None, those that are
+    not ``pad``; where they stand among the latter, 0 for others; and how many those are, ``[B,
+    1]``. All int32."""
+    batch, length = tokens.shape
     zero, one = tirx.const(0, "int32"), tirx.const(1, "int32")
-
-    def counts(b, s):
-        return mask(b, s) if mask is not None else tirx.Select(tokens[b, s] == pad, zero, one)
-
-    seen = te.compute(tokens.shape, counts, "prompt_mask")
-    k = te.reduce_axis((0, tokens.shape[1]), "k")
+    filled = te.compute(
+        tokens.shape, lambda b, s: tirx.Select(tokens[b, s] == pad, zero, one), "filled"
+    )
+    k, t = (te.reduce_axis((0, length), name) for name in "kt")
 
     def before(b, s):
-        counted = tirx.all(k < s, seen[b, k] != 0, seen[b, s] != 0)
+        counted = tirx.all(k < s, filled[b, k] != 0, filled[b, s] != 0)
         return te.sum(tirx.Select(counted, one, zero), axis=k)
 
-    return seen, te.compute(tokens.shape, before, "prompt_positions")
+    seen = te.compute(
+        tokens.shape, lambda b, s: filled[b, s] if mask is None else mask[b, s], "prompt_mask"
+    )
+    positions = te.compute(tokens.shape, before, "prompt_positions")
+    counts = te.compute((batch, 1), lambda b, _: te.sum(filled[b, t], axis=t), "prompt_lengths")
+    return [seen, positions, counts]
+
+
+def left_padding(tokens, pad):
+    """0 for the tokens before the first that is not ``pad``, else 1: int32 ``[B, S]``."""
+    k = te.reduce_axis((0, tokens.shape[1]), "k")
+    zero, one = tirx.const(0, "int32"), tirx.const(1, "int32")
+
+    def seen(b, s):
+        return te.max(tirx.Select(tirx.all(k <= s, tokens[b, k] != pad), one, zero), axis=k)
+
+    return te.compute(tokens.shape, seen, "prompt_mask")
+
+
+def last_token(logits, words):
+    """``logits[B, S, V]`` of the last token, for the first ``words`` of the vocabulary: ``[B, 1,
+    words]``."""
+    batch, length, _ = logits.shape
+    return te.compute((batch, 1, words), lambda b, _, v: logits[b, length - 1, v], "last_token")
 
 
 def greedy_scores(logits, history, step, least, penalty, allowed, first_allowed, end):

@@ -55,8 +55,10 @@ def weigh_ngrams(
     return te.compute(sums.shape, first_weight, "once")
 
 
-def completes_ngram(ids: te.Tensor, scores: te.Tensor, size: int) -> te.Tensor:
-    """``scores[B, V]``; -inf for a number that, behind ``ids[B, S]``, repeats ``size`` of them."""
+def completes_ngram(
+    ids: te.Tensor, scores: te.Tensor, size: int, hidden: float = float("-inf")
+) -> te.Tensor:
+    """``scores[B, V]``; ``hidden`` for a number that, behind ``ids[B, S]``, repeats ``size``."""
     batch, length = ids.shape
     start = te.reduce_axis((0, tirx.max(length - size + 1, 0)), "start")
 
@@ -68,7 +70,7 @@ def completes_ngram(ids: te.Tensor, scores: te.Tensor, size: int) -> te.Tensor:
         )
 
     seen = te.compute((batch, scores.shape[1]), repeats, "repeats")
-    lowest = tirx.const(float("-inf"), scores.dtype)
+    lowest = tirx.const(hidden, scores.dtype)
 
     def element(b, number):
         return tirx.Select(seen[b, number] > 0, lowest, scores[b, number])
