@@ -1,12 +1,14 @@
 """Arithmetic: broadcasting of every opset, NaN, and integer division that must not trap."""
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.oracle import check_node, node_model
 from tvm_ext import convert_and_build
 
 RNG = np.random.default_rng(7)
+SIZES = 8, 16, 32, 64  # bits
 A = RNG.normal(0, 2, (2, 3, 5)).astype("float32")
 B = RNG.normal(0, 2, (3, 1)).astype("float32")
 
@@ -40,6 +42,44 @@ def test_integer_division_never_traps():
     y = np.array([2, -2, -1, 0], "int32")
     check_node("Div", [x, y], expected=[np.array([-3, -3, least, 0], "int32")])
     check_node("Mod", [x, y], expected=[np.array([1, -1, 0, 0], "int32")])
+
+
+DIVISIONS = """<ir_version: 10, opset_import: ["": 22]>
+g ({0}[n] x, {0}[n] y) => ({0}[n] q, {0}[n] m, {0}[n] r) {{
+  q = Div(x, y)  m = Mod(x, y)  r = Mod <fmod=1>(x, y) }}"""
+
+
+@pytest.mark.parametrize("dtype", [f"{sign}int{bits}" for sign in ("", "u") for bits in SIZES])
+def test_integer_division_is_exact(dtype):
+    """Quotients near whole numbers, ends of the range, where floats of the same width round."""
+    x, y = _hostile_divisions(dtype)
+    model = convert_and_build(onnx.parser.parse_model(DIVISIONS.format(dtype)), "llvm")
+    quotient, modulo, rest = model(x, y)
+    pairs = [(int(a), int(b)) for a, b in zip(x, y, strict=True)]
+    floors = [a // b if b else 0 for a, b in pairs]
+    truncated = [abs(a) // abs(b) * (1 if a * b > 0 else -1) if b else 0 for a, b in pairs]
+    wrapped = np.array([q % 2 ** (8 * x.itemsize) for q in truncated], "uint64").astype(dtype)
+    np.testing.assert_array_equal(quotient, wrapped)
+    for result, quotients in ((modulo, floors), (rest, truncated)):
+        left = [a - q * b if b else 0 for (a, b), q in zip(pairs, quotients, strict=True)]
+        np.testing.assert_array_equal(result, np.array(left, dtype))
+
+
+def _hostile_divisions(dtype):
+    """Pairs of the ends, of powers of 2 and their neighbours, of multiples and their neighbours."""
+    kind = np.iinfo(dtype)
+    near = [2**e + d for e in range(0, kind.bits + 1, 3) for d in (-1, 0, 1)] + [kind.max, kind.min]
+    values = sorted({v for n in near for v in (n, -n) if kind.min <= v <= kind.max})
+    pairs = [(a, b) for a in values for b in values]
+    for _ in range(2000):
+        b, q = (
+            int(RNG.integers(1, kind.max, dtype=dtype)) >> n
+            for n in RNG.integers(0, kind.bits, 2).tolist()
+        )
+        a = b * q + int(RNG.integers(-1, 2))
+        pairs += [(s * a, t * b) for s in (1, -1) for t in (1, -1)]
+    inside = [p for p in pairs if all(kind.min <= v <= kind.max for v in p)]
+    return (np.array(column, dtype) for column in zip(*inside, strict=True))
 
 
 def test_integer_powers_are_exact():

@@ -38,6 +38,8 @@ def div(a, b):
     """``a[...] / b[...]``; integers truncate toward zero, and give 0 for a zero divisor."""
     if _is_float(a):
         return a / b
+    if _by_floats(b):
+        return _Division(a, b).quotient()
     return _unless_trapping(b, tirx.truncdiv(a, b), minus_one=lambda: _zero(a) - a)
 
 
@@ -50,6 +52,8 @@ def mod(a, b):
         shifted = tirx.Select(differs, remainder + b, remainder)
         is_zero = tirx.all(remainder <= 0.0, remainder >= 0.0)
         return tirx.Select(is_zero, tirx.copysign(remainder, b), shifted)
+    if _by_floats(b):
+        return _Division(a, b).modulo()
     remainder = tirx.truncmod if _is_unsigned(a) else tirx.floormod
     return _unless_trapping(b, remainder(a, b), minus_one=lambda: _zero(a))
 
@@ -59,6 +63,8 @@ def fmod(a, b):
     """The remainder with the sign of ``a[...]``; of integers 0 for a zero divisor."""
     if _is_float(a):
         return _libm_fmod(a, b)
+    if _by_floats(b):
+        return _Division(a, b).rest()
     return _unless_trapping(b, tirx.truncmod(a, b), minus_one=lambda: _zero(a))
 
 
@@ -120,6 +126,83 @@ def _libm_fmod(a, b):
     """TVM has no lowering of its own fmod for llvm."""
     dtype = dtype_of(a)
     return tirx.call_pure_extern(dtype, "fmodf" if dtype == "float32" else "fmod", a, b)
+
+
+def _by_floats(b):
+    """Whether to divide integers by ``b`` as floats, which vectors do.
+
+    Not by a known number, for LLVM has better ways, nor what a float's sign has no room for.
+    """
+    return not isinstance(b, tirx.IntImm) and dtype_of(b) != "uint64"
+
+
+class _Division:
+    """``a / b`` of integers, by floats; 0, and nothing left, for ``b = 0``.
+
+    Of up to 32 bits in floats of more than twice as many: a quotient that is no whole number is
+    further from one, by 1 / b at least, than they round. Of 64 bits what the quotient of floats
+    leaves, some thousand times ``b`` at most, is divided again, and is then less than ``b``, of
+    either sign. Conditions are on floats: loops are cut where integers are compared.
+    """
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+        self.wide = "64" in dtype_of(a)
+        self.dtype = "float64" if self.wide or "32" in dtype_of(a) else "float32"
+        self.x, self.y = once(a.astype(self.dtype)), once(b.astype(self.dtype))
+        self.near = self._near()
+        self.left = a - self.near * b
+
+    def quotient(self):
+        """Rounded toward zero; the least integer by -1 is itself."""
+        quotient = self.near
+        if self.wide:
+            one = tirx.const(1, self.a.ty)
+            step = tirx.Select(self.x * self.y < self._float(0), _minus_one(self.a), one)
+            quotient = tirx.Select(self._is_beyond(self.x), quotient - step, quotient)
+        return self._unless_by_zero(quotient)
+
+    def rest(self):
+        """What the quotient leaves, with the sign of ``a``."""
+        if not self.wide:
+            return self._unless_by_zero(self.left)
+        step = tirx.Select(self.x * self.y < self._float(0), _zero(self.b) - self.b, self.b)
+        return self._unless_by_zero(
+            tirx.Select(self._is_beyond(self.x), self.left + step, self.left)
+        )
+
+    def modulo(self):
+        """What the quotient rounded down leaves, with the sign of ``b``."""
+        left = self.left
+        if not _is_unsigned(self.a):
+            left = tirx.Select(self._is_beyond(self.y), left + self.b, left)
+        return self._unless_by_zero(left)
+
+    def _near(self):
+        """The quotient, of 64 bits one near it."""
+        divisor = once(tirx.Select(self.y.equal(self._float(0)), self._float(1), self.y))
+        by_floats, dtype = once(self.x / divisor), dtype_of(self.a)
+        if self.wide:
+            # What is larger, and overflows, leaves some.
+            first = once(tirx.min(by_floats, self._float(2.0**63 - 1024))).astype(dtype)
+            again = once((self.a - first * self.b).astype(self.dtype) / divisor)
+            return first + again.astype(dtype)
+        if self.dtype == "float32":
+            return by_floats.astype("int32").astype(dtype)
+        quotient = by_floats.astype(dtype)
+        if _is_unsigned(self.a):
+            return quotient
+        return tirx.Select(self.y.equal(self._float(-1)), _zero(self.a) - self.a, quotient)
+
+    def _is_beyond(self, sign):
+        """Whether something is left whose sign is not that of ``sign``."""
+        return self.left.astype(self.dtype) * sign < self._float(0)
+
+    def _unless_by_zero(self, result):
+        return tirx.Select(self.y.equal(self._float(0)), _zero(self.a), result)
+
+    def _float(self, value):
+        return tirx.const(value, self.dtype)
 
 
 def _unless_trapping(b, result, minus_one):
