@@ -47,9 +47,11 @@ def test_digits_of_any_place():
     rng = np.random.default_rng(0)
     bits = rng.integers(-(2**63), 2**63, (2, 603), "int64") >> rng.integers(0, 64, (2, 603))
     _check_sorted(bits, 1, 400, 1, constants=(1,))
+    _check_sorted(bits, 1, 15, 0, constants=(1,))  # of 37 blocks and some more
     x = rng.standard_normal((3, 530)).astype("float32") * 10.0 ** rng.integers(-38, 38, (3, 530))
     x = x.astype("float32")
     x[:, ::50] = np.nan, np.inf, -np.inf, 0, 1e-45, -1e-45, 3e38, -3e38, 1, np.nan, -np.nan
+    _check_sorted(x.astype("float64"), 1, 16, 1, constants=(1,))
     _check_sorted(x, 1, 200, 1)
     _check_sorted(x, 1, 530, 0, symbolic=True)
 

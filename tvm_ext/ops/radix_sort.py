@@ -20,6 +20,8 @@ __all__ = ["argsort", "sort_leading"]
 
 # Bits of a digit. The counters of one stay in L1; in short rows they would outweigh the elements.
 _BITS, _SHORT_BITS, _SHORT = 11, 8, 3000
+# Elements of a block, of which the least is found at the speed of an integer minimum.
+_BLOCK = 16
 
 
 def sort_leading(x: te.Tensor, axis: int, k: int | None, largest: bool) -> list[te.Tensor]:
@@ -61,7 +63,9 @@ def _sorted(x, axis, k, largest, dtypes):
                 with T.sblock("sort"):
                     order = _Row.of(extent, lambda t: key(row, t))
                     order.fill()
-                    if k is not None and not _is_most(k, extent):
+                    if k is None or _is_most(k, extent):
+                        order.take_all()
+                    else:
                         order.select(k)
                     with T.If(order.number[0] > 1), T.Then():
                         order.sort()
@@ -93,6 +97,7 @@ class _Row:
         counts: of each digit of each pass.
         side: in which array they are.
         number: how many there are.
+        least: the least key of some.
         bits: of a digit.
     """
 
@@ -103,6 +108,7 @@ class _Row:
     counts: tirx.Var
     side: tirx.Var
     number: tirx.Var
+    least: tirx.Var
     bits: int
 
     @classmethod
@@ -119,6 +125,7 @@ class _Row:
             T.sblock_alloc_buffer([passes, 1 << bits], "int64"),
             T.sblock_alloc_buffer([1], "int64", scope="local"),
             T.sblock_alloc_buffer([1], "int64", scope="local"),
+            T.sblock_alloc_buffer([1], dtype, scope="local"),
             bits,
         )
 
@@ -127,19 +134,29 @@ class _Row:
         return int(self.counts.shape[0])
 
     def fill(self):
-        """All elements, in the order of their places."""
+        """The keys of all elements, in the order of their places."""
         _store(self.side, 0)
         _store(self.number, self.extent)
         with T.serial(0, self.extent) as i:
-            key = self.key(i)
-            # With its sign turned, the bits of a key sort as it does.
-            T.buffer_store(self.keys, key ^ tirx.min_value(dtype_of(key)), [0, i])
+            T.buffer_store(self.keys, self._turned(self.key(i)), [0, i])
+
+    def take_all(self):
         with T.serial(0, self.extent) as i:
             T.buffer_store(self.places, i.astype("int64"), [0, i])
 
     def select(self, k):
-        """Leave out what comes after the first ``k``, as far as the highest digit tells."""
+        """Take the first ``k``, and what the highest digit does not tell from them.
+
+        Where there are enough blocks of elements, the least of each are counted: as many of these
+        as are wanted tell which digits, and other blocks need no second look.
+        """
         highest = self.passes - 1
+        blocks = tirx.floordiv(self.extent, _BLOCK)
+        enough = blocks >= 2 * k
+        with T.If(enough), T.Then():
+            self._find_least(blocks)
+            _store(self.side, 1)
+            _store(self.number, blocks)
         self._count([highest])
         _store(self.number, 0)
         _store(self.side, 0)  # the first digit beyond those that are wanted
@@ -150,13 +167,30 @@ class _Row:
         beyond = T.bind(self.side[0])
         _store(self.side, 0)
         _store(self.number, 0)
-        with T.serial(0, self.extent) as i:
-            # All are stored, the next over one that is left out: there is no branch.
-            key = T.bind(self.keys[0, i])
-            T.buffer_store(self.keys, key, [0, self.number[0]])
-            T.buffer_store(self.places, i.astype("int64"), [0, self.number[0]])
-            wanted = self._digit(key, highest) < beyond
-            _store(self.number, self.number[0] + wanted.astype("int64"))
+        with T.serial(0, blocks) as b:
+            near = self._digit(self.keys[1, b], highest) < beyond
+            with T.If(tirx.any(tirx.Not(enough), near)), T.Then():
+                with T.serial(0, _BLOCK) as t:
+                    self._take(b * _BLOCK + t, beyond)
+        with T.serial(blocks * _BLOCK, self.extent) as i:
+            self._take(i, beyond)
+
+    def _find_least(self, blocks):
+        """The least key of each block, where keys are put that have been sorted once."""
+        with T.serial(0, blocks) as b:
+            T.buffer_store(self.least, tirx.max_value(dtype_of(self.least[0])), [0])
+            with T.serial(0, _BLOCK) as t:
+                key = self._turned(self.keys[0, b * _BLOCK + t])
+                T.buffer_store(self.least, tirx.min(self.least[0], key), [0])
+            T.buffer_store(self.keys, self._turned(self.least[0]), [1, b])
+
+    def _take(self, i, beyond):
+        """Store an element, and the next over it if it is left out: there is no branch."""
+        key = T.bind(self.keys[0, i])
+        T.buffer_store(self.keys, key, [0, self.number[0]])
+        T.buffer_store(self.places, i.astype("int64"), [0, self.number[0]])
+        wanted = self._digit(key, self.passes - 1) < beyond
+        _store(self.number, self.number[0] + wanted.astype("int64"))
 
     def sort(self):
         self._count(range(self.passes))
@@ -192,6 +226,11 @@ class _Row:
             for step in steps:
                 digit = T.bind(self._digit(key, step))
                 T.buffer_store(self.counts, self.counts[step, digit] + 1, [step, digit])
+
+    @staticmethod
+    def _turned(key):
+        """``key`` with its sign turned: its bits, as a number without one, sort as the key does."""
+        return key ^ tirx.min_value(dtype_of(key))
 
     def _digit(self, key, step):
         dtype = dtype_of(key)
