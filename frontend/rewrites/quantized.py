@@ -232,7 +232,7 @@ class QuantizeByProduct(Rule):
             return "not float32 with one known scale"
         if attributes.get_int("precision", 0) or attributes.get_int("block_size", 0):
             return "it has a precision or blocks"
-        if factor == 1 or not 1e-30 < factor < 1e30:
+        if factor == 1 or not 1e-37 < factor < 1e37:  # the inverse is no subnormal number
             return f"the scale is {factor}"
         return None
 

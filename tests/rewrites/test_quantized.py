@@ -110,6 +110,18 @@ def test_layers_of_other_scales_share_a_kernel():
     assert np.abs(got.astype("int64") - want).max() <= 1
 
 
+@pytest.mark.parametrize("scale", [1.33e36, 2e-37])
+def test_masks_of_the_lowest_float_have_scales_that_are_factors(scale):
+    proto = model(
+        "g (float[2,4] x) => (uint8[2,4] y) { y = QuantizeLinear(x, s, z) }",
+        s=scalar(scale), z=scalar(255, "uint8"),
+    )  # fmt: skip
+    assert operators(rewritten(proto)) == ["Mul", "QuantizeLinear"]
+    x = np.array([[-255.4, -3, -0.7, 0], [3, -254.2, -77.7, 1e-3]]) * scale
+    x = np.clip(x, np.finfo("float32").min, None).astype("float32")
+    np.testing.assert_array_equal(convert_and_build(proto)(x), run(proto, {"x": x})[0])
+
+
 def test_operators_on_8_bits_share_a_kernel_whatever_their_scales():
     layer = (
         "{y}s = com.microsoft.QLinearSigmoid({x}, s{k}, z{k}, t{k}, u{k})"
