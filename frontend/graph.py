@@ -21,7 +21,7 @@ from .builder import Builder
 from .declared import checked, dtype_of
 from .known import Known
 from .limits import Limits, check_value
-from .refusal import refusal, summary, unsupported
+from .refusal import is_told, misfit, refusal, unsupported
 from .table import lookup
 from .whole import whole_kernels, with_calls
 
@@ -365,7 +365,7 @@ class _Walk:
         except ModelError as error:
             self.errors.append(error)
         except _REFUSALS as reason:
-            text = str(reason) if isinstance(reason, NotImplementedError) else summary(reason)
+            text = str(reason) if is_told(reason) else misfit(self.builder, node, operands)
             self.failures.append(refusal(node, opset, since, text))
             self.cause = self.cause or reason
         finally:

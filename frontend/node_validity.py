@@ -7,6 +7,7 @@ types of operands, by the schemas of onnx, and what its inference of shapes says
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from math import isfinite
 
 import onnx_ir as ir
@@ -38,6 +39,48 @@ _FLAGS = """align_corners allowzero antialias broadcast ceil_mode center_point_b
 _FINITE = "cubic_coeff_a epsilon lambd mean norm_coefficient spatial_scale".split()
 _SIDES = "output_padding pads".split()
 _PADS = frozenset({"Pad"})  # takes elements away, too
+
+# The values of an attribute in all versions, where an operator is named, of that one.
+_CHOICES: dict[str | tuple[str, str], str] = {
+    "aggregate_function": "AVERAGE MAX MIN SUM",
+    "approximate": "none tanh",
+    "auto_pad": "NOTSET SAME_LOWER SAME_UPPER VALID",
+    "case_change_action": "LOWER NONE UPPER",
+    "cast_to": "TO_FLOAT TO_INT64 TO_STRING",
+    "keep_aspect_ratio_policy": "not_larger not_smaller stretch",
+    "kernel_type": "LINEAR POLY RBF SIGMOID",
+    "map_form": "DENSE SPARSE",
+    "nearest_mode": "ceil floor round_prefer_ceil round_prefer_floor",
+    "norm": "L1 L2 MAX",
+    "padding_mode": "border reflection zeros",
+    "pixel_format": "BGR Grayscale RGB",
+    "post_transform": "LOGISTIC NONE PROBIT SOFTMAX SOFTMAX_ZERO",
+    "round_mode": "down nearest up",
+    **dict.fromkeys(
+        product(("GRU", "LSTM", "RNN"), ["direction"]), "bidirectional forward reverse"
+    ),
+    ("BitShift", "direction"): "LEFT RIGHT",
+    ("DepthToSpace", "mode"): "CRD DCR",
+    ("SpaceToDepth", "mode"): "CRD DCR",
+    ("GridSample", "mode"): "bicubic bilinear cubic linear nearest",
+    ("Momentum", "mode"): "nesterov standard",
+    ("Pad", "mode"): "constant edge reflect wrap",
+    ("Resize", "mode"): "cubic linear nearest",
+    ("RoiAlign", "mode"): "avg max",
+    ("TensorScatter", "mode"): "circular linear",
+    ("TfIdfVectorizer", "mode"): "IDF TF TFIDF",
+    ("Upsample", "mode"): "bilinear linear nearest",
+    ("Resize", "coordinate_transformation_mode"): "align_corners asymmetric half_pixel "
+    "half_pixel_symmetric pytorch_half_pixel tf_crop_and_resize tf_half_pixel_for_nn",
+    ("RoiAlign", "coordinate_transformation_mode"): "half_pixel output_half_pixel",
+    **dict.fromkeys(
+        product(("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"), ["reduction"]),
+        "mean none sum",
+    ),
+    **dict.fromkeys(
+        product(("ScatterElements", "ScatterND"), ["reduction"]), "add max min mul none"
+    ),
+}
 
 _WIDTH = re.compile(r"\d.*|\)$")  # what comes behind the kind of elements
 _PREFIX = re.compile(r"^(\[\w+Error\] |\(op_type:[^)]*\): )+")
@@ -84,6 +127,9 @@ def _contradictions(node: ir.Node, since: int, imports: list[OperatorSetIdProto]
 
 def _attributes(node: ir.Node, schema: defs.OpSchema | None) -> Iterator[str]:
     for name, attribute in node.attributes.items():
+        if attribute.type == ir.AttributeType.STRING and not attribute.is_ref():
+            if attribute.value != _default(schema, name):  # one of which is misspelt
+                yield from _choice(node, name, attribute.value)
         rule = _RULES.get(name)
         if rule is None or (name == "pads" and node.op_type in _PADS):
             continue
@@ -97,10 +143,18 @@ def _attributes(node: ir.Node, schema: defs.OpSchema | None) -> Iterator[str]:
             yield f"{name} is {_text(attribute.value)}; it has to be {needed}"
 
 
+def _choice(node: ir.Node, name: str, value: str) -> Iterator[str]:
+    choices = _CHOICES.get((node.op_type, name), _CHOICES.get(name))
+    if choices is not None and node.domain != "com.microsoft" and value not in choices.split():
+        yield f"{name} is {value!r}; it has to be one of {', '.join(choices.split())}"
+
+
 def _default(schema: defs.OpSchema | None, name: str) -> object:
     if schema is None or name not in schema.attributes:
         return None
     value = schema.attributes[name].default_value
+    if value.HasField("s"):
+        return value.s.decode()
     return value.i if value.HasField("i") else value.f if value.HasField("f") else None
 
 

@@ -1,13 +1,24 @@
 """Nodes that cannot be converted, and why."""
 
+import dis
+from collections.abc import Sequence
+
 import onnx_ir as ir
+from tvm import relax
 
 from tvm_ext.errors import UnsupportedNode
 
+from .builder import Builder
 from .origin import node_labels
 from .table import REFUSED, lookup
 
-__all__ = ["refusal", "summary", "unsupported"]
+__all__ = ["is_told", "misfit", "refusal", "summary", "unsupported"]
+
+# Whose errors say nothing about a model.
+_LIBRARIES = frozenset({"ml_dtypes", "numpy", "onnx", "onnx_ir", "tvm", "tvm_ffi"})
+_RAISE = dis.opmap["RAISE_VARARGS"]
+_NUMBERS = {ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT,
+            ir.AttributeType.FLOATS, ir.AttributeType.STRING}  # fmt: skip
 
 
 def unsupported(model: ir.Model) -> list[UnsupportedNode]:
@@ -34,6 +45,45 @@ def _why_missing(node: ir.Node, opset: int, since: int) -> str:
     if since == 0:
         return f"opset {opset} of domain {node.domain or 'ai.onnx'!r} does not define it"
     return REFUSED.get((node.domain, node.op_type), "no converter for this operator version")
+
+
+def is_told(error: Exception) -> bool:
+    """Whether a converter raised ``error`` to say what is wrong with a node.
+
+    What a library raises beneath it, or what befell its own code, says nothing about the model.
+    """
+    if isinstance(error, NotImplementedError):
+        return True
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if not isinstance(error, ValueError) or place is None:
+        return False
+    frame = place.tb_frame
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return package not in _LIBRARIES and frame.f_code.co_code[place.tb_lasti] == _RAISE
+
+
+def misfit(bb: Builder, node: ir.Node, operands: Sequence[relax.Expr | None]) -> str:
+    """The reason where none is told: what the operator does not take."""
+    given = [_described(bb, operand) for operand in operands]
+    given += [
+        f"{name}={list(value) if isinstance(value, tuple) else value!r}"
+        for name, attribute in sorted(node.attributes.items())
+        if attribute.type in _NUMBERS
+        for value in [attribute.value]
+    ]
+    return f"it does not take {', '.join(given) or 'no inputs'}"
+
+
+def _described(bb: Builder, operand: relax.Expr | None) -> str:
+    if operand is None:
+        return "none"
+    if not isinstance(operand.ty, relax.TensorType):
+        return "a sequence" if isinstance(operand.ty, relax.TupleType) else "a value of no tensor"
+    if operand.ty.shape is None:
+        return f"{bb.element(operand)} of rank {operand.ty.ndim}"
+    return f"{bb.element(operand)}[{', '.join(map(str, bb.shape(operand)))}]"
 
 
 def summary(error: Exception) -> str:

@@ -80,7 +80,8 @@ class BuildError(TvmExtError, RuntimeError):
 
 
 class RunError(TvmExtError, RuntimeError):
-    """A kernel gave up in the middle of a run; the message has its code."""
+    """There is no memory for the sizes that a run is given, or a kernel gave up: the message has
+    its code."""
 
 
 class PluginError(TvmExtError, ValueError):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from .display import as_html
-from .errors import InputError, OptionError
+from .errors import InputError, OptionError, RunError
 from .executors import artifact, threads
 from .executors.plan import MemoryPlan
 from .executors.static import StaticExecutor
@@ -233,7 +233,7 @@ class CompiledModel:
 
         Raises:
             InputError: a name, dtype, rank or shape does not fit.
-            RunError: a kernel gave up.
+            RunError: there is no memory for the sizes given, or a kernel gave up.
         """
         if self._strings is None:
             return self._run(output_names, feeds)
@@ -244,7 +244,11 @@ class CompiledModel:
         self, output_names: Sequence[str] | None, feeds: Mapping[str, object]
     ) -> list[np.ndarray]:
         wanted = None if output_names is None else self._output_indices(output_names)
-        given = self._executor(self._arrays(feeds))
+        arrays = self._arrays(feeds)
+        try:
+            given = self._executor(arrays)
+        except MemoryError as error:
+            raise RunError(f"the sizes given need more memory than there is: {error}") from error
         results = [returned(info, value) for info, value in zip(self.outputs, given, strict=True)]
         if wanted is None:
             return results

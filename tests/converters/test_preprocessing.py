@@ -200,7 +200,7 @@ def test_what_is_no_such_map_is_named():
         with pytest.raises(InputError, match=reason):
             built(feed)
     model = of_map("CastMap", T.INT64, T.FLOAT, T.FLOAT, map_form="NONE")
-    with pytest.raises(ConversionError, match=r"CastMap.*map_form='NONE'"):
+    with pytest.raises(ConversionError, match=r"CastMap.*map_form is 'NONE'"):
         convert_and_build(model, "llvm")
 
 

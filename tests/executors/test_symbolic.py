@@ -184,6 +184,23 @@ def test_sizes_beyond_any_memory_are_refused():
     np.testing.assert_allclose(model(np.array([5])), [5 * np.e], rtol=1e-6)
 
 
+def test_results_beyond_any_memory_are_refused(monkeypatch):
+    """Each of their dims is one that memory has room for."""
+    text = """<ir_version: 9, opset_import: ["": 17]>
+    g (int64[2] n) => (float[a, b] y) { y = ConstantOfShape (n) }"""
+    model = convert_and_build(parser.parse_model(text), "llvm", opt_level=0)
+    with pytest.raises(RunError, match="more memory than any machine has"):
+        model(np.array([1 << 40, 1 << 40]))
+    assert model(np.array([2, 3])).shape == (2, 3)
+
+    def full(_arrays):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(model, "_executor", full)
+    with pytest.raises(RunError, match="more memory than there is: no room"):
+        model(np.array([2, 3]))
+
+
 STACKED = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2,b,2,p,16] past, float[b,2,s,16] k)
   => (float[b,2,t,16] keys, float[2,b,2,t,16] present, float[b,2,t,16] sums) {

@@ -10,9 +10,14 @@ from math import prod
 
 import numpy as np
 
+from ..errors import RunError
 from .plan import aligned_bytes
 
-__all__ = ["SPARE", "Results"]
+__all__ = ["MOST", "NO_MEMORY", "SPARE", "Results"]
+
+#: Bytes that an address can tell apart; what overflows is more.
+MOST = 1 << 48
+NO_MEMORY = "the sizes given need more memory than any machine has"
 
 #: Memory so many times too large for what is asked for is given back.
 SPARE = 4
@@ -33,8 +38,14 @@ class Results:
         self._lent: dict[int, list[np.ndarray]] = {}
 
     def array(self, number: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An array for a result; what it holds is undefined."""
+        """An array for a result; what it holds is undefined.
+
+        Raises:
+            RunError: no machine has room for it.
+        """
         size = prod(shape) * dtype.itemsize
+        if size > MOST:
+            raise RunError(NO_MEMORY)
         if size < _LARGE:
             return np.empty(shape, dtype)
         return self._memory(number, size)[:size].view(dtype).reshape(shape)

@@ -22,7 +22,7 @@ from . import threads
 from .cpu import CpuNeeds
 from .library import Library, opened
 from .plan import aligned_bytes
-from .results import SPARE, Results
+from .results import MOST, NO_MEMORY, SPARE, Results
 from .static import LibraryExecutor, Linked
 
 __all__ = ["SIZES", "SymbolicExecutor", "SymbolicLibrary", "SymbolicPlan"]
@@ -119,7 +119,6 @@ class _Workspace:
         return self._scratch.ctypes.data, each, self._shares
 
 
-_MOST = 1 << 48  # bytes that an address can tell apart; what overflows is more
 _SMALL = 64 << 10  # bytes that are kept in any case
 
 
@@ -153,8 +152,8 @@ class SymbolicExecutor(LibraryExecutor):
         if code != 0:
             raise RunError(plan.checks[code - 1])
         numbers = workspace.numbers[:]
-        if max(numbers) > _MOST:
-            raise RunError("the sizes given need more memory than any machine has")
+        if max(numbers) > MOST:
+            raise RunError(NO_MEMORY)
         outputs = [
             workspace.results.array(k, tuple(numbers[first:end]), dtype)
             for k, (dtype, first, end) in enumerate(plan.results)
