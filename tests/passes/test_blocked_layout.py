@@ -145,15 +145,17 @@ def test_images_of_any_size_run_blocked():
 
 @pytest.mark.parametrize("axes", [1, 3])
 def test_lines_and_volumes_of_any_size_run_blocked(axes):
+    taps = 31 if axes == 1 else 3  # more than registers hold
     nodes = [
         helper.make_node("Conv", ["x", "w0", "b0"], ["c0"], pads=[1] * 2 * axes,
                          strides=[1] * (axes - 1) + [2]),
-        helper.make_node("Conv", ["c0", "w1"], ["c1"], group=24, pads=[1] * 2 * axes),
+        helper.make_node("Conv", ["c0", "w1"], ["c1"], group=24, pads=[taps // 2] * 2 * axes),
         helper.make_node("Conv", ["c1", "w2"], ["y"]),
     ]  # fmt: skip
     window = (3,) * axes
     weights = {
-        "w0": (24, 1, *window), "b0": (24,), "w1": (24, 1, *window), "w2": (3, 24, *(1,) * axes)
+        "w0": (24, 1, *window), "b0": (24,), "w1": (24, 1, *(taps,) * axes),
+        "w2": (3, 24, *(1,) * axes),
     }  # fmt: skip
     sizes = "d", "h", "w"
     model = conv_network(nodes, (1, 1, *sizes[-axes:]), weights)

@@ -23,6 +23,7 @@ from tvm_ext.schedules.llvm.conv2d import (
     DepthwiseBlocked,
     choose_columns,
     choose_tile,
+    holds_taps,
 )
 from tvm_ext.schedules.llvm.matmul import MatmulTiled, choose_matmul_tile
 
@@ -58,9 +59,10 @@ def test_among_equal_tiles_the_wider_reads_weights_less_often(width):
 @pytest.mark.parametrize("level", X86)
 @pytest.mark.parametrize(("width", "taps"), [(1, 3), (7, 5), (28, 5), (113, 3), (9, 41)])
 def test_a_row_of_a_depthwise_convolution_fits_the_registers(level, width, taps):
-    columns = choose_columns(X86[level], width, taps)
+    columns, registers = choose_columns(X86[level], width, taps), 32 if level == "v4" else 16
     assert 1 <= columns <= width
-    assert columns == 1 or columns + taps < (32 if level == "v4" else 16)
+    assert columns + (taps if holds_taps(registers, taps) else 1) < registers
+    assert columns >= min(width, 4)
 
 
 @pytest.mark.parametrize(
@@ -169,15 +171,35 @@ def test_a_padded_convolution_is_right():
 def test_a_depthwise_convolution_is_right_and_stores_no_zeros(
     image, window, strides, pads, dilations
 ):
+    sch = check_depthwise(image, window, strides, pads, dilations)
+    stored = sch.mod["main"].body.block.alloc_buffers
+    assert [buffer.ty.storage_scope for buffer in stored] == ["local"]
+
+
+@pytest.mark.parametrize(
+    ("image", "window", "strides", "pads", "dilations"),
+    [
+        ((56,), (31,), (1,), (15, 15), (1,)),
+        ((53,), (33,), (2,), (40, 16), (2,)),
+        ((9, 10), (2, 30), (1, 1), (1, 15, 0, 14), (1, 1)),
+        ((40,), (31,), (1,), (0, 0), (1,)),
+    ],
+)
+def test_taps_that_registers_do_not_hold_are_read_for_many_pixels(
+    image, window, strides, pads, dilations
+):
+    check_depthwise(image, window, strides, pads, dilations, images=1)
+
+
+def check_depthwise(image, window, strides, pads, dilations, images=2):
+    """The schedule of a depthwise convolution and ReLU, once its numbers are right."""
     rng = np.random.default_rng(3)
-    x = rng.standard_normal((2, 32, *image)).astype("float32")
+    x = rng.standard_normal((images, 32, *image)).astype("float32")
     w = rng.standard_normal((32, 1, *window)).astype("float32")
     packed = pack_channels(x, 16), pack_depthwise_weight(w, 16)
     a, b = (te.placeholder(array.shape, name="ab"[k]) for k, array in enumerate(packed))
     y = topi.nn.relu(depthwise_conv2d_blocked(a, b, 4, strides, pads, dilations))
     sch = DepthwiseBlocked().apply(te.create_prim_func([a, b, y]), targets.host_target(), False)
-    stored = sch.mod["main"].body.block.alloc_buffers
-    assert [buffer.ty.storage_scope for buffer in stored] == ["local"]
     ends = zip(pads[: len(image)], pads[len(image) :], strict=True)
     around = np.pad(x.astype("float64"), [(0, 0), (0, 0), *ends])
     reach = [(size - 1) * step + 1 for size, step in zip(window, dilations, strict=True)]
@@ -190,6 +212,7 @@ def test_a_depthwise_convolution_is_right_and_stores_no_zeros(
     expected = pack_channels(expected, 16)
     out = run(sch, *packed, np.empty(expected.shape, "float32"))
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+    return sch
 
 
 @pytest.mark.parametrize(

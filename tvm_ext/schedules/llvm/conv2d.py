@@ -32,6 +32,8 @@ __all__ = [
     "accumulate_tile",
     "choose_columns",
     "choose_tile",
+    "holds_taps",
+    "registers_for_pixels",
     "run_by_itself",
     "split_steps",
 ]
@@ -40,6 +42,8 @@ __all__ = [
 ENOUGH_ACCUMULATORS = 10
 # Loads that an FMA bears. Zen 5: a tile of 2x8 (0.625) runs at the peak, 2x7 (0.643) at 97 % of it.
 BEARABLE_LOADS = 0.63
+# The part of all registers that a row of taps must leave to pixels, to be held in some.
+LEFT_TO_PIXELS = 0.2
 # From here on rows are worth splitting; below, weights outweigh activations.
 ROWS_PER_SPLIT = 28
 
@@ -89,15 +93,28 @@ def choose_tile(target: Target, oc_blocks: int, width: int, paired: bool = False
 def choose_columns(target: Target, width: int, taps: int) -> int:
     """Pixels of a row of ``width`` that one vector of channels is convolved at, ``taps`` wide.
 
-    A row of taps stays in registers, too. What is left of a row costs addresses of its own.
+    What is left of a row costs addresses of its own.
     """
-    most = max(1, Machine.of(target).registers - taps - 2)
+    most = registers_for_pixels(Machine.of(target).registers, taps)
 
     def cost(columns: int) -> tuple[float, int]:
         done = -(-width // columns) * columns * (1.0 if width % columns == 0 else 1.2)
         return done * max(1.0, 4 / columns), -columns
 
     return min(range(1, min(width, most) + 1), key=cost)
+
+
+def holds_taps(registers: int, taps: int) -> bool:
+    """Whether a row of ``taps`` stays in registers, and leaves some to the sums of pixels.
+
+    A longer one is read tap by tap, each for many pixels.
+    """
+    return registers - taps - 2 >= LEFT_TO_PIXELS * registers
+
+
+def registers_for_pixels(registers: int, taps: int) -> int:
+    """The registers that are left to the sums of a depthwise convolution, ``taps`` wide."""
+    return registers - 2 - (taps if holds_taps(registers, taps) else 1)
 
 
 @dataclass(frozen=True)
@@ -259,6 +276,9 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
 
     Threads split rows where they can: so do the convolutions before and after.
 
+    Rows of taps that registers do not hold are read tap by tap, each for many pixels of padded rows
+    in L1.
+
     float32[1, 240, 28, 28], 5x5 windows and SiLU, two Zen 4 cores: 86 us.
 
     Attributes:
@@ -273,12 +293,18 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
             return None
         sch, machine = kernel.sch, Machine.of(target)
         columns, _ = kernel.tile
+        width = size(sch.get(sch.get_loops(kernel.output)[-2]).extent)
         n, o, h, wo, wi, lane = _loops(kernel, columns)
         batch, rows = (size(sch.get(loop).extent) for loop in (n, h))
         parts = 1 if batch % machine.cores == 0 or rows % machine.cores else machine.cores
         # Zeros around the image are not stored but left out, unless each tap would compute what
-        # pads copy once.
-        zeros = is_padded(sch, kernel.contraction) and all(_copies(sch, p) for p in kernel.pads)
+        # pads copy once, or ask in each turn whether it sees one.
+        held = holds_taps(machine.registers, kernel.weight[kernel.spatial])
+        copies = all(_copies(sch, pad) for pad in kernel.pads)
+        zeros = held and copies and is_padded(sch, kernel.contraction)
+        near = kernel.spatial == 2 or (kernel.spatial == 1 and not held)
+        if kernel.spatial == 1 and not held and width % columns:
+            parts = 1  # what the last tile repeats is in one part with it
         room = int(self.cached * machine.l2_bytes)
         own = rows // parts
         part, h = sch.split(h, [parts, None])
@@ -293,13 +319,13 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
         sch.set_scope(kernel.contraction, 0, "local")
         # One loop of many turns: of a few LLVM would make straight code, each with its own edges.
         sch.compute_at(kernel.contraction, sch.fuse(hi, wo), preserve_unit_loops=True)
-        rows_of_taps = accumulate_row(sch, kernel.contraction, kernel.spatial)
+        rows_of_taps = accumulate_row(sch, kernel.contraction, kernel.spatial, machine.registers)
         sch.unroll(wi)
         sch.vectorize(lane)
         if zeros:
             return guarded(sch, guards(sch, kernel.contraction, rows_of_taps, least=0.0))
         for pad in kernel.pads:
-            if kernel.spatial == 2:
+            if near:
                 sch.compute_at(pad, block, preserve_unit_loops=True)
             else:
                 run_by_itself(sch, pad)
@@ -346,18 +372,21 @@ def _padded_rows(kernel: _Kernel, room: int, rows: int, part: int) -> int:
     return block if 4 * block >= min(fitting, part) else part
 
 
-def accumulate_row(sch, contraction, spatial: int) -> list:
+def accumulate_row(sch, contraction, spatial: int, registers: int) -> list:
     """Accumulate pixels of one row in registers, a row of the window at a time: the loops over it.
 
     The taps of a pixel follow each other: few of the inputs that it shares with the next are live.
+    Of a row that registers do not hold, each tap meets all pixels before the next one.
     """
     block, *_ = sch.get_loops(contraction)[-2 * spatial - 3 :]
     column, lane, *tap_rows, tap = sch.get_loops(contraction)[-spatial - 2 :]
-    sch.reorder(*tap_rows, column, tap, lane)
-    for loop in (block, column, tap):
+    held = holds_taps(registers, int(sch.get(tap).extent))
+    turns = [*tap_rows, column, tap] if held else [*tap_rows, tap, column]
+    sch.reorder(*turns, lane)
+    for loop in (block, *turns[-1 - held :]):
         sch.unroll(loop)
     sch.vectorize(lane)
-    first = (*tap_rows, column)[0]
+    first = turns[0]
     *_, column, lane = sch.get_loops(sch.decompose_reduction(contraction, first))
     sch.unroll(column)
     sch.vectorize(lane)

@@ -14,7 +14,13 @@ from tvm.s_tir import dlight as dl
 from ..machine import Machine
 from ..numbers import number
 from .contraction import axis_kinds, feeds, is_number, is_static, size
-from .conv2d import Tile, accumulate_row, accumulate_tile, run_by_itself
+from .conv2d import (
+    Tile,
+    accumulate_row,
+    accumulate_tile,
+    registers_for_pixels,
+    run_by_itself,
+)
 from .overlapping import Choice, choose, in_tiles
 
 __all__ = ["Conv2dSymbolic"]
@@ -113,7 +119,7 @@ class Conv2dSymbolic(dl.base.ScheduleRule):
         sch.set_scope(contraction, 0, "local")
         sch.compute_at(contraction, tile, preserve_unit_loops=True)
         if kernel.depthwise:
-            accumulate_row(sch, contraction, kernel.spatial)
+            accumulate_row(sch, contraction, kernel.spatial, machine.registers)
             sch.unroll(column)
             sch.vectorize(lane)
         else:
@@ -135,8 +141,11 @@ def _item(region) -> int:
 def _tiles(kernel: _Kernel, machine: Machine) -> list[Tile]:
     """Register tiles from the widest to those of one column."""
     vectors = kernel.vectors
-    taken = kernel.weight[-2] + 2 if kernel.depthwise else vectors + 2
-    widest = min(_WIDEST, max(1, (machine.registers - taken) // vectors))
+    if kernel.depthwise:
+        free = registers_for_pixels(machine.registers, kernel.weight[-2])
+    else:
+        free = machine.registers - vectors - 2
+    widest = min(_WIDEST, max(1, free // vectors))
     widths = {max(1, widest // part) for part in _PARTS} | {1}
     return [Tile(vectors, columns) for columns in sorted(widths, reverse=True)]
 
