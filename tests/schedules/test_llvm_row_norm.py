@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import te, tirx, topi
 from tvm.tirx import ForKind
 
@@ -98,6 +99,9 @@ def test_blocked_instance_norm_walks_the_lanes_in_vectors(lanes):
     assert (lane.kind, int(lane.extent)) == (ForKind.VECTORIZED, lanes)
     # Four sums that do not wait for each other.
     assert (chain.kind, int(chain.extent)) == (ForKind.UNROLLED, 4)
+    # The square roots of the lanes, too, are one.
+    code = tvm.compile(sch.mod, WIDE).mod.inspect_source("ll")
+    assert f"llvm.sqrt.v{lanes}f32" in code and "llvm.sqrt.f32" not in code
     a = data(shape)
     (got,) = run(sch, [a], [(shape, "float32")])
     np.testing.assert_allclose(got, normalized(a, (2, 3)), rtol=1e-4, atol=1e-4)

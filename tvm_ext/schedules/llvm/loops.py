@@ -53,7 +53,7 @@ CHEAP = 6
 _ANALYZER = sym.Analyzer()
 
 # LLVM has them for vectors; TVM does not know that, and would run their statements lane by lane.
-for _operator in ("tirx.isnan", "tirx.nearbyint"):
+for _operator in ("tirx.isnan", "tirx.nearbyint", "tirx.rsqrt"):
     ir.register_op_attr(_operator, "TVectorizable", True)
 
 
