@@ -1,18 +1,16 @@
 """Converters for the linear attention of com.microsoft: one kernel, a state per head."""
 
-from math import prod, sqrt
+from math import prod
 
 from tvm import relax
 
 from tvm_ext.ops.activation import sigmoid, softplus
-from tvm_ext.ops.linear_attention import linear_attention as kernel
 
 from ..arithmetic import added, multiplied, scaled, shifted
 from ..microsoft import microsoft
 from ..precision import cast
+from .linear_attention import recurrence
 from .shape import reshaped
-
-_RULES = ("linear", "gated", "delta", "gated_delta")
 
 
 @microsoft("LinearAttention")
@@ -37,7 +35,7 @@ def linear_attention(bb, query, key, value, past_state=None, decay=None, beta=No
         state, dtype = bb.emit(relax.op.zeros(relax.ShapeExpr(shape), "float32")), bb.dtype(query)
     else:
         state, dtype = bb.of_shape(past_state, shape), bb.dtype(past_state)
-    y, last = _run(bb, *operands, state, *gates, None, scale, update_rule)
+    y, last = recurrence(bb, *operands, state, *gates, None, scale, update_rule)
     flat = [batch, steps, bb.simplify(prod(bb.shape(y)[1:]))]
     return reshaped(bb, cast(bb, y, bb.dtype(query)), flat), cast(bb, last, dtype)
 
@@ -78,7 +76,7 @@ def gated_delta_net(bb, query, key=None, value=None, cu_seqlens=None, decay=None
     ends = None
     if cu_seqlens is not None:
         ends = bb.emit(relax.op.strided_slice(cu_seqlens, [0], [1], [bb.shape(cu_seqlens)[0]]))
-    y, last = _run(bb, q, k, v, state, decay, beta, ends, scale, update_rule)
+    y, last = recurrence(bb, q, k, v, state, decay, beta, ends, scale, update_rule)
     y = reshaped(bb, cast(bb, y, dtype), [*outer, *bb.shape(y)[1:]])
     return y, bb.emit(relax.op.permute_dims(last, [0, 1, 3, 2]))
 
@@ -109,32 +107,3 @@ def _unit_rows(bb, x):
     squares = bb.emit(relax.op.sum(bb.emit(relax.op.multiply(x, x)), -1, keepdims=True))
     inverse = bb.emit(relax.op.rsqrt(shifted(bb, squares, 1e-6)))
     return bb.emit(relax.op.multiply(x, inverse))
-
-
-def _run(bb, q, k, v, state, decay, beta, ends, scale, rule):
-    """The kernel on ``[N, H, D]``; ``decay`` and ``beta`` come as ``[N, ...]``."""
-    if rule not in _RULES:
-        raise ValueError(f"update_rule {rule!r}")
-    heads, depth = bb.shape(v)[1], bb.shape(q)[2]
-    if rule.startswith("gated"):
-        if decay is None:
-            raise ValueError(f"update_rule {rule!r} without decay")
-        rows, width = bb.shape(decay)
-        decay = reshaped(bb, decay, [rows, heads, bb.simplify(width // heads)])
-    else:
-        decay = None
-    delta = rule.endswith("delta")
-    if delta and beta is None:
-        raise ValueError(f"update_rule {rule!r} without beta")
-    if delta and not isinstance(bb.shape(beta)[1], int):
-        beta = bb.of_shape(beta, [bb.shape(beta)[0], heads])
-    for what, x in (("query", q), ("key", k)):
-        own = bb.shape(x)[1]
-        if not all(isinstance(n, int) for n in (own, heads, depth)):
-            raise NotImplementedError(f"heads of {what}, or their size, known only at run time")
-        if max(own, heads) % min(own, heads) or (what == "key" and own > heads):
-            raise ValueError(f"{own} heads of {what} for {heads} of values")
-    results = bb.emit_te(kernel, q, k, v, cast(bb, state, "float32"), decay,
-                         beta if delta else None, ends, scale or 1 / sqrt(depth), delta,
-                         primfunc_name_hint="linear_attention")  # fmt: skip
-    return tuple(bb.emit(relax.TupleGetItem(results, number)) for number in range(2))

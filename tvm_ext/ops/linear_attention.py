@@ -24,7 +24,7 @@ def linear_attention(q, k, v, state, decay, beta, ends, scale, delta):
     ``q[N, Hq, Dk]``, ``k[N, Hk, Dk]``, ``v[N, H, Dv]``, ``state[B, H, Dk, Dv]`` (float32),
     ``decay[N, H, 1 or Dk]`` or None, ``beta[N, 1 or H]`` or None (needed if ``delta``). Heads that
     are fewer serve several of the others. ``ends[B]`` (int32, or None: all are of one length) is
-    the row behind the last one of each sequence. Returns ``y[N, max(Hq, H), Dv]``, the last states,
+    the row behind the last one of each sequence. ``scale`` None is 1 / sqrt(Dk). Returns ``y[N, max(Hq, H), Dv]``, the last states,
     and what the last step added by ``k`` (scratch); all in float32.
     """
     rows, heads, width = v.shape
@@ -51,9 +51,13 @@ class _Step:
     """Emits the loops: over sequences and heads, then time, then the state."""
 
     def __init__(self, operands, results, scale, delta):
-        self.operands, self.scale, self.delta = operands, scale, delta
+        self.operands, self.delta = operands, delta
         self.y, self.last, self.added = results
         self.batch, self.heads, self.depth, self.width = operands["state"].shape
+        if scale is None:
+            self.scale = tirx.rsqrt(self.depth.astype("float32"))
+        else:
+            self.scale = tirx.const(scale, "float32")
 
     def emit(self):
         with T.grid(self.batch, self.heads) as loops, T.sblock("heads"):
@@ -131,7 +135,7 @@ class _Step:
             T.buffer_store(self.y, tirx.const(0.0, "float32"), [row, reader, j])
         with T.serial(0, self.depth) as i:
             self._keep(0, self._read("k", h, i))
-            self._keep(1, self._read("q", reader, i) * tirx.const(self.scale, "float32"))
+            self._keep(1, self._read("q", reader, i) * self.scale)
             with T.serial(0, self.width) as j:
                 if corrects:
                     self._set(i, j, self.last[b, h, i, j] + self.kept[0] * self.added[b, h, j])
@@ -145,7 +149,9 @@ class _Step:
         """An element of this row as float32; ``head`` is one of the most heads that there are."""
         x = self.operands[name]
         most = int(self.y.shape[1]) if name == "q" else int(self.heads)
-        own = tirx.floordiv(head * int(x.shape[1]), most)
+        own = tirx.min(head, x.shape[1] - 1)
+        if isinstance(x.shape[1], tirx.IntImm):
+            own = tirx.floordiv(head * int(x.shape[1]), most)
         return x[(self.row, own, *place)].astype("float32")
 
     def _each(self, store):
