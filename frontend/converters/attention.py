@@ -29,9 +29,13 @@ def attention(bb, q, k, v, attn_mask=None, past_key=None, past_value=None, nonpa
         q = _heads(bb, q, q_num_heads)
         k, v = _heads(bb, k, kv_num_heads), _heads(bb, v, kv_num_heads)
     batch, *_, size = bb.shape(q)
+    groups, keys = bb.shape(k)[1:3]
+    k, v = _of_heads(bb, k, batch, groups, keys, size), _of_heads(bb, v, batch, groups, keys)
     past = None
     if past_key is not None:
         past = bb.shape(past_key)[2]
+        past_key = _of_heads(bb, past_key, batch, groups, past, size)
+        past_value = _of_heads(bb, past_value, batch, groups, past, bb.shape(v)[3])
         k = concat(bb, past_key, k, axis=2)
         v = concat(bb, past_value, v, axis=2)
 
@@ -115,6 +119,14 @@ def _heads(bb, x, heads):
     batch, length, width = bb.shape(x)
     split = bb.emit(relax.op.reshape(x, [batch, length, heads, width // heads]))
     return bb.emit(relax.op.permute_dims(split, [0, 2, 1, 3]))
+
+
+def _of_heads(bb, x, batch, heads, length, size=None):
+    """``x``, which has these dims: provably, or asserted at run time; any size of a head if None.
+
+    What the sizes of queries, keys and values have in common is one dim then, not several.
+    """
+    return bb.of_shape(x, [batch, heads, length, bb.shape(x)[3] if size is None else size])
 
 
 def _mask(bb, mask, shape):

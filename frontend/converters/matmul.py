@@ -24,12 +24,24 @@ def matmul(bb, a, b):
 def product(bb, a, b):
     """``a @ b`` with numpy's rules, in the type its sums run in."""
     dtype = accumulator(bb.dtype(a))
+    a, b = _of_one_depth(bb, a, b)
     result = relax.op.matmul(a, b, None if dtype == bb.dtype(a) else dtype)
     result = bb.bb.normalize(result)
     if result.ty.shape is not None:
         return bb.emit(result)
-    # Which dims are stretched, or whether the inner ones agree, is known only at run time.
+    # Which dims of the batch are stretched is known only at run time.
     return _einsum(bb, _equation(bb.rank(a), bb.rank(b)), cast(bb, a, dtype), cast(bb, b, dtype))
+
+
+def _of_one_depth(bb, a, b):
+    """The factors, whose inner dims agree; at run time, where that is when they are known."""
+    left, right = bb.shape(a), bb.shape(b)
+    if not left or not right:
+        return a, b
+    inner = max(len(right) - 2, 0)
+    if isinstance(right[inner], int):
+        return bb.of_shape(a, [*left[:-1], right[inner]]), b
+    return a, bb.of_shape(b, [*right[:inner], left[-1], *right[inner + 1 :]])
 
 
 def _equation(left, right):

@@ -25,7 +25,7 @@ def momentum(bb, rate, count, *inputs, alpha, beta, mode, norm_coefficient):
             return bb.emit_te(ops.momentum_step, x, v, rate), v
         return bb.emit_te(ops.nesterov_step, x, v, rate, g, alpha=alpha, norm=norm), v
 
-    return _each(update, inputs, 3)
+    return _each(bb, update, inputs, 3)
 
 
 @converter("Adagrad", 1, domain=_TRAINING)
@@ -37,7 +37,7 @@ def adagrad(bb, rate, count, *inputs, decay_factor=0.0, epsilon=1e-6, norm_coeff
         return bb.emit_te(ops.adagrad_step, x, h, rate, count, g, norm=norm, epsilon=epsilon,
                           decay=decay_factor), h  # fmt: skip
 
-    return _each(update, inputs, 3)
+    return _each(bb, update, inputs, 3)
 
 
 @converter("Adam", 1, domain=_TRAINING)
@@ -52,13 +52,15 @@ def adam(bb, rate, count, *inputs, alpha=0.9, beta=0.999, epsilon=1e-6, norm_coe
                        epsilon=epsilon, shrink=1 - norm_coefficient_post)  # fmt: skip
         return x, v, h
 
-    return _each(update, inputs, 4)
+    return _each(bb, update, inputs, 4)
 
 
-def _each(update, inputs, kinds):
+def _each(bb, update, inputs, kinds):
     """``update`` of each tensor with its gradient and states; the results kind by kind."""
     if len(inputs) % kinds:
         raise NotImplementedError(f"{len(inputs)} tensors, not {kinds} of each kind")
     count = len(inputs) // kinds
-    results = [update(*inputs[k::count]) for k in range(count)]
+    results = []
+    for x, *others in (inputs[k::count] for k in range(count)):
+        results.append(update(x, *(bb.of_shape(other, bb.shape(x)) for other in others)))
     return tuple(value for column in zip(*results, strict=True) for value in column)

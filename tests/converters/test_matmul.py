@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from tvm_ext.frontend import convert, load
 
 from tests.oracle import check_model, check_node, node_model
+from tvm_ext import convert_and_build
+from tvm_ext.errors import RunError
 
 RNG = np.random.default_rng(0)
 
@@ -40,6 +43,21 @@ def test_dims_that_stretch_at_run_time(op_type, a, b):
     for _ in range(len(a) + len(b) - 2 - len(a[:-2])):
         model.graph.output[0].type.tensor_type.shape.dim.add()
     check_model(model, {"x0": data(*a), "x1": data(*b)}, atol=1e-5)
+
+
+def test_inner_dims_of_two_names_are_one_depth():
+    """Not a product that stretches a depth of 1, as an einsum's would."""
+    model = node_model("MatMul", [data(2, 3, 5), data(2, 5, 4)], symbolic=True)
+    for info in model.graph.input:
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            dim.dim_param = f"{info.name}_{axis}" if axis else "batch"
+    assert "einsum" not in convert(load(model)).module.script()
+    built = convert_and_build(model)
+    a, b = data(2, 3, 5), data(2, 5, 4)
+    np.testing.assert_allclose(built(a, b), a @ b, atol=1e-5)
+    for depth in (1, 4):
+        with pytest.raises(RunError):
+            built(a[..., :depth].copy(), b)
 
 
 def test_matmul_of_integers_wraps():
