@@ -143,6 +143,10 @@ class Builder:
             (self._chosen[formula],) = self.dims(size)
         return self._chosen[formula]
 
+    def is_measured(self, dim: Dim) -> bool:
+        """Whether ``dim`` stands for a choice between sizes: see :meth:`measured`."""
+        return isinstance(dim, tirx.Var) and any(map(dim.same_as, self._chosen.values()))
+
     def const(self, array: object, dtype: str | None = None) -> relax.Expr:
         """A constant of exactly the array's dtype (``relax.const`` alone narrows int64).
 

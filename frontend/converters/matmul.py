@@ -29,16 +29,19 @@ def product(bb, a, b):
     result = bb.bb.normalize(result)
     if result.ty.shape is not None:
         return bb.emit(result)
-    # Which dims of the batch are stretched is known only at run time.
+    # Which dims are stretched is known only at run time.
     return _einsum(bb, _equation(bb.rank(a), bb.rank(b)), cast(bb, a, dtype), cast(bb, b, dtype))
 
 
 def _of_one_depth(bb, a, b):
-    """The factors, whose inner dims agree; at run time, where that is when they are known."""
+    """The factors, whose inner dims agree; at run time, where that is when they are known.
+
+    Not where masks have chosen one of them: fusion recognises attention by the keys themselves.
+    """
     left, right = bb.shape(a), bb.shape(b)
-    if not left or not right:
-        return a, b
     inner = max(len(right) - 2, 0)
+    if not left or not right or bb.is_measured(left[-1]) or bb.is_measured(right[inner]):
+        return a, b
     if isinstance(right[inner], int):
         return bb.of_shape(a, [*left[:-1], right[inner]]), b
     return a, bb.of_shape(b, [*right[:inner], left[-1], *right[inner + 1 :]])
