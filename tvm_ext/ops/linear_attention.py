@@ -24,8 +24,9 @@ def linear_attention(q, k, v, state, decay, beta, ends, scale, delta):
     ``q[N, Hq, Dk]``, ``k[N, Hk, Dk]``, ``v[N, H, Dv]``, ``state[B, H, Dk, Dv]`` (float32),
     ``decay[N, H, 1 or Dk]`` or None, ``beta[N, 1 or H]`` or None (needed if ``delta``). Heads that
     are fewer serve several of the others. ``ends[B]`` (int32, or None: all are of one length) is
-    the row behind the last one of each sequence. ``scale`` None is 1 / sqrt(Dk). Returns ``y[N, max(Hq, H), Dv]``, the last states,
-    and what the last step added by ``k`` (scratch); all in float32.
+    the row behind the last one of each sequence. ``scale`` None is 1 / sqrt(Dk).
+    Returns ``y[N, max(Hq, H), Dv]``, the last states, and what the last step added by ``k``
+    (scratch); all in float32.
     """
     rows, heads, width = v.shape
     readers = max(int(q.shape[1]), int(heads))
