@@ -1,6 +1,6 @@
 """ONNX to Relax: load, rewrite, convert."""
 
-from .declared import check_declared
+from .declared import Contradiction, check_declared
 from .graph import Conversion, convert
 from .limits import Limits
 from .load import load
@@ -11,6 +11,7 @@ from .table import TABLE, converter, lookup
 
 __all__ = [
     "TABLE",
+    "Contradiction",
     "Conversion",
     "Limits",
     "check_declared",

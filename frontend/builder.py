@@ -51,6 +51,7 @@ class Builder:
         self.origin: dict[str, ir.Node] = {}  # variable name -> the node that emitted it
         self.kernel_attrs: dict[str, object] = {}  # of the kernels that emit_te makes
         self.kinds: dict[relax.Expr, ValueType] = {}  # of values that are no tensors to Relax
+        self.contradictions: dict[ir.Value, list] = {}  # declared wrongly: the dims that they have
         self.strings = StringTable()
         self.holds_strings = False
         self._known: dict[relax.Var, Known] = {}

@@ -1,5 +1,11 @@
-"""What a model declares of its values, and whether the conversion agrees."""
+"""What a model declares of its values, and whether the conversion agrees.
 
+An element type that contradicts what a node gives is an error. A shape that does is left out with a
+warning, as onnxruntime does it: the nodes say what shape there is, and the graph is sound without.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
 from itertools import chain
 
 import numpy as np
@@ -15,20 +21,38 @@ from .node_validity import invalid_nodes
 from .rewrites.infer import infer_by_onnx
 from .traverse import nodes
 
-__all__ = ["check_declared", "checked", "dtype_of"]
+__all__ = ["Contradiction", "check_declared", "checked", "dtype_of"]
+
+_log = logging.getLogger(__name__)
 
 
-def check_declared(model: ir.Model) -> None:
+class Contradiction(ModelError):
+    """Declared shapes contradict what converters give; ``names`` are those of the values."""
+
+    def __init__(self, given: Mapping[ir.Value, list]):
+        self.names = {value.name for value in given}
+        super().__init__("; ".join(_text(value, value.shape, given[value]) for value in given))
+
+
+def check_declared(model: ir.Model, doubtful: Collection[str | None] = ()) -> None:
     """Compare what ``model`` declares of its values with what onnx infers without that, and its
     nodes with what onnx says of their operators.
 
-    Rewrites trust the declared types and take values away, so this comes before them; what only
-    converters know is compared by :func:`checked`.
+    Rewrites trust the declared types and take values away, so this comes before them, and leaves
+    out dims that contradict; what only converters know is compared by :func:`checked`. The shapes
+    of values with ``doubtful`` names are left out, whatever onnx infers.
 
     Raises:
-        ModelError: a contradiction; names the value and the operator that gives it.
+        ModelError: another element type; names the value and the operator that gives it.
         ConversionError: nodes with attributes or operands that their operators do not define.
     """
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            _check_initializer(value)
+    for node, _ in nodes(model.graph):
+        for value in node.outputs:
+            if value.name in doubtful:
+                value.shape = None
     inferred = model.clone()
     for node, _ in nodes(inferred.graph):
         for value in node.outputs:
@@ -44,9 +68,9 @@ def check_declared(model: ir.Model) -> None:
         for value, result in zip(values, found, strict=True):
             if isinstance(value.type, ir.TensorType) and isinstance(result.type, ir.TensorType):
                 if value.dtype != result.dtype:
-                    raise _contradiction(value, value.dtype, result.dtype)
-                if value.shape is not None and result.shape is not None:
-                    _check_shape(value, list(value.shape), list(result.shape))
+                    raise ModelError(_text(value, value.dtype, result.dtype))
+                if result.shape is not None and _contradicts(value, list(result.shape)):
+                    value.shape = _common(value.shape, result.shape)
 
 
 def dtype_of(dtype: ir.DataType | None, name: str | None) -> str:
@@ -63,16 +87,20 @@ def dtype_of(dtype: ir.DataType | None, name: str | None) -> str:
 
 
 def checked(builder: Builder, value: ir.Value, result: relax.Expr) -> relax.Expr:
-    """``result`` with every dim bound, in agreement with what the model declares and the limits."""
+    """``result`` with every dim bound, its element type the declared one, within the limits.
+
+    A declared shape that contradicts is added to ``builder.contradictions``.
+    """
     ty = result.ty
     if not isinstance(ty, relax.TensorType):
         return result
     _check_element(builder, value, result)
-    declared = None if value.shape is None else list(value.shape)
     if ty.shape is None:
-        if ty.ndim < 0 and declared is None:
+        if ty.ndim < 0 and value.shape is None:
             raise NotImplementedError("the rank of the result is known only at run time")
-        declared = declared if declared is not None else [None] * ty.ndim
+        declared = [None] * ty.ndim if value.shape is None else list(value.shape)
+        if ty.ndim >= 0 and _contradicts(value, [None] * ty.ndim):
+            builder.contradictions[value] = declared = [None] * ty.ndim
         dims = [
             d if isinstance(d, int) else builder.fresh_dim(f"{value.name}_{k}")
             for k, d in enumerate(declared)
@@ -81,7 +109,8 @@ def checked(builder: Builder, value: ir.Value, result: relax.Expr) -> relax.Expr
     inferred = builder.shape(result)
     if any(isinstance(dim, int) and dim < 0 for dim in inferred):
         raise ValueError(f"the result has the shape {inferred}")
-    _check_shape(value, declared, inferred)
+    if _contradicts(value, inferred):
+        builder.contradictions[value] = inferred
     check_value(value.name, inferred, np.dtype(builder.dtype(result)).itemsize, builder.limits)
     return result
 
@@ -93,22 +122,49 @@ def _check_element(builder: Builder, value: ir.Value, result: relax.Expr) -> Non
     if STORAGE.get(declared) == given:  # what only moves elements does not ask what they are
         builder.of_element(result, declared)
     elif declared != given:
-        raise _contradiction(value, value.dtype, given)
+        raise ModelError(_text(value, value.dtype, given))
 
 
-def _check_shape(value: ir.Value, declared: list | None, inferred: list) -> None:
-    # Exporters to ai.onnx.ml declare [1] of one label per row; onnxruntime takes that.
-    if declared is None or value.producer().domain == "ai.onnx.ml":
+def _check_initializer(value: ir.Value) -> None:
+    tensor = value.const_value
+    if tensor is None:
         return
-    contradiction = len(declared) != len(inferred) or any(
-        isinstance(d, int) and isinstance(i, int) and d != i
-        for d, i in zip(declared, inferred, strict=True)
-    )
-    if contradiction:
-        raise _contradiction(value, declared, inferred)
+    if value.dtype != tensor.dtype:
+        raise ModelError(_text(value, value.dtype, tensor.dtype))
+    if _contradicts(value, list(tensor.shape)):
+        value.shape = tensor.shape
 
 
-def _contradiction(value: ir.Value, declared: object, given: object) -> ModelError:
-    return ModelError(
-        f"value {value.name!r} is declared {declared}, but {value.producer().op_type} gives {given}"
+def _contradicts(value: ir.Value, given: list) -> bool:
+    """Whether ``value`` is declared to have another shape than ``given``, with a warning."""
+    # Exporters to ai.onnx.ml declare [1] of one label per row.
+    producer = value.producer()
+    if value.shape is None or (producer is not None and producer.domain == "ai.onnx.ml"):
+        return False
+    declared = list(value.shape)
+    contradicts = len(declared) != len(given) or any(
+        isinstance(d, int) and isinstance(g, int) and d != g
+        for d, g in zip(declared, given, strict=True)
     )
+    if contradicts:
+        _log.warning("%s: the declared shape is left out", _text(value, value.shape, given))
+    return contradicts
+
+
+def _common(declared: ir.Shape, given: ir.Shape) -> ir.Shape | None:
+    """The dims of both, None where the ranks differ: inference may be wrong, too."""
+    if len(declared) != len(given):
+        return None
+    return ir.Shape(
+        None if isinstance(d, int) and isinstance(g, int) and d != g else d
+        for d, g in zip(declared, given, strict=True)
+    )
+
+
+def _text(value: ir.Value, declared: object, given: object) -> str:
+    if isinstance(declared, ir.Shape):
+        declared = [d if isinstance(d, int) else d.value for d in declared]
+    declared, given = (str(x).replace("'", "") for x in (declared, given))
+    producer = value.producer()
+    giver = "the initializer" if producer is None else producer.op_type
+    return f"value {value.name!r} is declared {declared}, but {giver} gives {given}"

@@ -1,9 +1,11 @@
 """Walk an ONNX graph and emit Relax. No operator is named here."""
 
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import onnx_ir as ir
@@ -18,14 +20,17 @@ from tvm_ext.ops.narrow import STORAGE, STRING
 from . import host, shape_arithmetic
 from .broadcasting import BROADCASTING
 from .builder import Builder
-from .declared import checked, dtype_of
+from .declared import Contradiction, checked, dtype_of
 from .known import Known
 from .limits import Limits, check_value
 from .refusal import is_told, misfit, refusal, unsupported
 from .table import lookup
+from .traverse import subgraphs
 from .whole import whole_kernels, with_calls
 
-__all__ = ["Conversion", "convert"]
+__all__ = ["Conversion", "Unfit", "convert"]
+
+_NESTING = 4  # nodes in a row that are followed by the rest once per subgraph: it doubles with each
 
 # What a converter, or TVM below it, may raise for a node it cannot serve.
 _REFUSALS = (
@@ -85,7 +90,8 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
 
     Raises:
         ConversionError: lists every node that cannot be converted.
-        ModelError: an inferred type or shape contradicts the declared one.
+        ModelError: an inferred element type contradicts the declared one.
+        Contradiction: an inferred shape does.
         ModelLimitError: a value is larger than ``limits`` allow.
     """
     missing = unsupported(model)
@@ -110,6 +116,8 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
         builder.bb.emit_func_output(results)
     if walk.errors:
         raise walk.errors[0]
+    if builder.contradictions:  # which may be why there are failures
+        raise Contradiction(builder.contradictions)
     if walk.failures:
         raise ConversionError(walk.failures) from walk.cause
     module = with_calls(builder.bb.get(), walk.whole)
@@ -149,6 +157,23 @@ class BodyFunction:
     results: list[relax.Expr]
 
 
+@dataclass(frozen=True)
+class Rest:
+    """The nodes of a graph that depend on one of its nodes, and the outputs that they give."""
+
+    node: ir.Node
+    nodes: list[ir.Node]
+    outputs: list[ir.Value]
+
+
+class Unfit(Exception):
+    """A subgraph that what follows cannot be converted behind; ``failures`` say why."""
+
+    def __init__(self, failures: list[UnsupportedNode]):
+        self.failures = failures
+        super().__init__("; ".join(map(str, failures)))
+
+
 class _Walk:
     """One pass over a graph in topological order; ``values`` maps ONNX values to Relax."""
 
@@ -164,6 +189,9 @@ class _Walk:
         self.functions = 0  # made of subgraphs
         self.owners: dict[ir.Graph, ir.Node] = {}  # of the subgraphs met so far
         self.widened: dict[ir.Node, dict[int, int]] = {}  # see ``widen``
+        self.left: deque[ir.Node] = deque()  # of the graph that is converted, still to be
+        self.continued: set[ir.Node] = set()  # see ``rest``
+        self.nesting = 0  # how many of these the builder stands behind
         self.discarded: list[GlobalVar] = []
 
     def parameter(self, value: ir.Value) -> relax.Var:
@@ -196,16 +224,23 @@ class _Walk:
             self.dims[label] = self.builder.parameter_dim(label)
         return self.dims[label]
 
-    def graph(self, graph: ir.Graph) -> None:
-        """Convert all nodes of ``graph``; failures are collected, their consumers skipped."""
-        for node in graph:
-            operands = [None if value is None else self.tensor(value) for value in node.inputs]
-            absent = (
-                value is not None and operand is None
-                for value, operand in zip(node.inputs, operands, strict=True)
-            )
-            if not any(absent):
-                self.node(node, operands)
+    def graph(self, nodes: Iterable[ir.Node]) -> None:
+        """Convert the nodes of a graph; failures are collected, their consumers skipped."""
+        outer, self.left = self.left, deque(nodes)
+        try:
+            while self.left:
+                self._visit(self.left.popleft())
+        finally:
+            self.left = outer
+
+    def _visit(self, node: ir.Node) -> None:
+        operands = [None if value is None else self.tensor(value) for value in node.inputs]
+        absent = (
+            value is not None and operand is None
+            for value, operand in zip(node.inputs, operands, strict=True)
+        )
+        if not any(absent):
+            self.node(node, operands)
 
     def tensor(self, value: ir.Value) -> relax.Expr | None:
         """The Relax expression of an ONNX value; None after a failure upstream."""
@@ -247,21 +282,80 @@ class _Walk:
             raise NotImplementedError(f"subgraph {graph.name!r} cannot be converted")
         return [self.tensor(value) for value in graph.outputs]
 
-    def widen(self, value: ir.Value, rank: int) -> None:
-        """Allow ``value``, whose rank depends on data, to have ``rank`` dims: more are 1, in front.
+    def rest(self) -> Rest:
+        """Take over the nodes behind the one that is converted: nothing else converts them.
 
-        Where it goes it must be broadcast against operands of that rank, as :meth:`node` checks.
+        Those that do not depend on it are converted here.
 
         Raises:
-            NotImplementedError: it goes elsewhere.
+            NotImplementedError: it stands behind too many such nodes.
         """
+        node = self.builder.node
+        if self.nesting == _NESTING:
+            raise NotImplementedError(f"it follows {_NESTING} others such")
+        self.continued.add(node)
+        reached, depending, free = set(node.outputs), [], []
+        for each in self.left:
+            if reached.isdisjoint(_read(each)):
+                free.append(each)
+            else:
+                reached.update(each.outputs)
+                depending.append(each)
+        self.left.clear()
+        self.graph(free)
+        self.builder.node = node
+        return Rest(node, depending, [v for v in dict.fromkeys(node.graph.outputs) if v in reached])
+
+    def after(self, graph: ir.Graph, rest: Rest) -> list[relax.Expr]:
+        """Convert a subgraph and ``rest`` behind it, where the builder stands: what rest gives.
+
+        Raises:
+            Unfit: with the nodes that cannot be converted; the model may yet be.
+        """
+        failures, values, widened = self.failures, self.values, self.widened
+        self.failures, self.values, self.widened = [], dict(values), dict(widened)
+        self.nesting += 1
+        try:
+            with suppress(NotImplementedError):  # its nodes are among the failures
+                results = self.inline(graph, [])
+                self.values.update(zip(rest.node.outputs, results, strict=True))
+                self.graph(rest.nodes)
+            if self.failures:
+                raise Unfit(self.failures)
+            found = [self.tensor(value) for value in rest.outputs]
+            return [host.hosted(self.builder, x) for x in found if x is not None]
+        finally:
+            self.nesting -= 1
+            self.failures, self.values, self.widened = failures, values, widened
+            self.builder.node = rest.node
+
+    def end(self, rest: Rest, results: Sequence[relax.Expr]) -> None:
+        """Let ``results`` be what ``rest`` gives."""
+        for value, result in zip(rest.outputs, results, strict=True):
+            self.values[value] = checked(self.builder, value, result)
+
+    def widen(self, ranks: Mapping[ir.Value, int]) -> None:
+        """Allow values, whose ranks depend on data, to have ``ranks``: more dims are 1, in front.
+
+        Where they go they must be broadcast against operands of that rank, as :meth:`node` checks.
+
+        Raises:
+            NotImplementedError: one goes elsewhere; nothing is allowed.
+        """
+        found: dict[ir.Node, dict[int, int]] = {}
+        for value, rank in ranks.items():
+            self._widen(value, rank, found)
+        for use, places in found.items():
+            self.widened[use] = self.widened.get(use, {}) | places
+
+    def _widen(self, value: ir.Value, rank: int, found: dict[ir.Node, dict[int, int]]) -> None:
         owner = self.owners.get(value.graph) if value.graph is not None else None
         if value.is_graph_output():
             if owner is None or owner.op_type != "If":
                 raise NotImplementedError("the rank of the result is known only at run time")
             for place, output in enumerate(value.graph.outputs):
                 if output is value:
-                    self.widen(owner.outputs[place], rank)
+                    self._widen(owner.outputs[place], rank, found)
         for use, place in value.uses():
             if use.op_type == "CastLike" and place == 1:
                 continue
@@ -269,7 +363,7 @@ class _Walk:
                 raise NotImplementedError(
                     f"the rank of the result, which {use.op_type} takes, is known only at run time"
                 )
-            self.widened.setdefault(use, {})[place] = rank
+            found.setdefault(use, {})[place] = rank
 
     def _check_widened(self, node: ir.Node, operands: Sequence[relax.Expr | None]) -> None:
         """Another operand has the rank already, so that the rank of the result is that."""
@@ -282,15 +376,9 @@ class _Walk:
 
     def captured(self, graph: ir.Graph) -> list[ir.Value]:
         """The run-time values that ``graph`` takes from around it."""
-        used = [
-            value
-            for node in ir.traversal.RecursiveGraphIterator(graph)
-            for value in node.inputs
-            if value is not None
-        ] + list(graph.outputs)
         return [
             value
-            for value in dict.fromkeys(used)
+            for value in dict.fromkeys(_used(graph))
             if isinstance(self.values.get(value), relax.Var | relax.Tuple)
         ]
 
@@ -359,6 +447,9 @@ class _Walk:
         try:
             self._check_widened(node, operands)
             results = self._fold(node, operands) or _call(function, self.builder, operands, node)
+            if node in self.continued and not results:
+                return
+            _check_number(node, results)
             self.whole |= whole_kernels(self.builder, node, function, operands, results)
             for value, result in zip(node.outputs, results, strict=False):
                 self.values[value] = checked(self.builder, value, result)
@@ -398,10 +489,12 @@ def _call(function: Callable, builder: Builder, operands: list, node: ir.Node) -
         attributes.pop("consumed_inputs", None)
     _check_arguments(signature, operands, attributes)
     results = function(builder, *operands, **attributes)
-    results = results if isinstance(results, tuple) else (results,)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _check_number(node: ir.Node, results: tuple) -> None:
     if any(value.uses() or value.is_graph_output() for value in node.outputs[len(results) :]):
         raise NotImplementedError(f"{len(node.outputs)} outputs; it gives {len(results)}")
-    return results
 
 
 def _check_arguments(
@@ -426,6 +519,18 @@ def _check_arguments(
 def _subgraphs(node: ir.Node) -> bool:
     kinds = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
     return any(attr.type in kinds for attr in node.attributes.values())
+
+
+def _used(graph: ir.Graph) -> list[ir.Value]:
+    """The values that ``graph`` reads or gives, its own and others."""
+    every = ir.traversal.RecursiveGraphIterator(graph)
+    return [x for node in every for x in node.inputs if x is not None] + list(graph.outputs)
+
+
+def _read(node: ir.Node) -> set[ir.Value]:
+    """The values that ``node`` and its subgraphs read."""
+    inner = chain.from_iterable(map(_used, subgraphs(node)))
+    return {value for value in chain(node.inputs, inner) if value is not None}
 
 
 def _identifier(name: str | None) -> str:

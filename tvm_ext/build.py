@@ -16,7 +16,16 @@ from . import pipeline, targets
 from .cache import Cache, key_of
 from .errors import BuildError, OptionError, TvmExtError
 from .executors.choice import build_executor
-from .frontend import Conversion, Limits, check_declared, convert, load, mark_nodes, specialise
+from .frontend import (
+    Contradiction,
+    Conversion,
+    Limits,
+    check_declared,
+    convert,
+    load,
+    mark_nodes,
+    specialise,
+)
 from .keep import check_folder
 from .keep import keep as write_all
 from .kernel_facts import kernel_facts
@@ -252,15 +261,25 @@ def import_model(
     limits: Limits | None = None,
     advance: Advance = silent,
 ) -> Conversion:
-    """The import phase of ``steps``: load, rewrite, convert to Relax. Compiles nothing."""
-    source = load(model, limits)
-    specialise(source, shapes)
-    check_declared(source)
-    mark_nodes(source)
-    for step in steps.phase("import"):
-        advance(step.name)
-        source = _run_step(step, source)
-    return convert(source, limits)
+    """The import phase of ``steps``: load, rewrite, convert to Relax. Compiles nothing.
+
+    Rewrites trust declared shapes: where converters find one wrong, all is done again without it.
+    """
+    doubtful: set[str | None] = set()
+    while True:
+        source = load(model, limits)
+        specialise(source, shapes)
+        check_declared(source, doubtful)
+        mark_nodes(source)
+        for step in steps.phase("import"):
+            advance(step.name)
+            source = _run_step(step, source)
+        try:
+            return convert(source, limits)
+        except Contradiction as found:
+            if found.names <= doubtful:
+                raise
+            doubtful |= found.names
 
 
 def _run_step(step: pipeline.Step, value: Program) -> Program:

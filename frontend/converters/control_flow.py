@@ -1,10 +1,12 @@
 """Converters for If, Loop and Scan.
 
-A branch of If is a block of the same function. The body of a Loop or Scan is a function of its
-own, which a driver calls once per trip (``tvm_ext.executors.loops``): no recursion, no unrolling,
-memory does not grow with the trips.
+A branch of If is a block of the same function; where the branches differ in the rank of a result,
+so that what follows differs, too, each holds all that follows. The body of a Loop or Scan is a
+function of its own, which a driver calls once per trip (``tvm_ext.executors.loops``): no recursion,
+no unrolling, memory does not grow with the trips.
 """
 
+import logging
 from itertools import zip_longest
 
 import numpy as np
@@ -15,9 +17,12 @@ from tvm_ext.ops import scan as ops
 
 from .. import host
 from ..axes import placed
+from ..graph import Unfit
 from ..precision import constant
 from ..table import converter
 from .shape import te_dims
+
+_log = logging.getLogger(__name__)
 
 _SINCE = (11, 13, 16, 19, 21, 23, 24, 25)
 
@@ -38,30 +43,29 @@ def if_(bb, condition, *, then_branch, else_branch):
 
     branches = then_branch, else_branch
     blocks = [bb.branch(lambda g=graph: emit(g)) for graph in branches]
-    ranks = [_common_rank(bb, k, pair) for k, pair in enumerate(zip(*results, strict=True))]
+    try:
+        ranks = _common_ranks(bb, results)
+    except NotImplementedError as reason:
+        return _with_rest(bb, flag, branches, reason)
     if any(ranks):
         results.clear()
         blocks = [bb.branch(lambda g=graph: emit(g, ranks)) for graph in branches]
-    chosen = bb.emit(relax.If(flag, *blocks))
-    return tuple(
-        host.like(
-            bb,
-            bb.emit(relax.TupleGetItem(chosen, k)),
-            host.merged(host.kind_of(bb, one), host.kind_of(bb, other)),
-        )
-        for k, (one, other) in enumerate(zip(*results, strict=True))
-    )
+    return tuple(_chosen(bb, flag, blocks, results))
 
 
-def _common_rank(bb, k, pair):
-    """The rank that both get of branches whose ``k``th results differ in that; else None."""
-    if bb.node.outputs[k].shape is not None:
-        return None  # the model says which
-    ranks = {x.ty.ndim for x in pair if isinstance(x.ty, relax.TensorType)}
-    if len(ranks) < 2:
-        return None
-    bb.walk.widen(bb.node.outputs[k], max(ranks))
-    return max(ranks)
+def _common_ranks(bb, results):
+    """The rank that both get of branches that differ in that of a result; else None."""
+    ranks = [
+        {x.ty.ndim for x in pair if isinstance(x.ty, relax.TensorType)}
+        for pair in zip(*results, strict=True)
+    ]
+    outputs = bb.node.outputs
+    common = [  # where a shape is declared, the model says which
+        max(found) if len(found) > 1 and value.shape is None else None
+        for value, found in zip(outputs, ranks, strict=True)
+    ]
+    bb.walk.widen({v: rank for v, rank in zip(outputs, common, strict=True) if rank})
+    return common
 
 
 def _of_rank(bb, x, rank):
@@ -69,6 +73,59 @@ def _of_rank(bb, x, rank):
     if rank is None or x.ty.ndim == rank:
         return x
     return bb.emit(relax.op.reshape(x, [*[1] * (rank - x.ty.ndim), *bb.shape(x)]))
+
+
+def _chosen(bb, flag, blocks, results):
+    """The results of an If whose branches end in ``results``."""
+    chosen = bb.emit(relax.If(flag, *blocks))
+    return [
+        host.like(
+            bb,
+            bb.emit(relax.TupleGetItem(chosen, k)),
+            host.merged(host.kind_of(bb, one), host.kind_of(bb, other)),
+        )
+        for k, (one, other) in enumerate(zip(*results, strict=True))
+    ]
+
+
+def _with_rest(bb, flag, branches, reason):
+    """The If with all that follows it in each branch, where a result has a rank of its own.
+
+    A branch that this cannot follow is refused when it is taken, as it is by runtimes that find
+    shapes as they run.
+    """
+    rest = bb.walk.rest()
+    blocks, results, unfit = [None, None], [None, None], {}
+
+    def emit(k):
+        results[k] = bb.walk.after(branches[k], rest)
+        return results[k]
+
+    for k in range(2):
+        try:
+            blocks[k] = bb.branch(lambda k=k: emit(k))
+        except Unfit as error:
+            unfit[k] = error
+    if len(unfit) == 2:
+        raise NotImplementedError(f"{reason}; neither branch goes: {unfit[0]}; {unfit[1]}")
+    for k, error in unfit.items():
+        _log.warning(
+            "the %s of %s is refused when it is taken: %s",
+            ("then_branch", "else_branch")[k],
+            bb.node.name or bb.node.outputs[0].name,
+            error,
+        )
+        results[k] = results[1 - k]
+        blocks[k] = bb.branch(lambda k=k, e=error: [_refused(bb, str(e), x) for x in results[k]])
+    bb.walk.end(rest, _chosen(bb, flag, blocks, results))
+    return ()
+
+
+def _refused(bb, text, like):
+    """Emit what ends the run, in the place of a value such as ``like``."""
+    kind = host.kind_of(bb, like)
+    call = host.call_for_tensor if isinstance(kind, TensorType) else host.call
+    return call(bb, "refuse", text, kind=kind)
 
 
 @converter("Loop", 1, *_SINCE)

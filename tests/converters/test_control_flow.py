@@ -7,7 +7,7 @@ from onnx import parser
 
 from tests.oracle import check_model
 from tvm_ext import convert_and_build
-from tvm_ext.errors import ConversionError
+from tvm_ext.errors import ConversionError, RunError
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
@@ -66,6 +66,48 @@ def test_branches_of_different_ranks_are_refused_where_it_shows(use, refused):
     model = parser.parse_model(HEAD + RANKS.replace("Mul(x, s)", use))
     with pytest.raises(ConversionError, match=f"{refused}.*known only at run time"):
         convert_and_build(model, "llvm", opt_level=0)
+
+
+# The products of w with a vector and with a matrix: what follows the If is another in each branch.
+CONTINUED = """
+g (bool c, bool d, float[n,3] x, float[4,n] w) => (float y, float[a,b] z, int64[k] s) {
+  one = Constant<value_ints = [1]>()
+  a = If (c) <then_branch = t () => (o) { o = ReduceSum<keepdims = 0>(x, one) },
+              else_branch = e () => (p) { p = Neg(x) }>
+  z = Relu(x)
+  b = If (d) <then_branch = t () => (q) { q = Unsqueeze(a, one) },
+              else_branch = e () => (r) { r = Sin(a) }>
+  m = MatMul(w, b)
+  s = Shape(m)
+  y = ReduceMax<keepdims = 0>(m)
+}"""
+
+
+def test_branches_of_different_ranks_hold_what_follows():
+    model = parser.parse_model(HEAD + CONTINUED)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    w = np.linspace(-1, 1, 8, dtype="float32").reshape(4, 2)
+    for opt_level in (0, 3):
+        compiled = convert_and_build(model, "llvm", opt_level=opt_level)
+        for c, d in ((True, True), (True, False), (False, False)):
+            feeds = {"c": np.array(c), "d": np.array(d), "x": X, "w": w}
+            for got, wanted in zip(
+                compiled.run(None, feeds), session.run(None, feeds), strict=True
+            ):
+                assert got.shape == wanted.shape
+                np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_a_branch_that_nothing_can_follow_is_refused_when_it_is_taken(caplog):
+    text = CONTINUED.replace("Relu(x)", "Transpose<perm = [1, 0]>(a)")
+    model = parser.parse_model(HEAD + text)
+    compiled = convert_and_build(model, "llvm")
+    w = np.ones((4, 2), "float32")
+    feeds = {"c": np.array(False), "d": np.array(False), "x": X, "w": w}
+    np.testing.assert_array_equal(compiled.run(None, feeds)[1], -X.T)
+    assert "then_branch of a is refused when it is taken: Transpose-13 'z'" in caplog.text
+    with pytest.raises(RunError, match="If a: Transpose-13 'z'"):
+        compiled.run(None, {**feeds, "c": np.array(True)})
 
 
 @pytest.mark.parametrize("flag", [True, False])

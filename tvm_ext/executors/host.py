@@ -153,6 +153,12 @@ def same(value: Any) -> Any:
 
 
 @_raw
+def refuse(reason: str) -> Any:
+    """What cannot be computed, found when it is asked for."""
+    raise RunError(json.loads(reason))
+
+
+@_raw
 def has_element(optional: Any) -> Any:
     """Whether an optional has an element."""
     return given(np.asarray(optional is not None), _DEVICE.get())
