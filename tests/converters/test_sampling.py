@@ -79,9 +79,10 @@ def test_largest_corner_of_a_region_in_many_channels():
                atol=1e-5)  # fmt: skip
 
 
-def test_max_roi_pool():
+@pytest.mark.parametrize("height, width, channels", [(8, 7, 3), (50, 50, 16)])
+def test_max_roi_pool(height, width, channels):
     """Oracle: onnxruntime. Regions reach beyond the image, and cells are empty."""
-    x = RNG.normal(size=(2, 3, 8, 7)).astype("float32")
+    x = RNG.normal(size=(2, channels, height, width)).astype("float32")
     rois = np.array([[0, 0, 0, 6, 7], [1, 2, 1, 5.4, 3], [1, 6, 6, 9, 12]], "float32")
     attributes = {"pooled_shape": [3, 2], "spatial_scale": 0.9}
     model = node_model("MaxRoiPool", [x, rois], attributes, opset=21)

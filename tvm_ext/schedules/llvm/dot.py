@@ -15,7 +15,7 @@ from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 from tvm.target import Target, codegen
 
-__all__ = ["Dot"]
+__all__ = ["DEPTHS", "Dot"]
 
 # Lanes of int32 -> the instruction.
 _FOUR = {lanes: f"llvm.x86.avx512.vpdpbusd.{32 * lanes}" for lanes in (4, 8, 16)}
@@ -175,3 +175,6 @@ def _of_two(lanes: int, left: str):
 
 
 _INSTRUCTIONS = {4: _of_four, 2: _of_two}
+
+#: How many neighbours an instruction sums.
+DEPTHS = frozenset(_INSTRUCTIONS)

@@ -1,9 +1,10 @@
 """Matrix product of 8-bit integers: the schedule of floats, around dot instructions."""
 
+from tvm.s_tir import SBlock
 from tvm.s_tir.schedule import LoopRV
 
 from .contraction import divisors
-from .dot import Dot
+from .dot import DEPTHS, Dot
 from .matmul import MatmulTiled
 
 __all__ = ["MatmulInteger", "neighbours"]
@@ -13,6 +14,10 @@ class MatmulInteger(MatmulTiled):
     """Products whose innermost reduction is one instruction's."""
 
     kinds = ("SSSSRR",)
+
+    def takes(self, product: SBlock) -> bool:
+        left = str(product.reads[0].source.ty.dtype.dtype)
+        return "int" in left and int(product.iter_vars[-1].dom.extent) in DEPTHS
 
     def register_tile(self, sch, product, at, lanes: int) -> LoopRV:
         """Accumulate under loop ``at``; the loop around the steps that are unrolled."""

@@ -89,6 +89,10 @@ class MatmulTiled(dl.base.ScheduleRule):
 
     kinds: ClassVar[tuple[str, ...]] = ("SSSSR", "SSSSSR")
 
+    def takes(self, product: SBlock) -> bool:
+        """Whether the step of ``product`` is what :meth:`register_tile` makes registers of."""
+        return True
+
     def register_tile(self, sch, product, at, lanes: int) -> LoopRV:
         """Accumulate under loop ``at``; the loop around the steps that are unrolled."""
         depth = sch.get(product).iter_vars[-1].dom.extent
@@ -106,7 +110,8 @@ class MatmulTiled(dl.base.ScheduleRule):
         if any(set(kind) != {"S"} for k, kind in enumerate(kinds) if k != at):
             return None
         spatial = kinds[at].count("S")
-        if not _is_tiled(sch.get(blocks[at]), sch.get(blocks[at + 1]), spatial):
+        product = sch.get(blocks[at])
+        if not _is_tiled(product, sch.get(blocks[at + 1]), spatial) or not self.takes(product):
             return None
         scalars = [block for block in blocks[:at] if not sch.get_loops(block)]
         others = [block for block in blocks[:at] if block not in scalars]
