@@ -62,6 +62,7 @@ def check_declared(model: ir.Model, doubtful: Collection[str | None] = ()) -> No
     invalid = invalid_nodes(inferred)
     if invalid:
         raise ConversionError(invalid)
+    sizes = {dim for value in model.graph.inputs for dim in value.shape or () if _named(dim)}
     for graph, other in zip(model.graphs(), inferred.graphs(), strict=True):
         values = chain.from_iterable(node.outputs for node in graph)
         found = chain.from_iterable(node.outputs for node in other)
@@ -69,8 +70,12 @@ def check_declared(model: ir.Model, doubtful: Collection[str | None] = ()) -> No
             if isinstance(value.type, ir.TensorType) and isinstance(result.type, ir.TensorType):
                 if value.dtype != result.dtype:
                     raise ModelError(_text(value, value.dtype, result.dtype))
-                if result.shape is not None and _contradicts(value, list(result.shape)):
+                if result.shape is None or value.shape is None:
+                    continue
+                if _contradicts(value, list(result.shape)):
                     value.shape = _common(value.shape, result.shape)
+                else:
+                    value.shape = _of_sizes(value.shape, result.shape, sizes)
 
 
 def dtype_of(dtype: ir.DataType | None, name: str | None) -> str:
@@ -159,6 +164,20 @@ def _common(declared: ir.Shape, given: ir.Shape) -> ir.Shape | None:
         None if isinstance(d, int) and isinstance(g, int) and d != g else d
         for d, g in zip(declared, given, strict=True)
     )
+
+
+def _of_sizes(declared: ir.Shape, given: ir.Shape, sizes: Collection[object]) -> ir.Shape:
+    """``declared`` without names of sizes of inputs that what is given has other sizes for."""
+    if len(declared) != len(given):
+        return declared
+    return ir.Shape(
+        g if d in sizes and d != g and (isinstance(g, int) or g in sizes) else d
+        for d, g in zip(declared, given, strict=True)
+    )
+
+
+def _named(dim: object) -> bool:
+    return isinstance(dim, ir.SymbolicDim) and dim.value is not None
 
 
 def _text(value: ir.Value, declared: object, given: object) -> str:

@@ -109,6 +109,19 @@ def test_another_shape_of_an_initializer_is_left_out(caplog):
         convert_and_build(model, "llvm")
 
 
+def test_the_name_of_another_size_is_left_out():
+    """Rewrites would take the Expand away: ``r`` has the shape of ``x``, its declaration says."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
+    g (float[n, 3] x, float[m, 3] z) => (float[k, 3] y) {
+      r = Relu (z)
+      size = Shape (x)
+      y = Expand (r, size)
+    }""")
+    model.graph.value_info.append(VALUE("r", FLOAT, ("n", 3)))
+    x, z = np.zeros((2, 3), "f4"), np.ones((1, 3), "f4")
+    assert convert_and_build(model, "llvm")(x, z).tolist() == [[1, 1, 1]] * 2
+
+
 def test_a_contradiction_in_a_branch_is_refused():
     def branch(name, element):
         node = helper.make_node("Cast", ["x"], [name], to=FLOAT)

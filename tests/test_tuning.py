@@ -127,7 +127,7 @@ def test_records_are_of_one_target_and_kernel(tuned):
 
 def test_kernels_that_zeros_would_end_are_left_alone(tuned):
     division = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
-    net (int64[3] x, int64[3] y) => (int64[3] z) { z = Div(x, y) }""")
+    net (uint64[3] x, uint64[3] y) => (uint64[3] z) { z = Div(x, y) }""")
     model = convert_and_build(division, "llvm", tune=Tuning(tuned[0], trials=1))
     assert [row.note for row in model.tuning.kernels] == ["division of integers"]
 

@@ -122,7 +122,10 @@ class TvmBackend(Backend):
             raise InputError(f"inputs given: {sorted(inputs)}, the node has {names}")
         inputs = {name: np.asarray(array) for name, array in inputs.items()}
         model = _model_of(node, inputs, outputs_info, imports)
-        return cls.prepare(model, device, **kwargs).run(inputs)
+        results = cls.prepare(model, device, **kwargs).run(inputs)
+        for info, array in zip(model.graph.output, results, strict=True):
+            _check_shape(node, info, array)
+        return results
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
@@ -197,6 +200,18 @@ def _model_of(
         if output.type.WhichOneof("value") is None:
             raise InputError(f"onnx does not infer the type of {output.name!r}: give outputs_info")
     return model
+
+
+def _check_shape(node: onnx.NodeProto, info: onnx.ValueInfoProto, result: object) -> None:
+    if not isinstance(result, np.ndarray) or not info.type.tensor_type.HasField("shape"):
+        return
+    dims = info.type.tensor_type.shape.dim
+    wanted = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+    given = list(result.shape)
+    if len(wanted) != len(given) or any(
+        w is not None and w != g for w, g in zip(wanted, given, strict=True)
+    ):
+        raise ModelError(f"{info.name!r} is to be {wanted}, but {node.op_type} gives {given}")
 
 
 def _newest_opset(domain: str) -> int:

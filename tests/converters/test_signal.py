@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from tests.oracle import check_model, check_node, node_model
+from tvm_ext import convert_and_build
+from tvm_ext.errors import RunError
 
 RNG = np.random.default_rng(0)
 
@@ -87,6 +89,13 @@ def test_col2im_is_fold(constants):
     attributes = {"dilations": [2, 1], "pads": [1, 0, 1, 0], "strides": [2, 2]}
     check_node("Col2Im", [x, np.array([6, 8]), np.array([2, 3])], attributes, constants=constants,
                expected=[want.numpy()])  # fmt: skip
+
+
+def test_col2im_of_blocks_without_elements_is_an_error():
+    x = np.ones((1, 6, 9), "float32")
+    model = convert_and_build(node_model("Col2Im", [x, np.array([6, 8]), np.array([2, 3])]))
+    with pytest.raises(RunError):
+        model(x, np.array([6, 8]), np.array([0, 3]))
 
 
 def test_tensor_scatter_wraps_around():

@@ -14,7 +14,7 @@ def col2im(x, image, block, strides, dilations, before, positions):
     begin pads.
     """
     taps = [te.reduce_axis((0, k), f"k{axis}") for axis, k in enumerate(block)]
-    channels = tirx.floordiv(x.shape[1], prod(block))
+    channels = tirx.floordiv(x.shape[1], tirx.max(prod(block), tirx.const(1, "int64")))
 
     def term(n, c, *index):
         row, column, inside = c, tirx.const(0, "int64"), []
