@@ -11,7 +11,7 @@ from ..precision import cast
 from ..table import converter
 from .shape import reshaped
 
-__all__ = ["recurrence"]
+__all__ = ["recurrence", "side_by_side"]
 
 _RULES = ("linear", "gated", "delta", "gated_delta")
 
@@ -21,27 +21,31 @@ def linear_attention(bb, query, key, value, past_state=None, decay=None, beta=No
                      chunk_size=64, kv_num_heads, q_num_heads, scale=0.0,
                      update_rule="gated_delta"):  # fmt: skip
     """Heads side by side: ``[B, T, H * D]``; states ``[B, H, Dk, Dv]``."""
+    heads = q_num_heads, kv_num_heads, kv_num_heads
+    return side_by_side(bb, query, key, value, past_state, decay, beta, heads, scale, update_rule)
+
+
+def side_by_side(bb, query, key, value, past_state, decay, beta, heads, scale, rule):
+    """The kernel on ``[B, T, H * D]``, of so many ``heads`` of queries, keys and values."""
     batch, steps, packed = bb.shape(query)
-    depth = bb.simplify(packed // q_num_heads)
+    depth = bb.simplify(packed // heads[0])
+    width = bb.simplify(bb.shape(value)[2] // heads[2])
     rows = bb.simplify(batch * steps)
 
-    def tokens(x, *tail, width=None):
+    def tokens(x, *tail):
         if x is None:
             return None
-        width = bb.shape(x)[2] if width is None else width
-        return reshaped(bb, bb.of_shape(x, [batch, steps, width]), [rows, *(tail or [width])])
+        packed = bb.simplify(prod(tail)) if tail else bb.shape(x)[2]
+        return reshaped(bb, bb.of_shape(x, [batch, steps, packed]), [rows, *(tail or [packed])])
 
-    width = bb.simplify(bb.shape(value)[2] // kv_num_heads)
-    query = tokens(query, q_num_heads, depth)
-    key = tokens(key, kv_num_heads, depth, width=bb.simplify(depth * kv_num_heads))
-    value = tokens(value, kv_num_heads, width)
-    shape, dtype = [batch, kv_num_heads, depth, width], bb.dtype(query)
+    operands = [tokens(query, heads[0], depth), tokens(key, heads[1], depth),
+                tokens(value, heads[2], width)]  # fmt: skip
+    shape, dtype = [batch, heads[2], depth, width], bb.dtype(query)
     if past_state is None:
         state = bb.emit(relax.op.zeros(relax.ShapeExpr(shape), "float32"))
     else:
         state, dtype = bb.of_shape(past_state, shape), bb.dtype(past_state)
-    y, last = recurrence(bb, query, key, value, state, tokens(decay), tokens(beta), None, scale,
-                         update_rule)  # fmt: skip
+    y, last = recurrence(bb, *operands, state, tokens(decay), tokens(beta), None, scale, rule)
     flat = [batch, steps, bb.simplify(prod(bb.shape(y)[1:]))]
     return reshaped(bb, cast(bb, y, bb.dtype(query)), flat), cast(bb, last, dtype)
 
@@ -51,6 +55,12 @@ def recurrence(bb, q, k, v, state, decay, beta, ends, scale, rule):
     if rule not in _RULES:
         raise ValueError(f"update_rule {rule!r}")
     heads, depth = bb.shape(v)[1], bb.shape(q)[2]
+    for what, x in (("query", q), ("key", k)):
+        own = bb.shape(x)[1]
+        if not all(isinstance(n, int) for n in (own, heads)):
+            raise NotImplementedError(f"heads of {what} known only at run time")
+        if max(own, heads) % min(own, heads) or (what == "key" and own > heads):
+            raise ValueError(f"{own} heads of {what} for {heads} of values")
     if rule.startswith("gated"):
         if decay is None:
             raise ValueError(f"update_rule {rule!r} without decay")
@@ -63,12 +73,6 @@ def recurrence(bb, q, k, v, state, decay, beta, ends, scale, rule):
         raise ValueError(f"update_rule {rule!r} without beta")
     if delta and not isinstance(bb.shape(beta)[1], int):
         bb.demand_dims(bb.shape(beta)[1:], demanded_dims(bb, bb.shape(beta)[1:], [heads]))
-    for what, x in (("query", q), ("key", k)):
-        own = bb.shape(x)[1]
-        if not all(isinstance(n, int) for n in (own, heads)):
-            raise NotImplementedError(f"heads of {what} known only at run time")
-        if max(own, heads) % min(own, heads) or (what == "key" and own > heads):
-            raise ValueError(f"{own} heads of {what} for {heads} of values")
     if not scale and isinstance(depth, int):
         scale = 1 / sqrt(depth)
     results = bb.emit_te(kernel, q, k, v, cast(bb, state, "float32"), decay,

@@ -9,7 +9,7 @@ from tvm_ext.ops.activation import sigmoid, softplus
 from ..arithmetic import added, multiplied, scaled, shifted
 from ..microsoft import microsoft
 from ..precision import cast
-from .linear_attention import recurrence
+from .linear_attention import recurrence, side_by_side
 from .shape import reshaped
 
 
@@ -20,24 +20,9 @@ def linear_attention(bb, query, key, value, past_state=None, decay=None, beta=No
     """Heads side by side: ``[B, T, H * D]``; states ``[B, H, Dk, Dv]``."""
     if state_window:
         raise NotImplementedError("state_window: the states of several steps, to take steps back")
-    batch, steps, packed = bb.shape(query)
-    depth = bb.simplify(packed // q_num_heads)
-    rows = bb.simplify(batch * steps)
-    heads = {"query": q_num_heads, "key": bb.simplify(bb.shape(key)[2] // depth),
-             "value": kv_num_heads}  # fmt: skip
-    operands = [
-        reshaped(bb, x, [rows, heads[name], bb.simplify(bb.shape(x)[2] // heads[name])])
-        for name, x in (("query", query), ("key", key), ("value", value))
-    ]
-    gates = [None if x is None else reshaped(bb, x, [rows, bb.shape(x)[2]]) for x in (decay, beta)]
-    shape = [batch, kv_num_heads, depth, bb.shape(operands[2])[2]]
-    if past_state is None:
-        state, dtype = bb.emit(relax.op.zeros(relax.ShapeExpr(shape), "float32")), bb.dtype(query)
-    else:
-        state, dtype = bb.of_shape(past_state, shape), bb.dtype(past_state)
-    y, last = recurrence(bb, *operands, state, *gates, None, scale, update_rule)
-    flat = [batch, steps, bb.simplify(prod(bb.shape(y)[1:]))]
-    return reshaped(bb, cast(bb, y, bb.dtype(query)), flat), cast(bb, last, dtype)
+    depth = bb.simplify(bb.shape(query)[2] // q_num_heads)
+    heads = q_num_heads, bb.simplify(bb.shape(key)[2] // depth), kv_num_heads
+    return side_by_side(bb, query, key, value, past_state, decay, beta, heads, scale, update_rule)
 
 
 @microsoft("GatedDeltaNet")

@@ -89,6 +89,20 @@ CONVOLUTIONS = {
 }
 
 
+def convolved(x, w, zero, attributes):
+    """What ConvInteger gives, by torch."""
+    top, left, bottom, right = attributes.get("pads", [0] * 4)
+    wide = np.pad(x.astype("int64") - int(zero), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    y = torch.nn.functional.conv2d(
+        torch.from_numpy(wide.astype("float64")),
+        torch.from_numpy(w.astype("float64")),
+        stride=attributes.get("strides", 1),
+        dilation=attributes.get("dilations", 1),
+        groups=attributes.get("group", 1),
+    )
+    return y.numpy()
+
+
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 @pytest.mark.parametrize(("dtype", "known"), [("uint8", True), ("int8", False)])
 def test_convolution_pads_with_the_zero_point(case, dtype, known):
@@ -96,16 +110,7 @@ def test_convolution_pads_with_the_zero_point(case, dtype, known):
     shape, filters, attributes = CONVOLUTIONS[case]
     x, w, zero = integers(dtype, *shape), integers("int8", *filters), integers(dtype, 3)[2]
     y, compiled = built("ConvInteger", x, w, np.array(zero), known, "llvm", **attributes)
-    top, left, bottom, right = attributes.get("pads", [0] * 4)
-    wide = np.pad(x.astype("int64") - int(zero), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    want = torch.nn.functional.conv2d(
-        torch.from_numpy(wide.astype("float64")),
-        torch.from_numpy(w.astype("float64")),
-        stride=attributes.get("strides", 1),
-        dilation=attributes.get("dilations", 1),
-        groups=attributes.get("group", 1),
-    )
-    np.testing.assert_array_equal(y, want.numpy())
+    np.testing.assert_array_equal(y, convolved(x, w, zero, attributes))
     assert "conv2d_integer" in compiled.sources()["select"]
 
 
@@ -125,7 +130,6 @@ def test_convolution_of_symbolic_rows_and_columns(case, dtype, known, target):
     w, zero = integers("int8", *filters), integers(dtype, 3)[2]
     if case == "first layer":  # such as ReLU leaves
         zero = zero - zero
-    top, left, bottom, right = attributes.get("pads", [0] * 4)
     compiled = None
     for size in (1, 17, 15), (2, 5, 47), (1, 5, 5), (1, 3, 97):
         x = integers(dtype, size[0], channels, *size[1:])
@@ -137,15 +141,7 @@ def test_convolution_of_symbolic_rows_and_columns(case, dtype, known, target):
             assert "conv2d_integer" in compiled.sources()["select"]
         else:
             y = compiled.run(None, {"x": x} | ({} if known else {"zero": np.array(zero)}))[0]
-        wide = np.pad(x.astype("int64") - int(zero), ((0, 0), (0, 0), (top, bottom), (left, right)))
-        want = torch.nn.functional.conv2d(
-            torch.from_numpy(wide.astype("float64")),
-            torch.from_numpy(w.astype("float64")),
-            stride=attributes.get("strides", 1),
-            dilation=attributes.get("dilations", 1),
-            groups=attributes.get("group", 1),
-        )
-        np.testing.assert_array_equal(y, want.numpy())
+        np.testing.assert_array_equal(y, convolved(x, w, zero, attributes))
 
 
 def unsigned_weights(operator, x, w, zero, **attributes):
