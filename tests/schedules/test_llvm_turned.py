@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
+from tests.bounds import unproven
 from tests.schedules.kernels import WIDE, here, prim_func, run, schedule
 from tvm_ext.ops.conv2d_blocked import block, pack_weight, packed_weight, unblock
 from tvm_ext.schedules.llvm import Elementwise
@@ -92,6 +93,24 @@ def test_weights_are_packed_as_constants_are():
         expected = pack_weight(weight, *layout)
         (got,) = run(kernel(x, packed_weight(x, *layout)), [weight], [(expected.shape, "float32")])
         np.testing.assert_array_equal(got, expected)
+
+
+def test_rows_that_a_select_leaves_out_are_not_read():
+    """Simplification takes the clamp from what packs 35 filters as 40."""
+    x = placeholder((35, 16, 5, 5))
+
+    def element(o, i, h, w, inner, lane):
+        filter = o * 8 + lane
+        value = x(filter, i * 8 + inner, h, w)
+        return tirx.Select(filter < 35, value, tirx.const(0, "float32"))
+
+    packed = te.compute(tuple(map(int64, (5, 2, 5, 5, 8, 8))), element, "packed")
+    sch = kernel(x, packed)
+    assert is_turned(sch)
+    assert not unproven(sch.mod, here())
+    array = np.random.default_rng(0).standard_normal((35, 16, 5, 5)).astype("float32")
+    (got,) = run(sch, [array], [((5, 2, 5, 5, 8, 8), "float32")])
+    np.testing.assert_array_equal(got, pack_weight(array, 8, 8, 1))
 
 
 @pytest.mark.parametrize("shape, dtype", [((17, N), "float32"), ((17, 33), "bool"),

@@ -118,6 +118,22 @@ def _digit(facts: Walk, k: int) -> int | None:
     return size if int(extent) % size == 0 and 1 < size < int(extent) else None
 
 
+def _conditions(facts: Walk, load: ir.TensorLoad) -> set[int]:
+    """The variables that choose whether ``load`` counts: it is done in any case, by Select."""
+    used: set[int] = set()
+
+    def select(choice: tirx.Select) -> None:
+        for arm in choice.true_value, choice.false_value:
+            tvm_ffi.structural_walk(arm, (ir.TensorLoad, lambda node: chosen(node, choice)))
+
+    def chosen(node: ir.TensorLoad, choice: tirx.Select) -> None:
+        if node.same_as(load):
+            used.update(facts.used(choice.condition))
+
+    tvm_ffi.structural_walk(facts.block.body.value, (tirx.Select, select))
+    return used
+
+
 def _sides(facts: Walk, nest: Sequence[tirx.For]) -> tuple[int, int] | None:
     """The loops of a square: along one a load is contiguous, along the other, the last, results."""
     static = [k for k, stmt in enumerate(nest) if isinstance(stmt.extent, tirx.IntImm)]
@@ -127,10 +143,20 @@ def _sides(facts: Walk, nest: Sequence[tirx.For]) -> tuple[int, int] | None:
     *_, column = long
     if any(access.strides[column] != 1 for access in facts.stores):
         return None
+    loads: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(facts.block.body.value, (ir.TensorLoad, loads.append))
     for row in long[:-1]:
-        if row in static and any(_turns(access, row, column) for access in facts.inputs):
-            return row, column
+        turning = [node for node in loads if _turns(facts.access(node), row, column)]
+        if row in static and turning:
+            return (row, column) if all(_stays_inside(facts, n, row) for n in turning) else None
     return None
+
+
+def _stays_inside(facts: Walk, load: ir.TensorLoad, row: int) -> bool:
+    """Whether ``load``, if it counts on a condition, can be clamped without a look at lanes."""
+    chosen = _conditions(facts, load)
+    along = [set(facts.used(index)) for index in load.indices]
+    return row not in chosen and not any(row in used and used & chosen for used in along)
 
 
 def _turns(access: Access, row: int, column: int) -> bool:
@@ -185,6 +211,7 @@ class _Squares:
         def load(node: ir.TensorLoad) -> ir.Expr:
             if not _turns(self.facts.access(node), self.row, self.column):
                 return node
+            node = self._clamped(node)
             shape, dtype = (side, side), str(node.source.ty.dtype.dtype)
             tile, other = (tirx.decl_buffer(shape, dtype, "tile", scope="local") for _ in range(2))
             buffers.extend((tile, other))
@@ -209,6 +236,18 @@ class _Squares:
 
             made.append(lanewise(0, side, stored))
         return local(made, buffers)
+
+    def _clamped(self, load: ir.TensorLoad) -> ir.TensorLoad:
+        """``load``, inside of its tensor also where a Select takes the other arm."""
+        if not _conditions(self.facts, load):
+            return load
+        indices = [
+            index
+            if self.row in self.facts.used(index)
+            else tirx.max(tirx.min(index, size.astype(index.ty.dtype) - 1), 0)
+            for index, size in zip(load.indices, load.source.ty.shape, strict=True)
+        ]
+        return tirx.BufferLoad(load.source, indices)
 
     def _at(self, node, row: tirx.Expr, column: tirx.Expr):
         """An expression or a statement of the block at one place."""
