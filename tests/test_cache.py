@@ -64,7 +64,7 @@ def test_whatever_decides_the_code_decides_the_entry(tmp_path, builds):
         {"shapes": None},
         {"target": v3},
         {"target": v3 | {"num-cores": 7}},
-        {"target": v3 | {"mattr": ["+avx512f"]}},
+        {"target": v3 | {"mattr": ["-fma"]}},
         {"model": other},
         {"without": [next(pipeline.default(targets.resolve("llvm")).phase("select")).name]},
     ]

@@ -197,10 +197,10 @@ def test_a_target_without_kernels(kind):
 
 
 def test_options_of_a_target_in_the_old_notation():
-    target = tvm_ext.targets.resolve("llvm -mcpu=core-avx2 -num-cores=3 -mattr=+fma,+avx2")
+    target = tvm_ext.targets.resolve("llvm -mcpu=core-avx2 -num-cores=3 -mattr=-fma,+avx2")
     assert target.attrs["mcpu"] == "core-avx2"
     assert int(target.attrs["num-cores"]) == 3
-    assert list(target.attrs["mattr"]) == ["+fma", "+avx2"]
+    assert list(target.attrs["mattr"]) == ["-fma", "+avx2"]
 
 
 def test_what_a_virtual_machine_hides_is_switched_off(monkeypatch):

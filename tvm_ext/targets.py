@@ -139,7 +139,9 @@ def _check_cpu(cpu: Target, given: object) -> None:
     if not tvm.get_global_func("target.llvm_is_valid_cpu")(name, triple):
         raise TargetError(f"unknown target {given!r}: LLVM has no CPU {name!r} for {triple!r}")
     wanted = {str(f).lstrip("+-") for f in cpu.attrs.get("mattr", ())}
-    unknown = sorted(wanted - codegen.llvm_get_cpu_features(cpu))
+    # LLVM lists what is on: features that are to be off are turned on for the question.
+    asked = {"kind": "llvm", "mcpu": name, "mtriple": triple, "mattr": [f"+{f}" for f in wanted]}
+    unknown = sorted(wanted - codegen.llvm_get_cpu_features(Target(asked)))
     if unknown:
         raise TargetError(f"unknown target {given!r}: {triple!r} has no features {unknown}")
     if int(cpu.attrs.get("num-cores", 1)) < 1:

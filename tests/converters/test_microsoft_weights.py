@@ -2,6 +2,8 @@
 
 import ml_dtypes
 import numpy as np
+import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from tests.onnxruntime_oracle import case, check_together, operands
 
@@ -104,11 +106,14 @@ def test_products_with_blobs():
             parts += [abs(data(1)).view("uint8"), *zero, codes(16)]
         return np.concatenate(parts)
 
-    check_together(
-        *(
+    try:
+        cases = [
             case("MatMulFpQ4", [data(3, depth), blob(kind, depth), np.array([depth, N])],
                  {"blk_quant_type": kind}, constants=(1, 2))
             for kind, depth in ((0, 64), (1, 64), (0, 48))
-        ),
-        rtol=1e-3, atol=1e-2,
-    )  # fmt: skip
+        ]  # fmt: skip
+    except Fail as error:
+        if "not yet supported on this hardware" not in str(error):
+            raise
+        pytest.skip(f"onnxruntime: {error}")
+    check_together(*cases, rtol=1e-3, atol=1e-2)

@@ -261,21 +261,21 @@ def test_nothing_is_stored_between_the_parts():
 # --- compute, layout, C ----------------------------------------------------------------------
 
 
-def conv_model(filters=8, channels=16):
+def conv_model(filters=8, channels=16, outputs=16, size=(5, 7)):
     random = np.random.default_rng(0)
     weight = random.standard_normal((filters, channels, 1, 1)).astype("float32") / 4
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
         helper.make_node("Conv", ["c", "v"], ["y"], pads=[1] * 4),
     ]
-    other = random.standard_normal((16, filters, 3, 3)).astype("float32") / 8
+    other = random.standard_normal((outputs, filters, 3, 3)).astype("float32") / 8
     value = helper.make_tensor_value_info
     return helper.make_model(
         helper.make_graph(
             nodes,
             "g",
-            [value("x", onnx.TensorProto.FLOAT, [2, channels, 5, 7])],
-            [value("y", onnx.TensorProto.FLOAT, [2, 16, 5, 7])],
+            [value("x", onnx.TensorProto.FLOAT, [2, channels, *size])],
+            [value("y", onnx.TensorProto.FLOAT, [2, outputs, *size])],
             [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(other, "v")],
         ),
         opset_imports=[helper.make_opsetid("", 17)],
@@ -401,7 +401,7 @@ ATTENTION = """
     "built_in, model",
     [
         (TILED_ATTENTION, graph(ATTENTION, "float[2,16,8] x", "float[n,m,k] y")),
-        (winograd(), conv_model(16, 16)),
+        (winograd(), conv_model(64, 16, 64, size=(15, 14))),
         (BLOCKED_CONV2D, conv_model(8, 16)),
         (TILED_MATMUL, graph("m = MatMul(x, z) y = Relu(m)", "float[8,16] x, float[16,32] z")),
     ],
