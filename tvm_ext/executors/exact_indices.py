@@ -14,6 +14,8 @@ from tvm import IRModule, tirx
 from tvm.ir import TensorLoad
 from tvm.tirx.analysis import undefined_vars
 
+from ..schedules.statements import reads_memory
+
 __all__ = ["flatten_buffers"]
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
@@ -56,7 +58,7 @@ def _named(body: tirx.Stmt, names: Names) -> tirx.Stmt:
     def name(division: tirx.Expr) -> tirx.Expr:
         offset = any(loops.isdisjoint(undefined_vars(term)) for term in _terms(division.a))
         inexact = offset or _has_digit_of_sum(division.a)
-        if not inexact or _loads(division):  # what loads is no map of loops: it is left alone
+        if not inexact or reads_memory(division):  # what loads is no map of loops: it is left alone
             return division
         var = tirx.Var("index", division.ty)
         names[var] = division
@@ -88,12 +90,6 @@ def _named(body: tirx.Stmt, names: Names) -> tirx.Stmt:
 
     callbacks = [(_DIVISIONS, division), (TensorLoad, load), (tirx.BufferStore, store)]
     return tvm_ffi.structural_map(body, callbacks)
-
-
-def _loads(value: tirx.Expr) -> bool:
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(value, (TensorLoad, found.append), order="pre")
-    return bool(found)
 
 
 def _has_digit_of_sum(value: tirx.Expr) -> bool:

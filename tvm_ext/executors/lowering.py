@@ -14,6 +14,7 @@ from .exact_indices import flatten_buffers
 from .loop_cuts import partition_loops
 from .named_values import rewrite_stores
 from .round_trips import keep_round_trips
+from .safe_vectors import keep_vectors_inside
 from .small_loops import serial_where_small
 
 __all__ = ["TIR_PIPELINE", "bytes_off_stack", "finalize_host", "lower"]
@@ -122,6 +123,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         partition_loops,
         loops.NarrowDataType(32),
         loops.StmtSimplify(),
+        keep_vectors_inside,
         loops.VectorizeLoop(),
         blocks.InjectVirtualThread(),
         blocks.InjectDoubleBuffer(),

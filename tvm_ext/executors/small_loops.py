@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.sym import Analyzer
 
-from ..schedules.statements import map_children
+from ..schedules.statements import map_children, reads_memory, serial_copy
 
 __all__ = ["WORK", "alone_where_small", "serial_where_small"]
 
@@ -88,11 +88,7 @@ def _alone(loop: tirx.For, small: tirx.Expr) -> tirx.Stmt:
 
 
 def _serial(loop: tirx.For, small: tirx.Expr) -> tirx.Stmt:
-    own = _with_own_names(loop)
-    serial = tirx.For(
-        own.loop_var, own.min, own.extent, tirx.ForKind.SERIAL, own.body, None, {}, own.step
-    )
-    return tirx.IfThenElse(small, serial, loop)
+    return tirx.IfThenElse(small, serial_copy(loop), loop)
 
 
 def _of_narrow_vectors(work: tirx.Expr) -> tirx.Expr:
@@ -109,29 +105,11 @@ def _at_least(work: tirx.Expr) -> tirx.Expr:
     return tvm_ffi.structural_map(work, (tirx.Var, lambda size: tirx.const(1, size.ty)))
 
 
-def _with_own_names(loop: tirx.For) -> tirx.For:
-    """A copy of ``loop``: whatever it defines is defined once in a kernel."""
-    copies: dict[tirx.Var, tirx.Var] = {}
-
-    def define(var: tirx.Var) -> None:
-        copies[var] = tirx.Var(var.name, var.ty)
-
-    tvm_ffi.structural_walk(
-        loop,
-        [
-            (tirx.For, lambda node: define(node.loop_var)),
-            ((tirx.Bind, tirx.Let), lambda node: define(node.var)),
-            ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: define(node.buffer)),
-        ],
-    )
-    return tvm_ffi.structural_map(loop, (tirx.Var, lambda var: copies.get(var, var)))
-
-
 def _cost(stmt: tirx.Stmt) -> tirx.Expr:
     """The operations of ``stmt``, in terms of variables from around it alone."""
     if isinstance(stmt, tirx.For):
         trips = tirx.const(_SOME_TRIPS, "int64")
-        if not _reads_memory(stmt.extent):
+        if not reads_memory(stmt.extent):
             trips = stmt.extent.astype("int64")
         return trips * _within(_cost(stmt.body), stmt.loop_var)
     if isinstance(stmt, tirx.SeqStmt):
@@ -191,15 +169,9 @@ def _is_float(expr: ir.Expr) -> bool:
     return "float" in str(expr.ty.dtype)
 
 
-def _reads_memory(expr: tirx.Expr) -> bool:
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
-    return bool(found)
-
-
 def _bound(cost: tirx.Expr, bind: tirx.Bind) -> tirx.Expr:
     """``cost`` behind ``bind`` in terms of what is known before it."""
-    if _reads_memory(bind.value):
+    if reads_memory(bind.value):
         return _within(cost, bind.var)
     return tvm_ffi.structural_map(
         cost, (tirx.Var, lambda var: bind.value if var.same_as(bind.var) else var)

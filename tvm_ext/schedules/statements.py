@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from tvm import s_tir, tirx
+import tvm_ffi
+from tvm import ir, s_tir, tirx
 
-__all__ = ["map_children", "with_block"]
+__all__ = ["map_children", "reads_memory", "serial_copy", "substituted", "with_block"]
 
 
 def map_children(stmt: tirx.Stmt, function: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.Stmt:
@@ -51,3 +52,40 @@ def with_block(
         block.annotations,
     )
     return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
+
+
+def substituted(value, variables: dict):
+    """``value`` with ``variables`` replaced."""
+
+    def replaced(variable: tirx.Var):
+        return next((new for old, new in variables.items() if old.same_as(variable)), variable)
+
+    return tvm_ffi.structural_map(value, (tirx.Var, replaced))
+
+
+def serial_copy(loop: tirx.For) -> tirx.For:
+    """``loop``, one trip after the other; whatever it defines is defined once in a kernel."""
+    copies: dict[tirx.Var, tirx.Var] = {}
+
+    def define(var: tirx.Var) -> None:
+        copies[var] = tirx.Var(var.name, var.ty)
+
+    tvm_ffi.structural_walk(
+        loop,
+        [
+            (tirx.For, lambda node: define(node.loop_var)),
+            ((tirx.Bind, tirx.Let), lambda node: define(node.var)),
+            ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: define(node.buffer)),
+        ],
+    )
+    own = tvm_ffi.structural_map(loop, (tirx.Var, lambda var: copies.get(var, var)))
+    return tirx.For(
+        own.loop_var, own.min, own.extent, tirx.ForKind.SERIAL, own.body, None, {}, own.step
+    )
+
+
+def reads_memory(value: ir.Expr) -> bool:
+    """Whether ``value`` loads an element of a tensor."""
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(value, (ir.TensorLoad, found.append))
+    return bool(found)

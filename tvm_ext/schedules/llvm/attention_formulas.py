@@ -8,9 +8,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import SBlock
 
+from ..statements import substituted
 from .contraction import axis_kinds
 from .matmul_rows import term_of
-from .register_tiles import int64, substituted
+from .register_tiles import int64
 
 __all__ = ["FLOAT", "Attention", "Formulas", "taken_apart"]
 

@@ -19,6 +19,7 @@ from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
+from ..statements import substituted
 from .access import Walk
 from .contraction import axis_kinds, blocks_of, divisors
 from .loops import CHEAP, others_inlined
@@ -33,7 +34,6 @@ from .register_tiles import (
     parts,
     scheduled,
     sequence,
-    substituted,
     var,
 )
 

@@ -28,6 +28,7 @@ from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
+from ..statements import substituted
 from .access import Walk
 from .contraction import axis_kinds, blocks_of, is_static
 from .loops import CHEAP, others_inlined
@@ -42,7 +43,6 @@ from .register_tiles import (
     parts,
     scheduled,
     sequence,
-    substituted,
     var,
 )
 

@@ -23,6 +23,7 @@ from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
+from ..statements import substituted
 from .access import Walk
 from .contraction import axis_kinds, blocks_of, divisors
 from .loops import CHEAP, others_inlined
@@ -36,7 +37,6 @@ from .register_tiles import (
     same,
     scheduled,
     sequence,
-    substituted,
     var,
 )
 

@@ -22,7 +22,8 @@ from tvm.ir import Range, TensorLoad
 from tvm.ir.expr import TensorRegion
 from tvm.s_tir import SBlock
 
-from .register_tiles import int64, loop, same, scheduled, sequence, substituted, var
+from ..statements import substituted
+from .register_tiles import int64, loop, same, scheduled, sequence, var
 
 __all__ = ["Choice", "Spread", "choose", "in_tiles"]
 

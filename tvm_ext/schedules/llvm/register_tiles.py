@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
 from tvm import DataType, IRModule, ir, s_tir, sym, tirx
 
 from .contraction import divisors
@@ -28,7 +27,6 @@ __all__ = [
     "same",
     "scheduled",
     "sequence",
-    "substituted",
     "var",
 ]
 
@@ -201,15 +199,6 @@ def same(a: ir.Expr, b: ir.Expr) -> bool:
     """Whether two indices are known to be equal."""
     difference = _ANALYZER.simplify(a - b)
     return isinstance(difference, tirx.IntImm) and int(difference) == 0
-
-
-def substituted(value, variables: dict):
-    """``value`` with ``variables`` replaced."""
-
-    def replaced(variable: tirx.Var):
-        return next((new for old, new in variables.items() if old.same_as(variable)), variable)
-
-    return tvm_ffi.structural_map(value, (tirx.Var, replaced))
 
 
 def each(rows: int, columns: int, lanes: int, statement) -> tirx.Stmt:

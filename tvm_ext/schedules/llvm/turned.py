@@ -21,11 +21,12 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.tirx import IndexMap
 
 from ..machine import Machine
+from ..statements import substituted
 from .access import Access, Walk
 from .lane_folds import transposed
 from .loops import PARALLEL_WORK, collapse, shares_evenly
 from .matmul_loops import shared
-from .register_tiles import int64, lanewise, local, loop, scheduled, substituted, var
+from .register_tiles import int64, lanewise, local, loop, scheduled, var
 
 __all__ = ["in_squares"]
 

@@ -17,10 +17,10 @@ from tvm.target import Target
 
 from ..machine import Machine
 from ..numbers import NEVER, number
+from ..statements import substituted
 from .contraction import axis_kinds, divisors, is_batched, size
 from .conv2d import Tile, accumulate, choose_tile, run_by_itself, split_steps
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
-from .register_tiles import substituted
 
 __all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan"]
 
