@@ -100,14 +100,28 @@ def test_nothing_beyond_is_read():
     assert done.returncode == 0 and "7 passed" in done.stdout, done.stderr
 
 
-def test_vectors_that_lie_inside_stay_as_they_are():
-    x = te.placeholder((64,), "float32", "x")
-    y = te.compute((60,), lambda i: tirx.Select(i < 9, x[i], x[i + 4]), "y")
-    sch = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
-    sch.vectorize(sch.split(sch.get_loops(sch.get_sblock("y"))[0], [None, 4])[1])
+X = te.placeholder((64,), "float32", "x")
+
+
+@pytest.mark.parametrize(
+    "shape, element",
+    [
+        ((60,), lambda i: tirx.Select(i < 9, X[i], X[i + 4])),
+        (
+            (5, 16),
+            lambda q, i: tirx.if_then_else(
+                q > 0, tirx.Select(tirx.isnan(X[q * 16 + i - 16]), 0.0, X[q * 16 + i - 16]), 1.0
+            ),
+        ),
+    ],
+    ids=["by themselves", "behind a branch of all lanes"],
+)
+def test_vectors_that_lie_inside_stay_as_they_are(shape, element):
+    sch = tvm.s_tir.Schedule(te.create_prim_func([X, te.compute(shape, element, "y")]))
+    sch.vectorize(sch.split(sch.get_loops(sch.get_sblock("y"))[-1], [None, 4])[1])
     passes = lowering._passes()
-    names = [each.info.name for each in passes]
-    until = passes[: names.index("KeepVectorsInside")]
-    module = tvm.ir.transform.Sequential(until)(tirx.transform.BindTarget(TARGET)(sch.mod))
-    kept = passes[names.index("KeepVectorsInside")](module)
-    tvm.ir.assert_structural_equal(kept, module)
+    place = [each.info.name for each in passes].index("KeepVectorsInside")
+    before = tvm.ir.transform.Sequential(passes[:place])
+    module = before(tirx.transform.BindTarget(TARGET)(sch.mod))
+    assert "T.Select" in str(module)
+    tvm.ir.assert_structural_equal(passes[place](module), module)

@@ -8,7 +8,11 @@ Before: ``for i in T.vectorized(16): y[i0 + i] = T.Select(i0 + i < n, x[i0 + i],
 After:  ``if i0 <= n - 16: for i in T.vectorized(16): ...  else: for i in range(16): ...``
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import reduce
 
 import tvm
@@ -21,17 +25,25 @@ from ..schedules.statements import map_children, reads_memory, serial_copy, subs
 
 __all__ = ["keep_vectors_inside"]
 
+_BRANCH = ir.Op.get("prim.if_then_else")
+
 
 @tvm.transform.module_pass(opt_level=0, name="KeepVectorsInside")
 def keep_vectors_inside(module: IRModule, _context: object) -> IRModule:
     """The module pass, on flat buffers, before loops become vectors."""
     functions = {
-        symbol: _Kernel(function).kept_inside()
-        if isinstance(function, tirx.PrimFunc) and _chosen(function.body)
-        else function
+        symbol: _Kernel(function).kept_inside() if isinstance(function, tirx.PrimFunc) else function
         for symbol, function in module.functions_items()
     }
     return IRModule(functions, attrs=module.attrs)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A load in an arm of a Select, and the conditions of the branches that it stands in."""
+
+    load: TensorLoad
+    guards: tuple[tirx.Expr, ...]
 
 
 class _Kernel:
@@ -74,38 +86,63 @@ class _Kernel:
         chosen = _chosen(loop)
         if not chosen or not isinstance(loop.extent, tirx.IntImm):  # scalable ones have masks
             return loop
-        inner = _defined(loop)
-        if any(
-            reads_memory(i) or inner & set(undefined_vars(i))
-            for load in chosen
-            for i in load.indices
-        ):
+        inner, indices = _defined(loop), [index for each in chosen for index in each.load.indices]
+        if any(reads_memory(index) or inner & set(undefined_vars(index)) for index in indices):
             return serial_copy(loop)
-        inside = [
-            condition
-            for load in chosen
-            for condition in _inside(load, loop)
-            if not self.analyzer.can_prove(condition)
-        ]
+        inside = [condition for each in chosen for condition in self._unproven(each, loop)]
         if not inside:
             return loop
         every = self.analyzer.simplify(reduce(tirx.And, inside))
         return tirx.IfThenElse(every, loop, serial_copy(loop))
 
+    def _unproven(self, chosen: _Chosen, loop: tirx.For) -> list[tirx.Expr]:
+        """What has to be asked at run time, that all lanes of a load lie inside."""
+        with ExitStack() as known:
+            for guard in chosen.guards:
+                known.enter_context(self.analyzer.constraint_scope(guard))
+            inside = [c for c in _inside(chosen.load, loop) if not self.analyzer.can_prove(c)]
+        return [reduce(tirx.Or, map(tirx.Not, chosen.guards), condition) for condition in inside]
 
-def _chosen(stmt: tirx.Stmt) -> list[TensorLoad]:
-    """The loads in arms of Selects inside of vectorised loops."""
-    found: list[TensorLoad] = []
 
-    def select(node: tirx.Select) -> None:
-        for arm in node.true_value, node.false_value:
-            tvm_ffi.structural_walk(arm, (TensorLoad, found.append))
+def _chosen(loop: tirx.For) -> list[_Chosen]:
+    """The loads in arms of Selects inside of a vectorised loop.
 
-    def loop(node: tirx.For) -> None:
-        if node.kind == tirx.ForKind.VECTORIZED:
-            tvm_ffi.structural_walk(node.body, (tirx.Select, select))
+    Not those behind a branch that differs by lane: such statements become no vectors.
+    """
+    found: list[_Chosen] = []
 
-    tvm_ffi.structural_walk(stmt, (tirx.For, loop))
+    def visit(value: ir.Expr | tirx.Stmt, guards: tuple[tirx.Expr, ...], in_arm: bool) -> None:
+        def select(node: tirx.Select) -> tvm_ffi.WalkResult:
+            visit(node.condition, guards, in_arm)
+            visit(node.true_value, guards, True)
+            visit(node.false_value, guards, True)
+            return tvm_ffi.WalkResult.SKIP
+
+        def branch(condition: tirx.Expr, *cases: ir.Expr | tirx.Stmt | None) -> tvm_ffi.WalkResult:
+            visit(condition, guards, in_arm)
+            if loop.loop_var not in undefined_vars(condition):
+                for case, holds in zip(cases, (condition, tirx.Not(condition)), strict=True):
+                    # A condition that reads memory is not asked again.
+                    known = guards if reads_memory(condition) else (*guards, holds)
+                    if case is not None:
+                        visit(case, known, in_arm)
+            return tvm_ffi.WalkResult.SKIP
+
+        def call(node: ir.Call) -> tvm_ffi.WalkResult:
+            return branch(*node.args) if node.op == _BRANCH else tvm_ffi.WalkResult.ADVANCE
+
+        def choice(node: tirx.IfThenElse) -> tvm_ffi.WalkResult:
+            return branch(node.condition, node.then_case, node.else_case)
+
+        def load(node: TensorLoad) -> None:
+            if in_arm:
+                found.append(_Chosen(node, guards))
+
+        callbacks = [(tirx.Select, select), (ir.Call, call), (TensorLoad, load)]
+        callbacks.append((tirx.IfThenElse, choice))
+        tvm_ffi.structural_walk(value, callbacks, order="pre")
+
+    visit(loop.body, (), False)
     return found
 
 
