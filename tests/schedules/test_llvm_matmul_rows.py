@@ -12,13 +12,13 @@ from tvm_ext import convert_and_build
 K, HIDDEN, N = 20, 112, 37  # no multiple of a vector; panels with a tail
 
 
-def model():
+def model(hidden=HIDDEN):
     """Two linear layers with an epilogue of one operand each, ``x[b, t, K] -> y[b, t, N]``."""
     random = np.random.default_rng(0)
     weights = {
-        "w": random.standard_normal((K, HIDDEN)),
-        "bias": random.standard_normal(HIDDEN),
-        "v": random.standard_normal((HIDDEN, N)) / 8,
+        "w": random.standard_normal((K, hidden)),
+        "bias": random.standard_normal(hidden),
+        "v": random.standard_normal((hidden, N)) / 8,
     }
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"]),
@@ -48,12 +48,27 @@ SIZES = [(1, 1), (2, 3), (1, 7), (3, 8), (5, 13), (1, 128), (0, 3), (2, 0)]
 
 @pytest.mark.parametrize(("batch", "length"), SIZES)
 def test_any_number_of_rows(compiled, batch, length):
+    check(compiled, batch, length)
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 128), (2, 29), (1, 47)])
+def test_static_rows_that_tiles_of_one_height_would_pad(batch, length):
+    target = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
+    compiled = convert_and_build(model(124), target, shapes={"b": batch, "t": length})
+    products = compiled.sources()["schedule"].split("def fused_matmul")[1:]
+    lower = [re.findall(r"sums\w* = T.sblock_alloc_buffer\(\((\d+)", text) for text in products]
+    # Three panels are no work for two threads: they keep tiles of one height.
+    assert sorted(len(each) > 1 for each in lower) == [False, True]
+    check(compiled, batch, length, 124)
+
+
+def check(compiled, batch, length, hidden=HIDDEN):
     random = np.random.default_rng(1)
     feeds = {
         name: random.standard_normal((batch, length, depth)).astype("float32")
         for name, depth in (("x", K), ("z", N))
     }
-    (got,), (want,) = compiled.run(None, feeds), run_onnxruntime(model(), feeds)
+    (got,), (want,) = compiled.run(None, feeds), run_onnxruntime(model(hidden), feeds)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Matrix product of symbolically many rows and packed constant weights.
+"""Matrix product of rows whose count is symbolic, or no multiple of a tile, and packed weights.
 
 Rows go in register tiles of a fixed height, what is left over in lower ones, down to one row: a
 decoder's step is a product of a matrix and a vector.
@@ -40,14 +40,22 @@ from .register_tiles import (
     var,
 )
 
-__all__ = ["MatmulRows", "element_of", "is_flat", "term_of", "tile_rows", "with_value"]
+__all__ = [
+    "MatmulRows",
+    "element_of",
+    "is_flat",
+    "shares_panels",
+    "term_of",
+    "tile_rows",
+    "with_value",
+]
 
 # Tiles of rows that a panel of weights is fetched during.
 _FETCHING = 4
 
 
 class MatmulRows(dl.base.ScheduleRule):
-    """Accumulate ``[rows, panels, columns]`` over one reduction axis, epilogue; symbolic rows.
+    """Accumulate ``[rows, panels, columns]`` over one reduction axis, epilogue; any rows.
 
     float32[1, 128, 768] times [768, 3072], tanh, two Zen 5 cores: 2.3 ms (onnxruntime 1.9 ms; one
     loop nest per block 9.4 ms).
@@ -79,6 +87,11 @@ def tile_rows(machine: Machine, vectors: int) -> int:
     return min(14, max(1, (room - vectors) // vectors))
 
 
+def shares_panels(panels: int, machine: Machine) -> bool:
+    """Whether threads share the panels of weights evenly; else each shares the rows of a panel."""
+    return panels % machine.cores == 0 or panels >= 4 * machine.cores
+
+
 def term_of(product: SBlock) -> ir.Expr:
     """What a step of the reduction adds."""
     (region,) = product.writes
@@ -89,9 +102,8 @@ def term_of(product: SBlock) -> ir.Expr:
 
 
 def _is_panels(product: SBlock) -> bool:
-    rows, *others = (axis.dom.extent for axis in product.iter_vars)
-    static = all(isinstance(extent, tirx.IntImm) for extent in others)
-    return static and not isinstance(rows, tirx.IntImm) and len(product.reads) == 2
+    _, *others = (axis.dom.extent for axis in product.iter_vars)
+    return all(isinstance(extent, tirx.IntImm) for extent in others) and len(product.reads) == 2
 
 
 def is_flat(product: SBlock, output: SBlock) -> bool:
@@ -146,7 +158,7 @@ def _loops(product: SBlock, output: SBlock, machine: Machine) -> tirx.Stmt:
         costly=Walk(output).cost > CHEAP,
         width=width if panels * columns != width else None,
     )
-    by_panel = panels % machine.cores == 0 or panels >= 4 * machine.cores
+    by_panel = shares_panels(panels, machine)
     kinds = [tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL]
     lanes = divisors(columns, machine.lanes(dtype))[-1]
     height = tile_rows(machine, columns // lanes)
