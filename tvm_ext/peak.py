@@ -45,20 +45,21 @@ def _best(run, repeat: int) -> float:
 
 
 def _multiply_add(target, threads: int):
-    """``c[t, i] += a[k] * b[i]`` with c and b in registers."""
+    """``c[t, r, i] += a[k, r] * b[i]`` with c and b in registers, of which some CPUs have 16."""
     lanes = Machine.of(target).lanes("float32")
-    repeats, width = 16, VECTORS * lanes
-    a, b = te.placeholder((STEPS,), name="a"), te.placeholder((width,), name="b")
+    repeats, rows, width = 16, VECTORS // 2, 2 * lanes
+    a, b = te.placeholder((STEPS, rows), name="a"), te.placeholder((width,), name="b")
     k = te.reduce_axis((0, STEPS), "k")
-    c = te.compute((threads * repeats, width), lambda t, i: te.sum(a[k] * b[i], axis=k), "c")
+    shape = threads * repeats, rows, width
+    c = te.compute(shape, lambda t, r, i: te.sum(a[k, r] * b[i], axis=k), "c")
     sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
     _in_registers(sch, lanes)
     arrays = [
-        np.ones(STEPS, "float32"),
+        np.ones((STEPS, rows), "float32"),
         np.ones(width, "float32"),
-        np.empty((threads * repeats, width), "float32"),
+        np.empty(shape, "float32"),
     ]
-    return _runner(sch, target, arrays), 2 * threads * repeats * width * STEPS
+    return _runner(sch, target, arrays), 2 * threads * repeats * rows * width * STEPS
 
 
 def _read(target, threads: int, size: int):
@@ -78,13 +79,14 @@ def _read(target, threads: int, size: int):
 def _in_registers(sch, lanes: int) -> None:
     """One task per ``t``, which keeps its row of ``c`` in registers."""
     block = sch.get_sblock("c")
-    t, i, k = sch.get_loops(block)
+    t, *rows, i, k = sch.get_loops(block)
     vector, lane = sch.split(i, [None, lanes])
-    sch.reorder(t, k, vector, lane)
+    sch.reorder(t, k, *rows, vector, lane)
     local = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(local, t)
     sch.vectorize(lane)
-    sch.unroll(vector)
+    for axis in (*rows, vector):
+        sch.unroll(axis)
     sch.parallel(t)
     sch.decompose_reduction(block, k)
 
