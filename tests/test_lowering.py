@@ -56,3 +56,30 @@ def test_a_kernel_in_which_a_name_would_be_used_before_it_is_defined_stays(monke
         monkeypatch.setattr(common_subexpressions, "_ELIMINATE", lambda _, after=after: after)
         chosen = common_subexpressions.common_subexpressions(before)["main"]
         assert chosen.same_as((before if kept else after)["main"])
+
+
+def test_a_name_is_not_used_behind_the_loop_that_defines_it():
+    """TVM counts nothing in the body of a ``Let``, and replaces there what it names elsewhere."""
+    n, s, i, j = (tirx.Var(name, "int64") for name in ("n", "s", "i", "j"))
+    x, y = (tirx.decl_buffer((n,), "float32", name) for name in ("x", "y"))
+    named = tirx.Var("named", "float32")
+
+    def loop(var, *values):
+        stores = [tirx.BufferStore(y, value, [var]) for value in values]
+        body = tirx.SeqStmt(stores) if len(stores) > 1 else stores[0]
+        return tirx.For(var, 0, n, tirx.ForKind.SERIAL, body)
+
+    def at(index):
+        return tirx.BufferLoad(x, [index % n])
+
+    first = loop(i, at(s // 7 + i), at(s // 7 * i) + tirx.BufferLoad(y, [i]))
+    second = loop(j, tirx.Let(named, tirx.BufferLoad(y, [j]), named * at(s // 7 + j)))
+    main = tirx.PrimFunc([x, y, n, s], tirx.SeqStmt([first, second]))
+    main = main.with_attr("global_symbol", "main")
+    built = tvm.tirx.build(main, target=Target("llvm"), pipeline=lowering.TIR_PIPELINE)
+    given = np.arange(1, 12, dtype="float32")
+    result = tvm.runtime.empty((11,), "float32")
+    built["main"](tvm.runtime.tensor(given), result, 11, 30)
+    k = np.arange(11)
+    expected = (given[(4 * k) % 11] + given[(4 + k) % 11]) * given[(4 + k) % 11]
+    np.testing.assert_array_equal(result.numpy(), expected)

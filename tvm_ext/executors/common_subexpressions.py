@@ -1,7 +1,16 @@
-"""Common subexpressions, except in kernels where TVM would define a name behind its first use."""
+"""Common subexpressions, except in kernels where TVM would use a name that is not defined there.
+
+It looks for the first use among the places that it has counted, and replaces more than those: a
+remainder within an index that as a whole is common, too, or what stands in the body of a ``Let``.
+That may be before the definition, or behind the loop that it stands in.
+"""
 
 import tvm
+import tvm_ffi
 from tvm import IRModule, tirx
+from tvm.tirx.analysis import undefined_vars
+
+from ..schedules.statements import children
 
 __all__ = ["common_subexpressions"]
 
@@ -10,25 +19,40 @@ _ELIMINATE = tirx.transform.CommonSubexprElim()
 
 @tvm.transform.module_pass(opt_level=0, name="CommonSubexpressions")
 def common_subexpressions(module: IRModule, _context: object) -> IRModule:
-    """The module pass, on lowered kernels.
-
-    TVM looks for the first use among the places that it has counted, and replaces more than those:
-    a remainder within an index that as a whole is common, too.
-    """
+    """The module pass, on lowered kernels."""
     eliminated = _ELIMINATE(module)
     functions = {}
     for symbol, after in eliminated.functions_items():
         before = module[symbol.name_hint]
-        functions[symbol] = after if _in_order(after) or not _in_order(before) else before
+        functions[symbol] = after if _is_sound(after) or not _is_sound(before) else before
     return IRModule(functions, attrs=eliminated.attrs)
 
 
-def _in_order(function: object) -> bool:
-    """Whether every name is defined once, before it is used."""
+def _is_sound(function: object) -> bool:
+    """Whether every name is defined once, before it is used, and used where it is known."""
     if not isinstance(function, tirx.PrimFunc):
         return True
     try:
-        tirx.analysis.undefined_vars(function.body, list(function.params))
+        undefined_vars(function.body, list(function.params))
     except tvm.error.InternalError:  # the only answer of the analysis where that does not hold
         return False
+    return _stays_inside(function.body)
+
+
+def _stays_inside(stmt: tirx.Stmt) -> bool:
+    """Whether no name of a loop or a branch in ``stmt`` is used behind it."""
+    gone: set[tirx.Var] = set()
+    for child in children(stmt):
+        if gone and not gone.isdisjoint(undefined_vars(child)):
+            return False
+        if not _stays_inside(child):
+            return False
+        if not isinstance(child, tirx.Bind):
+            gone |= _named(child)
     return True
+
+
+def _named(stmt: tirx.Stmt) -> set[tirx.Var]:
+    found: set[tirx.Var] = set()
+    tvm_ffi.structural_walk(stmt, (tirx.Bind, lambda node: found.add(node.var)))
+    return found

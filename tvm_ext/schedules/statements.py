@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-__all__ = ["map_children", "reads_memory", "serial_copy", "substituted", "with_block"]
+__all__ = ["children", "map_children", "reads_memory", "serial_copy", "substituted", "with_block"]
 
 
 def map_children(stmt: tirx.Stmt, function: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.Stmt:
@@ -33,6 +33,18 @@ def map_children(stmt: tirx.Stmt, function: Callable[[tirx.Stmt], tirx.Stmt]) ->
         other = None if stmt.else_case is None else function(stmt.else_case)
         return tirx.IfThenElse(stmt.condition, function(stmt.then_case), other)
     return stmt
+
+
+def children(stmt: tirx.Stmt) -> list[tirx.Stmt]:
+    """The statements directly inside of ``stmt``."""
+    found: list[tirx.Stmt] = []
+
+    def note(child: tirx.Stmt) -> tirx.Stmt:
+        found.append(child)
+        return child
+
+    map_children(stmt, note)
+    return found
 
 
 def with_block(
