@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from examples import EXAMPLES
-from examples.export import export, main, to_onnx
+from examples.export import export, main
+from tests.small_examples import small_example
 from tvm_ext import convert_and_build
 
 # Published parameter counts: torchvision (ResNet-50, MobileNetV2, ViT-B/16; ResNet-101 is
@@ -59,7 +60,7 @@ def test_weights_depend_on_the_seed_alone():
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_dynamic_export_computes_what_torch_does(name, exporter):
-    model = to_onnx(name, exporter=exporter, size="small", dynamic=True)
+    model = small_example(name, exporter, dynamic=True)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     symbolic = {
         (value.name, axis): dim
@@ -82,7 +83,7 @@ def test_a_dynamic_export_computes_what_torch_does(name, exporter):
 
 
 def test_the_seed_model_has_what_it_is_named_after():
-    model = to_onnx("se_resnet101_ibn_a", size="small")
+    model = small_example("se_resnet101_ibn_a")
     operators = [node.op_type for node in model.graph.node]
     blocks = 4  # of the small variant: one in each stage
     assert operators.count("MatMul") == 2 * blocks  # the gates: linear layers without bias
@@ -94,7 +95,7 @@ def test_the_seed_model_has_what_it_is_named_after():
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_compiled_at_every_opt_level_it_agrees_with_torch(name, opt_level):
     feeds, expected = torch_outputs(name, 1)
-    model = convert_and_build(to_onnx(name, size="small"), "llvm", opt_level=opt_level)
+    model = convert_and_build(small_example(name), "llvm", opt_level=opt_level)
     assert model.memory.live_bytes <= model.memory.arena_bytes <= 1.15 * model.memory.live_bytes
     for a, b in zip(model.run(None, feeds), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
@@ -103,14 +104,14 @@ def test_compiled_at_every_opt_level_it_agrees_with_torch(name, opt_level):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_dynamo_form_compiles(name):
     feeds, expected = torch_outputs(name, 1)
-    model = convert_and_build(to_onnx(name, exporter="dynamo", size="small"), "llvm")
+    model = convert_and_build(small_example(name, "dynamo"), "llvm")
     for a, b in zip(model.run(None, feeds), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_symbolic_batch_compiles_once_for_all_sizes(name):
-    model = convert_and_build(to_onnx(name, size="small", dynamic=True), "llvm", opt_level=1)
+    model = convert_and_build(small_example(name, dynamic=True), "llvm", opt_level=1)
     for batch in 1, 3:
         feeds, expected = torch_outputs(name, batch)
         for a, b in zip(model.run(None, feeds), expected, strict=True):

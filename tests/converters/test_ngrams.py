@@ -8,13 +8,15 @@ from onnx import TensorProto, helper
 from tvm_ext import convert_and_build
 
 
-def model(dtype, dims, **attributes):
-    node = helper.make_node("TfIdfVectorizer", ["x"], ["y"], **attributes)
+def model(dtype, dims, nodes):
+    """A node for each of ``nodes``, names and attributes, on one input."""
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     graph = helper.make_graph(
-        [node], "ngrams", [helper.make_tensor_value_info("x", element, dims)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-    )  # fmt: skip
+        [helper.make_node("TfIdfVectorizer", ["x"], [name], **nodes[name]) for name in nodes],
+        "ngrams",
+        [helper.make_tensor_value_info("x", element, dims)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in nodes],
+    )
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
 
 
@@ -23,25 +25,32 @@ INDEXES = [3, 0, 1, 2, 6, 4, 5, 8, 7]
 
 
 def same(dims, x, **attributes):
-    proto = model(x.dtype, dims, **attributes)
+    all_same(dims, x, {"y": attributes})
+
+
+def all_same(dims, x, nodes):
+    proto = model(x.dtype, dims, nodes)
     session = onnxruntime.InferenceSession(proto.SerializeToString())
-    (expected,) = session.run(None, {"x": x})
-    (got,) = convert_and_build(proto, "llvm").run(None, {"x": x})
-    assert got.shape == expected.shape
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    expected = session.run(None, {"x": x})
+    results = convert_and_build(proto, "llvm").run(None, {"x": x})
+    for name, got, want in zip(nodes, results, expected, strict=True):
+        assert got.shape == want.shape, name
+        np.testing.assert_allclose(got, want, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
 @pytest.mark.parametrize("skips", [0, 1, 5])
-@pytest.mark.parametrize(("shortest", "longest"), [(1, 1), (1, 3), (2, 2), (2, 3), (3, 3)])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_modes_lengths_and_skips(mode, skips, shortest, longest, weighted):
-    weights = {"weights": list(np.linspace(0.5, 2, 9))} if weighted else {}
+def test_modes_lengths_and_skips(skips):
+    lengths = (1, 1), (1, 3), (2, 2), (2, 3), (3, 3)
+    weights = {}, {"weights": list(np.linspace(0.5, 2, 9))}
+    nodes = {
+        f"{mode} of {shortest} to {longest}{', weighted' if weighted else ''}": {
+            "mode": mode, "max_skip_count": skips, "min_gram_length": shortest,
+            "max_gram_length": longest, "ngram_indexes": INDEXES, **POOL, **weighted,
+        }
+        for mode in ("TF", "IDF", "TFIDF") for shortest, longest in lengths for weighted in weights
+    }  # fmt: skip
     x = np.random.default_rng(skips).integers(2, 9, (3, 17))
-    same(
-        x.shape, x, mode=mode, max_skip_count=skips, min_gram_length=shortest,
-        max_gram_length=longest, ngram_indexes=INDEXES, **POOL, **weights,
-    )  # fmt: skip
+    all_same(x.shape, x, nodes)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])

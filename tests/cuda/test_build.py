@@ -11,6 +11,7 @@ import tvm
 
 from examples.export import EXPORTERS, to_onnx
 from examples.registry import EXAMPLES, SIZES
+from tests.small_examples import small_example
 from tvm_ext import convert_and_build, schedules
 from tvm_ext.errors import TargetError
 from tvm_ext.executors import cuda
@@ -45,7 +46,7 @@ def test_a_network_builds_to_cuda_text(opt_level):
 @pytest.mark.parametrize("exporter, opt_level", [("torchscript", 0), ("dynamo", 3)])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_small_examples_build(name, exporter, opt_level):
-    build_example(name, exporter, "small", opt_level)
+    check_example(small_example(name, exporter), opt_level)
 
 
 @pytest.mark.slow
@@ -54,11 +55,10 @@ def test_small_examples_build(name, exporter, opt_level):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_build(name, size, exporter, opt_level):
-    build_example(name, exporter, size, opt_level)
+    check_example(to_onnx(name, exporter=exporter, size=size), opt_level)
 
 
-def build_example(name, exporter, size, opt_level):
-    model = to_onnx(name, exporter=exporter, size=size)
+def check_example(model, opt_level):
     compiled = convert_and_build(model, "cuda", opt_level=opt_level)
     assert not left_on_host(compiled)
     text = cuda.cuda_sources(compiled._executor.executable)

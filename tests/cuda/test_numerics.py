@@ -4,9 +4,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from examples.export import to_onnx
 from examples.registry import EXAMPLES
 from tests.oracle import reference
+from tests.small_examples import small_example
 from tvm_ext.emulator import NO_COMPILER, run
 
 from .networks import GRAPHS, NETWORKS, feeds_of, parse
@@ -56,7 +56,7 @@ def test_networks(network, opt_level, tmp_path):
     ],
 )
 def test_small_examples_agree_with_onnxruntime(name, opt_level, tmp_path):
-    model = to_onnx(name, size="small")
+    model = small_example(name)
     feeds = {key: value.numpy() for key, value in EXAMPLES[name].inputs("small").items()}
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import tvm_ext
-from examples.export import EXPORTERS, to_onnx
+from examples.export import EXPORTERS
+from tests.small_examples import small_example
 from tvm_ext import pipeline, targets
 
 from .checking import feeds_for, model, operators, rewritten, run
@@ -161,7 +162,7 @@ def test_torch_multihead_attention(exporter):
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", ["bert_base", "vit_b16"])
 def test_examples(name, exporter):
-    proto = to_onnx(name, size="small", exporter=exporter)
+    proto = small_example(name, exporter)
     assert operators(rewritten(proto)).count("Attention") == 2
 
 
