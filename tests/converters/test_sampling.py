@@ -27,14 +27,18 @@ def test_grid_sample(mode, padding_mode, align_corners):
     check_node("GridSample", [x, grid], attributes, expected=expected, atol=1e-5, opset=20)
 
 
-@pytest.mark.parametrize("padding_mode", ["zeros", "border"])
-def test_grid_sample_of_many_channels(padding_mode):
+@pytest.mark.parametrize(
+    "mode, padding_mode", [("linear", "zeros"), ("linear", "border"), ("cubic", "reflection")]
+)
+def test_grid_sample_of_many_channels(mode, padding_mode):
     x = RNG.normal(size=(2, 19, 7, 5)).astype("float32")
-    x[0, 3, 0, 0], x[1, 2, 6, 4] = np.inf, np.nan  # corners, which no point outside may meet
+    if mode == "linear":
+        x[0, 3, 0, 0], x[1, 2, 6, 4] = np.inf, np.nan  # corners, which no point outside may meet
     grid = RNG.uniform(-1.7, 1.7, (2, 11, 6, 2)).astype("float32")
     tensors = torch.from_numpy(x), torch.from_numpy(grid)
-    want = functional.grid_sample(*tensors, "bilinear", padding_mode, False).numpy()
-    attributes = {"mode": "linear", "padding_mode": padding_mode}
+    torch_mode = {"linear": "bilinear", "cubic": "bicubic"}[mode]
+    want = functional.grid_sample(*tensors, torch_mode, padding_mode, False).numpy()
+    attributes = {"mode": mode, "padding_mode": padding_mode}
     check_node(
         "GridSample", [x, grid], attributes, expected=[want], atol=1e-5, opset=20, opt_levels=(3,)
     )

@@ -55,13 +55,19 @@ def grid_sample(x, grid, mode, padding_mode, align_corners, channels_last=False)
             return tirx.Select(outside, reflected(value, size), value)
         return value
 
+    def place(point, axis, tap):
+        """The pixel of a tap along an axis, which may lie outside of the image."""
+        i = te.floor(point).astype("int64") + tap
+        if padding_mode != "reflection":
+            return i
+        low, high = limits(sizes[axis])
+        v = number(i)
+        v = tirx.Select(tirx.any(v < low, v > high), reflected(v, sizes[axis]), v)
+        return v.astype("int64")
+
     def pixel(n, c, where):
         index, inside = [], []
         for i, size in zip(where, sizes, strict=True):
-            if padding_mode == "reflection":
-                low, high = limits(size)
-                v = number(i)
-                i = tirx.Select(tirx.any(v < low, v > high), reflected(v, size), v).astype("int64")
             inside += [i >= 0, i < size]
             index.append(tirx.max(tirx.min(i, size - 1), 0))
         value = (x(n, *index, c) if channels_last else x(n, c, *index)).astype(dtype)
@@ -69,27 +75,38 @@ def grid_sample(x, grid, mode, padding_mode, align_corners, channels_last=False)
             return tirx.Select(tirx.all(*inside), value, number(0))
         return value
 
+    # Long formulas are computed into arrays: else they are there once for each use.
+    long = mode == "cubic" or padding_mode == "reflection"
+
+    def kept(function, name):
+        return te.compute((batch, *shape), function, name) if long else function
+
+    def point_of(axis):
+        return kept(lambda n, *i: coordinate(n, i, axis), f"grid_point{axis}")
+
+    def place_of(axis, tap):
+        return kept(lambda *i: place(points[axis](*i), axis, tap), f"grid_place{axis}")
+
+    shape, axes = grid.shape[1:-1], range(len(sizes))
+    points = [point_of(axis) for axis in axes]
+    places = [[place_of(axis, tap) for tap in taps] for axis in axes]
+
     def element(n, c, *position):
-        points = [coordinate(n, position, axis) for axis in range(len(sizes))]
-        starts = [te.floor(point) for point in points]
-        weights = [
-            _weights(mode, point - start, number)
-            for point, start in zip(points, starts, strict=True)
-        ]
+        fractions = [point - te.floor(point) for point in (f(n, *position) for f in points)]
+        weights = [_weights(mode, fraction, number) for fraction in fractions]
         value = number(0)
         for steps in product(range(len(taps)), repeat=len(sizes)):
             weight, where = number(1), []
             for axis, k in enumerate(steps):
                 weight = weight * weights[axis][k]
-                where.append(starts[axis].astype("int64") + taps[k])
+                where.append(places[axis][k](n, *position))
             value = value + weight * pixel(n, c, where)
         return value.astype(x.dtype)
 
-    points = grid.shape[1:-1]
     if channels_last:
-        shape = (batch, *points, channels)
-        return te.compute(shape, lambda n, *i: element(n, i[-1], *i[:-1]), "grid_sample")
-    return te.compute((batch, channels, *points), element, "grid_sample")
+        last = (batch, *shape, channels)
+        return te.compute(last, lambda n, *i: element(n, i[-1], *i[:-1]), "grid_sample")
+    return te.compute((batch, channels, *shape), element, "grid_sample")
 
 
 def _channels_first(shape):
