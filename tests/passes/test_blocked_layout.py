@@ -446,6 +446,26 @@ def test_dims_that_are_equal_at_run_time_stay_equal():
     check_model(model, arrays, opt_levels=(3,))
 
 
+def test_what_lies_before_a_branch_is_blocked_again_behind_it():
+    """A blocked twin is a variable of its block of bindings: behind the branch it is not known."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 17]>
+        graph (float[2, 16, 9, 8] x) => (float[2, 16, 9, 8] y, float[2, 16, 9, 8] z)
+        <float one = {1}> {
+            c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w)
+            a = Add (c, one)
+            top = ReduceMax <keepdims = 0> (x)
+            less = Less (top, one)
+            b = If (less) <then_branch = then () => (t) { t = Softmax <axis = 3> (x) },
+                           else_branch = other () => (e) { e = Softmax <axis = 1> (x) }>
+            y = Mul (a, b)
+            z = Mul (a, a)
+        }""")
+    weights = np.random.default_rng(2).standard_normal((16, 16, 3, 3)).astype("float32") / 12
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    check_model(model, feeds((2, 16, 9, 8)), opt_levels=(3,))
+
+
 def test_taps_outside_of_the_image_are_left_out():
     """Windows that reach beyond small images, on either side, by more than they are dilated."""
     cases = {  # weights -> attributes, of x[2, 16, 9, 11]

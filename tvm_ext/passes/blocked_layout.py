@@ -49,7 +49,7 @@ def blocked_layout(target: Target) -> tvm.ir.transform.Pass:
 
 @mutator
 class _BlockedLayout(PyExprMutator):
-    """``blocked[v]`` is the blocked twin of the NCHW variable ``v``, where there is one."""
+    """``blocked[v]`` is the blocked twin of the NCHW variable ``v``, where this block has one."""
 
     def __init__(self, module: tvm.IRModule, target: Target):
         super().__init__(module)
@@ -65,6 +65,11 @@ class _BlockedLayout(PyExprMutator):
             return self.module
         self.builder_.update_func(self.module.get_global_var("main"), main)
         return relax.transform.DeadCodeElimination()(self.builder_.get())
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        """A twin is known in its block alone."""
+        self.blocked = {}
+        return super().visit_dataflow_block_(block)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         """A variable that is another one vanishes.
