@@ -21,8 +21,9 @@ EXTRAS := compare,cross,examples,notebooks,test
 demo: $(INSTALLED)
 	$(BIN)/python -m benchmarks.compare_all se_resnet101_ibn_a --batch $(BATCH)
 
-# Idle threads of one pytest process must not spin on the cores of another.
+# Idle threads of one pytest process, ours or those of torch, must not spin on cores of another.
 test: export TVM_THREAD_POOL_SPIN_COUNT = 0
+test: export OMP_WAIT_POLICY = PASSIVE
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 

@@ -91,8 +91,17 @@ def test_the_seed_model_has_what_it_is_named_after():
     assert operators.count("InstanceNormalization") == blocks - 1  # not in stage 4
 
 
-@pytest.mark.parametrize("opt_level", [0, 1, 2, 3])
-@pytest.mark.parametrize("name", EXAMPLES)
+def levels_of_examples():
+    """Of the two whose builds take longest, those levels that no other test here builds."""
+    long = "detector", "se_resnet101_ibn_a"
+    for name in EXAMPLES:
+        for level in range(4):
+            # Level 1 is built with a symbolic batch, and level 3 does all that level 2 does.
+            slow = [pytest.mark.slow] if name in long and level in (1, 2) else []
+            yield pytest.param(name, level, marks=slow)
+
+
+@pytest.mark.parametrize("name, opt_level", levels_of_examples())
 def test_compiled_at_every_opt_level_it_agrees_with_torch(name, opt_level):
     feeds, expected = torch_outputs(name, 1)
     model = convert_and_build(small_example(name), "llvm", opt_level=opt_level)
