@@ -25,6 +25,7 @@ from . import schedules
 from .deadline import Overrun, within
 from .errors import BuildError, OptionError, TargetError, unknown
 from .frontend import rewrites
+from .passes.alike_dims import alike_dims
 from .passes.bfloat16 import bfloat16_conv2d, bfloat16_matmul
 from .passes.bfloat16_recurrent import bfloat16_recurrent
 from .passes.bfloat16_words import bfloat16_words
@@ -327,6 +328,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
         steps.append(Step("fuse", bfloat16_words.info.name, bfloat16_words, _BFLOAT16_BOUND))
     add("fuse", transform.FoldConstant(), at=1)
     add("fuse", open_branches, at=1)
+    add("fuse", alike_dims, at=1)
     add("fuse", _fuse_ops, at=1, name="FuseOps")
     add("fuse", gather_dims, at=1)
     add("fuse", transform.FuseTIR(), at=1)
