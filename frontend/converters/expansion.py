@@ -64,8 +64,6 @@ def _innermost(dims, repeats):
     remainder of its place."""
     for axis in reversed(range(len(dims))):
         pair = dims[axis], repeats[axis]
-        if not all(isinstance(n, int) for n in pair):
-            return None
         if pair != (1, 1):
-            return axis if min(pair) > 1 else None
+            return None if 1 in pair else axis
     return None

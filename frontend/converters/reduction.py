@@ -9,6 +9,7 @@ from tvm_ext.ops import reduction as ops
 from ..axes import placed_all
 from ..builder import NO_RANK, Builder
 from ..table import converter
+from .shape import merged, reshaped
 
 # ONNX operator -> TE function, since_versions with axes as attribute, with axes as input
 _REDUCTIONS = {
@@ -47,9 +48,15 @@ for _op_type, _row in _REDUCTIONS.items():
 
 
 def _reduce(bb: Builder, compute: Callable, data: relax.Expr, axes, keepdims) -> relax.Var:
-    rank = bb.rank(data)
-    chosen = placed_all(axes, rank)
-    return bb.emit_te(compute, data, [k in chosen for k in range(rank)], bool(keepdims))
+    shape = bb.shape(data)
+    chosen = placed_all(axes, len(shape))
+    flags = [k in chosen for k in range(len(shape))]
+    flat, merged_flags = merged(bb, data, flags)
+    if flat is data:
+        return bb.emit_te(compute, data, flags, bool(keepdims))
+    dims = [1 if flag else dim for flag, dim in zip(flags, shape, strict=True)]
+    kept = [dim for flag, dim in zip(flags, dims, strict=True) if keepdims or not flag]
+    return reshaped(bb, bb.emit_te(compute, flat, merged_flags, False), kept)
 
 
 def _reduce_run_time(

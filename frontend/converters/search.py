@@ -7,16 +7,19 @@ from tvm_ext.ops.search import arg_extremum
 from ..axes import placed
 from ..table import converter
 from .selection import comparable, compared, leading
-from .shape import scalar, te_sizes
+from .shape import merged, reshaped, scalar, te_sizes
 
 
 def _register_arg(op_type, largest):
     @converter(op_type, 12, 13)
     def arg(bb, data, *, axis=0, keepdims=1, select_last_index=0):
-        axis = placed(axis, bb.rank(data))
-        return bb.emit_te(
-            arg_extremum, data, axis, bool(keepdims), largest, bool(select_last_index)
-        )
+        axis, shape = placed(axis, bb.rank(data)), bb.shape(data)
+        before, after = shape[:axis], shape[axis + 1 :]
+        flat, labels = merged(bb, data, [*(0 for _ in before), 1, *(2 for _ in after)])
+        along = labels.index(1), bool(keepdims), largest, bool(select_last_index)
+        y = bb.emit_te(arg_extremum, flat, *along)
+        kept = [1] if keepdims else []
+        return y if flat is data else reshaped(bb, y, [*before, *kept, *after])
 
     @converter(op_type, 1, 11)
     def arg_1(bb, data, *, axis=0, keepdims=1):

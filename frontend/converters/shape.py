@@ -1,6 +1,8 @@
 """Converters for operators that read or change a shape and leave the elements as they are."""
 
+from itertools import groupby
 from math import prod
+from operator import itemgetter
 
 import numpy as np
 from tvm import relax, tirx
@@ -206,6 +208,23 @@ def reshaped(bb, x, dims):
         # Nothing to move; relax.op.reshape would read the 0 as "copy the dim of x".
         return bb.emit(relax.op.zeros(relax.ShapeExpr(dims), bb.dtype(x)))
     return bb.emit(relax.op.reshape(x, relax.ShapeExpr(dims)))
+
+
+def merged(bb, x, labels):
+    """``x`` with each run of axes of the same label as one axis, and the labels of its axes.
+
+    Of symbolic sizes, what lies in a row is then one loop: kernels over ``[N, C, H * W]`` have one
+    remainder of a vector per image, those over ``[N, C, H, W]`` one per row. Runs of static sizes
+    stay as they are: there the schedules see it.
+    """
+    dims, kept = [], []
+    for label, run in groupby(zip(labels, bb.shape(x), strict=True), key=itemgetter(0)):
+        sizes = [size for _, size in run]
+        if any(not isinstance(size, int) for size in sizes):
+            sizes = [prod(sizes)]
+        dims += sizes
+        kept += [label] * len(sizes)
+    return (x if len(dims) == len(labels) else reshaped(bb, x, dims)), kept
 
 
 def te_dims(bb, x):

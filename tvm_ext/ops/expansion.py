@@ -9,7 +9,12 @@ def expand(x, shape):
 
     def element(*index):
         # A dim of 1 repeats its only element.
-        return x(*(tirx.min(i, dim - 1) for i, dim in zip(index[offset:], x.shape, strict=True)))
+        at = [tirx.min(i, dim - 1) for i, dim in zip(index[offset:], x.shape, strict=True)]
+        if not at or isinstance(x.shape[-1], tirx.IntImm):
+            return x(*at)
+        # Either way the elements of a vector are no gather.
+        *outer, _ = at
+        return tirx.if_then_else(x.shape[-1] == 1, x(*outer, 0), x(*outer, index[-1]))
 
     return te.compute(shape, element, "expand")
 

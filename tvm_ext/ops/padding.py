@@ -17,17 +17,21 @@ def pad(x, value, before, shape, mode, padded):
             return tirx.if_then_else(tirx.all(*inside), x(*at), value[()]) if inside else x(*at)
         last = len(index) - 1
         near = {k for k in padded if _is_near(mode, before[k], x.shape[k], shape[k])}
-        for k in padded:
-            if k not in near:
-                at[k] = _source(mode, at[k], before[k], x.shape[k], shape[k])
-            elif k != last:
+        for k in set(padded) - {last}:
+            if k in near:
                 dim = int(x.shape[k])
                 at[k] = _piecewise(tirx.Select, at[k], dim, *_BEYOND[mode](at[k], dim), at[k])
-        if last not in near:
+            else:
+                at[k] = _source(mode, at[k], before[k], x.shape[k], shape[k])
+        if last not in padded:
             return x(*at)
         # Three pieces, which a schedule can part: that in the middle is a plain copy.
-        (*outer, i), dim = at, int(x.shape[last])
-        pieces = (x(*outer, position) for position in (*_BEYOND[mode](i, dim), i))
+        (*outer, i), dim = at, x.shape[last]
+        if last in near:
+            beyond = _BEYOND[mode](i, int(dim))
+        else:
+            beyond = (_source(mode, i, before[last], dim, shape[last]),) * 2
+        pieces = (x(*outer, position) for position in (*beyond, i))
         return _piecewise(tirx.if_then_else, i, dim, *pieces)
 
     return te.compute(shape, element, "pad")
