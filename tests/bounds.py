@@ -17,6 +17,7 @@ from tvm.ir.transform import Pass
 from tvm.target import Target
 
 from tvm_ext.executors import lowering
+from tvm_ext.executors.near_lanes import lane
 from tvm_ext.schedules.statements import map_children
 
 _BRANCH = ("prim.if_then_else", "tirx.if_then_else")
@@ -179,34 +180,7 @@ def _ends(index: ir.Expr) -> list[tirx.Expr]:
     if not _is_vector(index):
         return [index]
     lanes = tvm.DataType(str(index.ty.dtype)).lanes
-    return [_lane(index, k) for k in range(lanes)]
-
-
-def _lane(value: ir.Expr, k: int) -> tirx.Expr:
-    """Lane ``k`` of a vector."""
-    if not _is_vector(value):
-        return value
-    if isinstance(value, tirx.Ramp):
-        return value.base + value.stride * k
-    if isinstance(value, tirx.Broadcast):
-        return value.value
-    if isinstance(value, TensorLoad):
-        *rest, last = value.indices
-        return tirx.BufferLoad(value.source, [*rest, _lane(last, k)])
-    if isinstance(value, tirx.Cast):
-        return _lane(value.value, k).astype(str(value.ty.dtype).split("x")[0])
-    if isinstance(value, tirx.Select):
-        parts = value.condition, value.true_value, value.false_value
-        return tirx.Select(*(_lane(part, k) for part in parts))
-    if isinstance(value, tirx.Not):
-        return tirx.Not(_lane(value.a, k))
-    if isinstance(value, tirx.Let):
-        return tirx.Let(value.var, value.value, _lane(value.body, k))
-    if isinstance(value, ir.Call):
-        return ir.Call(
-            str(value.ty.dtype).split("x")[0], value.op, [_lane(a, k) for a in value.args]
-        )
-    return type(value)(_lane(value.a, k), _lane(value.b, k))
+    return [lane(index, k) for k in range(lanes)]
 
 
 def _is_vector(value: ir.Expr) -> bool:

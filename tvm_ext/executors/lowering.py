@@ -13,6 +13,7 @@ from .dots import lower_dots
 from .exact_indices import flatten_buffers
 from .loop_cuts import partition_loops
 from .named_values import rewrite_stores
+from .near_lanes import load_near_lanes
 from .round_trips import keep_round_trips
 from .safe_vectors import keep_vectors_inside
 from .small_loops import serial_where_small
@@ -125,6 +126,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         loops.StmtSimplify(),
         keep_vectors_inside,
         loops.VectorizeLoop(),
+        load_near_lanes,
         blocks.InjectVirtualThread(),
         blocks.InjectDoubleBuffer(),
         loops.StorageRewrite(),
