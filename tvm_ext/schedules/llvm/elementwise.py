@@ -7,6 +7,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from ..machine import Machine
 from .loops import Axis, axes, collapse, parallelise, partition, share, vectorize, walk
+from .pieces import in_pieces
 from .rule import LoopNestRule
 from .turned import in_squares
 
@@ -31,9 +32,10 @@ class Elementwise(LoopNestRule):
         if has_reshape_pattern(func):
             # The executors turn it into a view; they look for the pattern as it is.
             return Schedule(func)
-        squares = in_squares(sch, blocks[0], machine) if len(blocks) == 1 else None
-        if squares is not None:
-            return squares
+        for attempt in (in_squares, in_pieces) if len(blocks) == 1 else ():
+            made = attempt(sch, blocks[0], machine)
+            if made is not None:
+                return made
         for block in blocks:
             schedule_spatial(sch, block, machine)
         return sch

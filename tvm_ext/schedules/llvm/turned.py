@@ -28,7 +28,7 @@ from .loops import PARALLEL_WORK, collapse, shares_evenly
 from .matmul_loops import shared
 from .register_tiles import int64, lanewise, local, loop, scheduled, var
 
-__all__ = ["in_squares"]
+__all__ = ["in_squares", "tasks"]
 
 # Sides of squares: shorter ones have too few elements in a vector, longer ones do not fit into
 # the registers.
@@ -188,12 +188,12 @@ class _Squares:
         counts = [-(-int(self.nest[k].extent) // self.side) for k in (self.row, self.column)]
         loops += zip((i, j), map(int64, counts), strict=True)
         stmt = self._square(self._first(self.row, i), self._first(self.column, j))
-        tasks = _tasks([extent for _, extent in loops], machine)
+        count = tasks([extent for _, extent in loops], machine)
         if self.facts.work < PARALLEL_WORK or machine.cores == 1:
-            tasks = 0
-        for variable, extent in reversed(loops[tasks:]):
+            count = 0
+        for variable, extent in reversed(loops[count:]):
             stmt = loop(variable, extent, stmt)
-        variables, extents = zip(*loops[:tasks], strict=True) if tasks else ((), ())
+        variables, extents = zip(*loops[:count], strict=True) if count else ((), ())
         return shared(extents, variables, stmt)
 
     def _first(self, k: int, number: tirx.Expr) -> tirx.Expr:
@@ -256,7 +256,7 @@ class _Squares:
         return substituted(substituted(node, self.values), places)
 
 
-def _tasks(extents: Sequence[ir.Expr], machine: Machine) -> int:
+def tasks(extents: Sequence[ir.Expr], machine: Machine) -> int:
     """How many of the first loops together can be shared evenly; else all."""
     sizes = [int(extent) if isinstance(extent, tirx.IntImm) else 1 for extent in extents]
     counts = range(1, len(sizes) + 1)
