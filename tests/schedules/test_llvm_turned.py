@@ -113,7 +113,25 @@ def test_rows_that_a_select_leaves_out_are_not_read():
     np.testing.assert_array_equal(got, pack_weight(array, 8, 8, 1))
 
 
-@pytest.mark.parametrize("shape, dtype", [((17, N), "float32"), ((17, 33), "bool"),
+@pytest.mark.parametrize("shape, axes", [
+    (("n", 64, "h", "w"), (0, 2, 3, 1)), (("n", "h", "w", 20), (0, 3, 1, 2)),
+    (("h", "w"), (1, 0)), (("n", "h", "w"), (2, 1, 0)),
+], ids=str)  # fmt: skip
+def test_symbolic_sides_shorter_than_a_square_too(shape, axes):
+    symbols = {name: tirx.Var(name, "int64") for name in "nhw"}
+    x = te.placeholder([symbols[d] if isinstance(d, str) else int64(d) for d in shape], name="x")
+    sch = kernel(x, topi.transpose(x, axes))
+    assert is_turned(sch)
+    for sizes in ((1, 3, 5), (2, 1, 16), (3, 17, 16), (1, 40, 33), (0, 5, 20)):
+        dims = dict(zip("nhw", sizes, strict=True))
+        full = [dims[d] if isinstance(d, str) else d for d in shape]
+        array = np.random.default_rng(0).standard_normal(full).astype("float32")
+        want = array.transpose(axes)
+        (got,) = run(sch, [array], [(want.shape, "float32")])
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("shape, dtype", [((17, 33), "bool"),
     ((17, 33), "bfloat16"), ((3, 33), "float32")], ids=str)  # fmt: skip
 def test_sides_and_types_that_are_left_to_loops(shape, dtype):
     x = placeholder(shape, dtype)

@@ -93,7 +93,7 @@ def power(a, b, *, exponent=None):
     ``exponent`` is the value of ``b`` where it is one number known at compile time; small whole
     ones become multiplications.
     """
-    if exponent in (1, 2, 3) and _is_float(a):
+    if exponent in (1, 2, 3):
         return reduce(lambda x, y: x * y, [a] * int(exponent))
     compute = "float32" if dtype_of(a) == "float32" else "float64"
     return tirx.pow(a.astype(compute), b.astype(compute)).astype(dtype_of(a))

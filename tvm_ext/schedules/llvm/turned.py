@@ -42,7 +42,8 @@ _DTYPES |= {"uint64", "uint32", "uint16", "uint8"}
 def in_squares(sch: Schedule, block: SBlockRV, machine: Machine) -> Schedule | None:
     """The kernel whose only block, in normal form, is ``block``; ``sch`` stays as it is.
 
-    None where nothing is transposed, or where a side is symbolic or shorter than a square.
+    None where nothing is transposed, or where a side is shorter than a square. A side of symbolic
+    length may be so too: then elements are taken one by one.
     """
     facts = Walk(sch.get(block))
     if not _may_turn(facts):
@@ -56,7 +57,8 @@ def in_squares(sch: Schedule, block: SBlockRV, machine: Machine) -> Schedule | N
     if sides is None:
         return None
     side = min(machine.lanes(*facts.dtypes), _MOST)
-    while any(side > int(nest[k].extent) for k in sides):
+    symbolic = [k for k in sides if not isinstance(nest[k].extent, tirx.IntImm)]
+    while any(side > int(nest[k].extent) for k in sides if k not in symbolic):
         side //= 2
     if side < _LEAST:
         return None
@@ -64,7 +66,12 @@ def in_squares(sch: Schedule, block: SBlockRV, machine: Machine) -> Schedule | N
         axis.var: value
         for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
     }
-    return scheduled(sch.mod["main"], _Squares(facts, nest, values, *sides, side).loops(machine))
+    squares = _Squares(facts, nest, values, *sides, side)
+    body = squares.loops(machine)
+    if symbolic:
+        fits = tirx.all(*(nest[k].extent >= side for k in symbolic))
+        body = tirx.IfThenElse(fits, body, squares.one_by_one())
+    return scheduled(sch.mod["main"], body)
 
 
 def _may_turn(facts: Walk) -> bool:
@@ -137,9 +144,9 @@ def _conditions(facts: Walk, load: ir.TensorLoad) -> set[int]:
 
 def _sides(facts: Walk, nest: Sequence[tirx.For]) -> tuple[int, int] | None:
     """The loops of a square: along one a load is contiguous, along the other, the last, results."""
-    static = [k for k, stmt in enumerate(nest) if isinstance(stmt.extent, tirx.IntImm)]
-    long = [k for k in range(len(nest)) if k not in static or int(nest[k].extent) > 1]
-    if not long or long[-1] not in static:
+    extents = [stmt.extent for stmt in nest]
+    long = [k for k, n in enumerate(extents) if not isinstance(n, tirx.IntImm) or int(n) > 1]
+    if not long:
         return None
     *_, column = long
     if any(access.strides[column] != 1 for access in facts.stores):
@@ -148,7 +155,7 @@ def _sides(facts: Walk, nest: Sequence[tirx.For]) -> tuple[int, int] | None:
     tvm_ffi.structural_walk(facts.block.body.value, (ir.TensorLoad, loads.append))
     for row in long[:-1]:
         turning = [node for node in loads if _turns(facts.access(node), row, column)]
-        if row in static and turning:
+        if turning:
             return (row, column) if all(_stays_inside(facts, n, row) for n in turning) else None
     return None
 
@@ -163,7 +170,8 @@ def _stays_inside(facts: Walk, load: ir.TensorLoad, row: int) -> bool:
 def _turns(access: Access, row: int, column: int) -> bool:
     """Whether an access is contiguous along ``row`` and jumps along ``column``."""
     step = access.strides[column]
-    return access.strides[row] == 1 and isinstance(step, int) and step > 1
+    jumps = step is not None and (not isinstance(step, int) or step > 1)
+    return access.strides[row] == 1 and jumps
 
 
 @dataclass(frozen=True)
@@ -185,10 +193,13 @@ class _Squares:
         i, j = var("i"), var("j")
         others = [k for k in range(len(self.nest)) if k not in (self.row, self.column)]
         loops = [(self.nest[k].loop_var, self.nest[k].extent) for k in others]
-        counts = [-(-int(self.nest[k].extent) // self.side) for k in (self.row, self.column)]
-        loops += zip((i, j), map(int64, counts), strict=True)
+        counts = [self._squares_along(k) for k in (self.row, self.column)]
+        loops += zip((i, j), counts, strict=True)
         stmt = self._square(self._first(self.row, i), self._first(self.column, j))
-        count = tasks([extent for _, extent in loops], machine)
+        symbolic = not all(isinstance(count, tirx.IntImm) for count in counts)
+        # Digits of a task's number by symbolic counts are divisions: of few tasks, if possible.
+        shared_loops = loops[: len(others)] if symbolic and others else loops
+        count = tasks([extent for _, extent in shared_loops], machine)
         if self.facts.work < PARALLEL_WORK or machine.cores == 1:
             count = 0
         for variable, extent in reversed(loops[count:]):
@@ -196,11 +207,21 @@ class _Squares:
         variables, extents = zip(*loops[:count], strict=True) if count else ((), ())
         return shared(extents, variables, stmt)
 
+    def one_by_one(self) -> tirx.Stmt:
+        """All elements, of sides that have no square."""
+        stmt = substituted(self.facts.block.body, self.values)
+        for each in reversed(self.nest):
+            stmt = loop(each.loop_var, each.extent, stmt)
+        return stmt
+
+    def _squares_along(self, k: int) -> tirx.Expr:
+        return tirx.floordiv(self.nest[k].extent + (self.side - 1), self.side)
+
     def _first(self, k: int, number: tirx.Expr) -> tirx.Expr:
         """Where along loop ``k`` a square starts."""
-        extent = int(self.nest[k].extent)
-        start = number * self.side
-        return tirx.min(start, int64(extent - self.side)) if extent % self.side else start
+        extent, start = self.nest[k].extent, number * self.side
+        whole = isinstance(extent, tirx.IntImm) and int(extent) % self.side == 0
+        return start if whole else tirx.min(start, extent - self.side)
 
     def _square(self, row: tirx.Expr, column: tirx.Expr) -> tirx.Stmt:
         """The square from ``row`` and ``column`` on."""
