@@ -11,7 +11,6 @@ from ..axes import placed
 from ..broadcasting import emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..table import converter
-from .shape import merged, reshaped
 
 # The values of stash_type, and the type of the statistics.
 _STASH = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}
@@ -24,9 +23,7 @@ def instance_normalization(bb, x, scale, bias, *, epsilon=1e-5):
     x = _of_static_channels(bb, x, scale, bias)
     channels = bb.shape(x)[1]
     scale, bias = (_of_channels(bb, operand, channels) for operand in (scale, bias))
-    flat, _ = merged(bb, x, [0, 1, *(2 for _ in bb.shape(x)[2:])])
-    y = bb.emit_te(instance_norm, flat, scale, bias, epsilon)
-    return y if flat is x else reshaped(bb, y, bb.shape(x))
+    return bb.emit_te(instance_norm, x, scale, bias, epsilon)
 
 
 def _of_static_channels(bb, x, *operands):

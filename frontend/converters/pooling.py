@@ -13,7 +13,6 @@ from tvm_ext.ops import pooling as ops
 from .. import window as windows
 from ..precision import accumulator, cast
 from ..table import converter
-from .shape import merged, reshaped
 
 # A window of so many elements costs more than one more pass over the image.
 _LARGE = 20
@@ -90,23 +89,12 @@ def lp_pool(bb, x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_sha
 @converter("GlobalAveragePool", 1, 22)
 def global_average_pool(bb, x):
     wide = cast(bb, x, accumulator(bb.dtype(x)))
-    return cast(bb, _over_space(bb, relax.op.mean, wide), bb.dtype(x))
+    return cast(bb, bb.emit(relax.op.mean(wide, _spatial_axes(bb, x), True)), bb.dtype(x))
 
 
 @converter("GlobalMaxPool", 1, 22)
 def global_max_pool(bb, x):
-    return _over_space(bb, relax.op.max, x)
-
-
-def _over_space(bb, reduce, x):
-    """``x[N, C, ..]`` to ``[N, C, 1, ..]``."""
-    batch, channels, *space = bb.shape(x)
-    axes = _spatial_axes(bb, x)
-    flat, labels = merged(bb, x, [0, 1, *(2 for _ in axes)])
-    if len(labels) == len(axes) + 2:
-        return bb.emit(reduce(x, axes, True))
-    y = bb.emit(reduce(flat, list(range(2, len(labels)))))
-    return reshaped(bb, y, [batch, channels, *(1 for _ in space)])
+    return bb.emit(relax.op.max(x, _spatial_axes(bb, x), True))
 
 
 @converter("GlobalLpPool", 1, 2, 22)

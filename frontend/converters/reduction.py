@@ -51,7 +51,9 @@ def _reduce(bb: Builder, compute: Callable, data: relax.Expr, axes, keepdims) ->
     shape = bb.shape(data)
     chosen = placed_all(axes, len(shape))
     flags = [k in chosen for k in range(len(shape))]
-    flat, merged_flags = merged(bb, data, flags)
+    # Images may have their channels side by side then, and stay so.
+    is_pool = len(shape) > 3 and flags == [k > 1 for k in range(len(shape))]
+    flat, merged_flags = (data, flags) if is_pool else merged(bb, data, flags)
     if flat is data:
         return bb.emit_te(compute, data, flags, bool(keepdims))
     dims = [1 if flag else dim for flag, dim in zip(flags, shape, strict=True)]
