@@ -401,6 +401,27 @@ def test_a_kernel_that_mixes_channels_is_not_lifted():
         assert lifted == expected
 
 
+def test_a_program_is_not_lifted():
+    """No block says what it writes: what scatters rows into channels did not build."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 17]>
+        graph (float[2, 7, 16] x, int64[2, 2] at, float[2, 16] rows) => (float[2, 8, 16] y)
+        {
+            c = Conv <kernel_shape = [5], pads = [2, 2]> (x, w)
+            r = Relu (c)
+            y = ScatterND (r, at, rows)
+        }""")
+    rng = np.random.default_rng(3)
+    weights = rng.standard_normal((8, 7, 5)).astype("float32") / 6
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    arrays = {
+        "x": rng.standard_normal((2, 7, 16)).astype("float32"),
+        "at": np.array([[0, 5], [1, -2]]),
+        "rows": rng.standard_normal((2, 16)).astype("float32"),
+    }
+    check_model(model, arrays, opt_levels=(3,))
+
+
 def test_a_module_without_convolution_is_left_alone():
     before = module_of(relax.op.nn.relu)
     tvm.ir.assert_structural_equal(blocked_layout(LLVM)(before), before)

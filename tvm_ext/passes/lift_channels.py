@@ -25,11 +25,13 @@ def lift_channels(func: tirx.PrimFunc, lanes: int, rank: int = 4) -> tirx.PrimFu
     ``rank`` is that of these buffers: 4, or one less or more with other spatial axes.
     Buffers whose C is no multiple of ``lanes`` and buffers of another rank stay as they are;
     ``[N, C]`` temporaries are blocked too. None where a lane of the result would read other
-    lanes: the kernel mixes channels.
+    lanes: the kernel mixes channels; and of a program, whose loops no block describes.
 
     Before: ``y[n, c, h, w] = max(x[n, c, h, w], 0)``
     After:  ``y[n, o, h, w, i] = max(x[n, o, h, w, i], 0)``
     """
+    if _is_program(func):
+        return None
     sch = s_tir.Schedule(func)
     params = set(func.params)
     for block in sch.get_child_blocks(sch.get_sblock("root")):
@@ -43,6 +45,18 @@ def lift_channels(func: tirx.PrimFunc, lanes: int, rank: int = 4) -> tirx.PrimFu
     ranks = (3, rank + 1)  # of blocked buffers
     lifted = _with_plain_indices(sch.mod["main"], lanes, ranks)
     return lifted if _lanes_agree(lifted, lanes, ranks) else None
+
+
+def _is_program(func: tirx.PrimFunc) -> bool:
+    """Whether a block of ``func`` does not say what it writes, as those of :func:`te.extern`."""
+    silent: list[SBlock] = []
+
+    def visit(block: SBlock) -> None:
+        if not block.writes and block.name_hint != "root":
+            silent.append(block)
+
+    tvm_ffi.structural_walk(func.body, (SBlock, visit))
+    return bool(silent)
 
 
 def _regions(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, side: str) -> list:
