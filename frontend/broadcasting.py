@@ -9,7 +9,10 @@ from tvm_ext.ops.elementwise import broadcast_shape
 from .axes import placed
 from .builder import Builder, Dim
 
-__all__ = ["BROADCASTING", "align", "demanded_dims", "emit_broadcast"]
+__all__ = ["BROADCASTING", "MISFIT", "align", "demanded_dims", "emit_broadcast"]
+
+#: What a run tells of an axis that is to be stretched and is not 1.
+MISFIT = "is {given}, which does not broadcast to {wanted}"
 
 #: The operators of ONNX to whose result a dim of 1 in front of an operand makes no difference, if
 #: another operand has as many dims.
@@ -40,7 +43,7 @@ def emit_broadcast(
         return bb.emit(relax_op(*operands))
     for operand, wanted in zip(operands, demanded, strict=True):
         if wanted is not None:
-            bb.demand(operand, wanted)
+            bb.demand(operand, wanted, MISFIT)
     if not fits:
         attributes["shape"] = shape
     return bb.emit_te(compute, *operands, **attributes)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -11,12 +11,16 @@ from tvm import relax, te, tirx
 from tvm.ir.expr import GenericConst
 from tvm.sym import Analyzer, ConstIntBound
 
+from tvm_ext.checks import quoted
 from tvm_ext.interface import ValueType
 from tvm_ext.ops.narrow import STORAGE, STRING, stored
 from tvm_ext.strings import StringTable
 
-from .known import Known, simplified
+from .kernel_reads import lengths_read
+from .known import Known, as_expr, simplified
 from .limits import Limits
+from .refusal import refusal
+from .table import lookup
 
 __all__ = ["NO_RANK", "Builder", "Dim"]
 
@@ -30,6 +34,8 @@ Dim = int | tirx.Expr
 # Operators whose result has the shape of their first input.
 _MAPS = frozenset({"Abs", "Cast", "CastLike", "Exp", "Identity", "Log", "Neg", "Relu", "Sigmoid",
                    "Sqrt", "Tanh"})  # fmt: skip
+
+_DIFFERS = "is {given}, not {wanted}"  # told of an axis
 
 _LARGEST_DIM = 1 << 40  # more than memory holds; products of two still fit int64
 
@@ -52,6 +58,7 @@ class Builder:
         self.kernel_attrs: dict[str, object] = {}  # of the kernels that emit_te makes
         self.kinds: dict[relax.Expr, ValueType] = {}  # of values that are no tensors to Relax
         self.contradictions: dict[ir.Value, list] = {}  # declared wrongly: the dims that they have
+        self.checks: list[list[str]] = []  # what they tell: see ``tvm_ext.checks``
         self.strings = StringTable()
         self.holds_strings = False
         self._known: dict[relax.Var, Known] = {}
@@ -77,11 +84,42 @@ class Builder:
             kwargs["primfunc_name_hint"] = compute.__name__.strip("_<>")
         if self.kernel_attrs:
             kwargs["primfunc_attrs"] = {**self.kernel_attrs, **kwargs.get("primfunc_attrs", {})}
-        return self.emit(self.bb.call_te(compute, *args, **kwargs))
+        call = self.bb.call_te(compute, *args, **kwargs)
+        self._check_lengths(call)
+        return self.emit(call)
 
-    def match(self, value: relax.Expr, shape: Sequence[Dim], dtype: str | None = None) -> relax.Var:
-        """Assert at run time that ``value`` has ``shape``; fresh dims are bound by it."""
+    def _check_lengths(self, call: relax.Call) -> None:
+        """Assert at run time that the operands of a kernel are as long as it takes them to be."""
+        symbol, given, *more = call.args
+        fields = list(given.fields) if isinstance(given, relax.Tuple) else [given]
+        tensors = [x for x in fields if isinstance(x.ty, relax.TensorType)]
+        numbers = [*fields[len(tensors) :], *(dim for shape in more for dim in shape.values)]
+        shapes = [self.shape(x) for x in tensors]
+        if len(fields) + len(more) < 2 or all(isinstance(d, int) for dims in shapes for d in dims):
+            return
+        rows = []
+        for k, axis, extent in lengths_read(self.bb.get()[symbol], shapes, numbers):
+            length = as_expr(shapes[k][axis])
+            if not self.proves(length >= extent):
+                of = f" of {name}" if (name := self.name(tensors[k])) else ""
+                reason = f"axis {axis}{of} is {{given}}, less than {{wanted}}"
+                rows.append((length, tirx.max(length, extent), reason))
+        self.check(*rows)
+
+    def match(
+        self,
+        value: relax.Expr,
+        shape: Sequence[Dim],
+        dtype: str | None = None,
+        reason: str = _DIFFERS,
+    ) -> relax.Var:
+        """Assert at run time that ``value`` has ``shape``; fresh dims are bound by it.
+
+        ``reason`` is told of an axis: see :meth:`demand`.
+        """
         ty = relax.TensorType(list(shape), dtype or self.dtype(value))
+        if value.ty.shape is not None:
+            self.demand(value, shape, reason)
         given = value
         if self._redefines(shape):
             unknown = relax.TensorType(ndim=len(shape), dtype=self.dtype(value))
@@ -101,19 +139,63 @@ class Builder:
         self._fresh.difference_update(variables)
         return fresh != variables
 
-    def demand(self, value: relax.Expr, shape: Sequence[Dim]) -> None:
+    def demand(self, value: relax.Expr, shape: Sequence[Dim], reason: str = _DIFFERS) -> None:
         """Assert at run time that ``value`` has ``shape``, which binds no dims.
 
         It is its shape that this reads: a kernel that is fused with others need not store it.
         """
-        self.demand_dims(self.shape(value), shape)
+        of = f" of {name}" if (name := self.name(value)) else ""
+        reasons = [f"axis {axis}{of} {reason}" for axis in range(len(shape))]
+        self.demand_dims(self.shape(value), shape, *reasons)
 
-    def demand_dims(self, given: Sequence[Dim], wanted: Sequence[Dim]) -> None:
-        """Assert at run time that the dims ``given`` are those ``wanted``, which binds none."""
-        dims = self.bb.emit(relax.ShapeExpr(list(given)), self._hint())
+    def demand_dims(self, given: Sequence[Dim], wanted: Sequence[Dim], *reasons: str) -> None:
+        """Assert at run time that the dims ``given`` are those ``wanted``, which binds none.
+
+        ``reasons``, one for each, are told where they are not: see ``tvm_ext.checks``.
+        """
+        rows = zip(given, wanted, reasons, strict=True)
+        self.check(*(r for r in rows if r[1] not in self._fresh and not self.equal(*r[:2])))
+
+    def check(self, *rows: tuple[Dim, Dim, str]) -> None:
+        """Assert at run time that two numbers are equal, or else tell what stands behind them.
+
+        It is a match_cast of a shape, the last dim of which is the number of what it tells. Dims
+        read at run time are taken to be no less than 0 by all that simplifies: they are left as
+        they are.
+
+        Raises:
+            ValueError: two are known not to be.
+        """
+        unknown = []
+        for given, wanted, reason in rows:
+            if not all(isinstance(number, int | tirx.IntImm) for number in (given, wanted)):
+                unknown.append((given, wanted, reason))
+            elif int(given) != int(wanted):
+                raise ValueError(reason.format(given=given, wanted=wanted))
+        if not unknown:
+            return
+        number, node = len(self.checks), quoted(self.told(""))
+        self.checks.append([node + reason for *_, reason in unknown])
+        given, wanted = ([row[k] for row in unknown] for k in range(2))
+        dims = self.bb.emit(relax.ShapeExpr([*given, number]), self._hint())
         if self._redefines(wanted):
-            dims = self.bb.match_cast(dims, relax.ShapeType(ndim=len(wanted)), self._hint())
-        self._trace(self.bb.match_cast(dims, relax.ShapeType(list(wanted)), self._hint()))
+            dims = self.bb.match_cast(dims, relax.ShapeType(ndim=len(wanted) + 1), self._hint())
+        self._trace(self.bb.match_cast(dims, relax.ShapeType([*wanted, number]), self._hint()))
+
+    def told(self, reason: str) -> str:
+        """``reason`` with the node, its operator and its opset in front."""
+        if self.node is None:
+            return reason
+        opset = self.opsets.get(self.node.domain, 1)
+        since, _ = lookup(self.node.domain, self.node.op_type, opset)
+        return str(refusal(self.node, opset, since, reason))
+
+    def name(self, value: relax.Expr) -> str:
+        """What the model calls an operand of the node, quoted; nothing where it is none."""
+        inputs = [] if self.node is None else self.node.inputs
+        found = (x.name for x in inputs if x is not None and value.same_as(self.walk.values.get(x)))
+        name = next(found, None)
+        return "" if name is None else quoted(repr(name))
 
     def of_shape(self, value: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
         """``value``, which has ``shape``: provably, or asserted at run time.
@@ -283,10 +365,14 @@ class Builder:
             raise NotImplementedError(NO_RANK)
         return self.match(values, [count])
 
-    def dims(self, value: relax.Expr, count: int | None = None) -> list[Dim]:
+    def dims(
+        self, value: relax.Expr, count: int | None = None, what: str = "", least: int | None = 0
+    ) -> list[Dim]:
         """A 1-D integer tensor as dims: static ints, symbolic dims, or read at run time.
 
-        Where the number of elements is known only at run time, it has to be ``count``.
+        Where the number of elements is known only at run time, it has to be ``count``. What is
+        read is asserted to be a shape, no less than ``least`` (None: a kernel of ours sees to
+        it); ``what`` names an element in errors.
 
         Raises:
             NotImplementedError: the number is not known, and no ``count`` given.
@@ -294,22 +380,35 @@ class Builder:
         array = self.static(value)
         if array is not None:
             return [d if isinstance(d, tirx.Expr) else int(d) for d in array.flat]
+        what = what or f"an element of {self.name(value) or 'a shape'}"
         value = self.counted(value, count)
         fresh = [self.fresh_dim() for _ in range(self.shape(value)[0])]
         self.bind(value, fresh)
+        if least is not None:
+            self.check(*_sizes(fresh, what, least))
         return fresh
 
-    def bind(self, value: relax.Expr, dims: Sequence[Dim]) -> None:
-        """Assert at run time that a 1-D integer tensor holds ``dims``; fresh ones are bound."""
+    def bind(self, value: relax.Expr, dims: Sequence[Dim], *reasons: str) -> None:
+        """Let fresh dims be the elements of a 1-D integer tensor; others are asserted to be.
+
+        ``reasons`` are what is told of the latter, one for each.
+        """
         if self.dtype(value) != "int64":
             value = self.emit(relax.op.astype(value, "int64"))
         held = self.bb.emit(relax.op.tensor_to_shape(value))
-        self.bb.match_cast(held, relax.ShapeType(list(dims)))
-        self._fresh.difference_update(dims)
+        own = [dim if dim in self._fresh else self.fresh_dim() for dim in dims]
+        self.bb.match_cast(held, relax.ShapeType(own))
+        self._fresh.difference_update(own)
+        pairs = [(a, b) for a, b in zip(own, dims, strict=True) if a is not b]
+        self.check(*((*pair, reason) for pair, reason in zip(pairs, reasons, strict=True)))
 
     def simplify(self, dim: Dim) -> Dim:
         """Fold a dim expression; an int where its value is known."""
         return simplified(dim, self._analyzer)
+
+    def proves(self, condition: tirx.Expr) -> bool:
+        """Whether a condition on dims holds provably."""
+        return bool(self._analyzer.can_prove(condition))
 
     def equal(self, a: Dim, b: Dim) -> bool:
         """Whether two dims are provably equal."""
@@ -348,6 +447,18 @@ class Builder:
         if self.node is not None:
             self.origin[var.name] = self.node
         return var
+
+
+def _sizes(dims: Sequence[Dim], what: str, least: int) -> Iterator[tuple[Dim, Dim, str]]:
+    """Checks that ``dims`` are sizes of one tensor that memory may hold."""
+    for dim in dims:
+        nearest = tirx.max(dim, tirx.const(least, "int64"))
+        yield dim, nearest, f"{what} is {{given}}, less than {{wanted}}"
+    first, *others = dims or [tirx.const(0, "int64")]
+    most = tirx.const(_LARGEST_DIM, "int64")
+    for dim in others:
+        most = tirx.floordiv(most, tirx.max(dim, tirx.const(1, "int64")))
+    yield first, tirx.min(first, most), f"{what} is {{given}}, of more elements than memory holds"
 
 
 def _flat_index(index: Sequence[tirx.Expr], shape: Sequence[int]) -> tirx.Expr:

@@ -13,6 +13,7 @@ from tvm import IRModule, relax, tirx
 from tvm.error import InternalError
 from tvm.ir import GlobalVar, Type
 
+from tvm_ext.checks import CHECKS
 from tvm_ext.errors import ConversionError, ModelError, UnsupportedNode
 from tvm_ext.interface import Info, TensorInfo, TensorType, ValueInfo, ValueType
 from tvm_ext.ops.narrow import STORAGE, STRING
@@ -120,7 +121,7 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
         raise Contradiction(builder.contradictions)
     if walk.failures:
         raise ConversionError(walk.failures) from walk.cause
-    module = with_calls(builder.bb.get(), walk.whole)
+    module = with_calls(builder.bb.get(), walk.whole).with_attr(CHECKS, builder.checks)
     for function in walk.discarded:
         del module[function]
     return Conversion(

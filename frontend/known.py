@@ -6,7 +6,7 @@ import numpy as np
 from tvm import tirx
 from tvm.sym import Analyzer
 
-__all__ = ["MAX_ELEMENTS", "MAX_SYMBOLIC", "Known", "simplified", "slice_range"]
+__all__ = ["MAX_ELEMENTS", "MAX_SYMBOLIC", "Known", "as_expr", "simplified", "slice_range"]
 
 # Shapes are short; beyond this a value is data, not a shape.
 MAX_ELEMENTS = 1024
@@ -24,6 +24,11 @@ class Known:
     @property
     def symbolic(self) -> bool:
         return self.array.dtype == object and any(isinstance(e, tirx.Expr) for e in self.array.flat)
+
+
+def as_expr(dim: object) -> tirx.Expr:
+    """``dim``, an int or symbolic, as an int64 expression."""
+    return dim if isinstance(dim, tirx.Expr) else tirx.const(int(dim), "int64")
 
 
 def simplified(dim: object, analyzer: Analyzer) -> object:

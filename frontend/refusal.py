@@ -1,16 +1,21 @@
 """Nodes that cannot be converted, and why."""
 
+from __future__ import annotations
+
 import dis
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from tvm import relax
 
 from tvm_ext.errors import UnsupportedNode
 
-from .builder import Builder
 from .origin import node_labels
 from .table import REFUSED, lookup
+
+if TYPE_CHECKING:
+    from .builder import Builder
 
 __all__ = ["is_told", "misfit", "refusal", "summary", "unsupported"]
 

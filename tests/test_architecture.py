@@ -9,12 +9,12 @@ ROOT = Path(__file__).parent.parent
 
 # Folder -> the parts of tvm_ext that its files may import, beside their own folder.
 ALLOWED = {
-    "frontend": {"ops", "errors", "interface", "strings"},
+    "frontend": {"checks", "errors", "ops", "interface", "strings"},
     "patches": {"frontend", "ops", "errors", "passes"},
     "tvm_ext/ops": set(),
     "tvm_ext/schedules": set(),
     "tvm_ext/passes": {"ops", "schedules"},
-    "tvm_ext/executors": {"_version", "errors", "schedules", "strings"},
+    "tvm_ext/executors": {"_version", "checks", "errors", "schedules", "strings"},
     "tvm_ext/export": {
         "_version",
         "build",

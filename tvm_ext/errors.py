@@ -80,8 +80,9 @@ class BuildError(TvmExtError, RuntimeError):
 
 
 class RunError(TvmExtError, RuntimeError):
-    """There is no memory for the sizes that a run is given, or a kernel gave up: the message has
-    its code."""
+    """A run is given values that an operator does not allow, or sizes that do not fit each other:
+    the message names the node, its operator and opset, and the reason; or there is no memory for
+    the sizes, or a kernel gave up: the message has its code."""
 
 
 class PluginError(TvmExtError, ValueError):

@@ -233,7 +233,8 @@ class CompiledModel:
 
         Raises:
             InputError: a name, dtype, rank or shape does not fit.
-            RunError: there is no memory for the sizes given, or a kernel gave up.
+            RunError: a node does not allow the values or sizes that it is given, there is no
+                memory for them, or a kernel gave up.
         """
         if self._strings is None:
             return self._run(output_names, feeds)

@@ -1,7 +1,5 @@
 """Converters that write blocks into a larger tensor: Col2Im, TensorScatter."""
 
-from tvm import tirx
-
 from tvm_ext.ops import assembly as ops
 
 from .. import window as windows
@@ -19,10 +17,8 @@ def col2im(bb, x, image_shape, block_shape, *, dilations=None, pads=None, stride
     ]
     counts += [] if bb.declared_rank is None else [bb.declared_rank - 2]
     count = counts[0] if counts else None
-    image, block = bb.dims(image_shape, count), bb.dims(block_shape, count)
-    unknown = [size for size in block if not isinstance(size, int)]
-    if unknown:  # blocks have elements
-        bb.demand_dims(unknown, [tirx.max(size, tirx.const(1, "int64")) for size in unknown])
+    image = bb.dims(image_shape, count, "a size of the image")
+    block = bb.dims(block_shape, count, "a size of the block", 1)
     window = windows.resolve(image, block, strides, dilations, pads, "NOTSET")
     positions = window.outputs(image)
     dtype = bb.dtype(x)

@@ -11,7 +11,9 @@ from tvm_ext.ops import constant as ops
 from tvm_ext.ops.cast import bit_cast as reinterpret
 
 from ..axes import placed
+from ..run_time import demand_holds
 from ..table import converter
+from .shape import scalar
 
 
 @converter("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
@@ -49,7 +51,7 @@ def constant(
 @converter("ConstantOfShape", 9, 20, 21, 23, 24, 25)
 def constant_of_shape(bb, shape, *, value=None):
     fill = bb.const(np.zeros((), "float32") if value is None else value.numpy().reshape(()))
-    dims = relax.ShapeExpr(bb.dims(shape, bb.declared_rank))
+    dims = relax.ShapeExpr(bb.dims(shape, bb.declared_rank, "a size"))
     if "float8" in bb.dtype(fill):  # of which TVM makes no constant in a kernel
         codes = relax.op.full(dims, bb.const(bb.static(fill).view("uint8")), "uint8")
         return bb.emit_te(reinterpret, bb.emit(codes), bb.dtype(fill))
@@ -84,7 +86,13 @@ def _range(bb, start, limit, delta, compute_dtype):
     """``start + k * delta``, computed in ``compute_dtype``."""
     length = _range_length(bb, *map(bb.static, (start, limit, delta)))
     if length is None:
-        (length,) = bb.dims(bb.emit_te(ops.range_length, start, limit, delta, compute_dtype))
+        made = bb.emit_te(ops.range_length, start, limit, delta, compute_dtype)
+        (length,) = bb.dims(made, least=None)
+        demand_holds(
+            bb,
+            (length != ops.NO_STEP, "delta is 0"),
+            (length != ops.ENDLESS, "start, limit and delta make more than memory holds, or NaN"),
+        )
     return bb.emit_te(ops.arange, start, delta, length, compute_dtype)
 
 
@@ -109,8 +117,7 @@ def one_hot(bb, indices, depth, values, *, axis=-1):
     if known is not None and known.dtype != object:
         size = int(known.item())
     else:
-        flat = bb.emit(relax.op.reshape(depth, [1]))
-        (size,) = bb.dims(flat) if known is None else [known.item()]
+        size = scalar(bb, depth, "depth") if known is None else known.item()
     return bb.emit_te(ops.one_hot, indices, values, size, axis)
 
 

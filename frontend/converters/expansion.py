@@ -6,7 +6,8 @@ from tvm_ext.ops import expansion as ops
 from tvm_ext.ops.elementwise import broadcast_dim
 
 from ..axes import placed
-from ..broadcasting import demanded_dims
+from ..broadcasting import MISFIT, demanded_dims
+from ..known import as_expr
 from ..table import converter
 
 
@@ -17,10 +18,11 @@ def expand(bb, x, shape):
     target = [1] * (rank - len(target)) + target
     dims = [1] * (rank - len(dims)) + dims
     result = bb.measured(list(map(broadcast_dim, dims, target)))
-    for given in dims, target:
+    for given, what in (dims, "the input"), (target, "the shape"):
         wanted = demanded_dims(bb, given, result)
         if wanted is not None:
-            bb.demand_dims(given, wanted)
+            reasons = [f"axis {axis} of {what} {MISFIT}" for axis in range(rank)]
+            bb.demand_dims(given, wanted, *reasons)
     if all(dim == 1 or bb.equal(dim, out) for dim, out in zip(dims, result, strict=True)):
         return bb.emit(relax.op.broadcast_to(x, relax.ShapeExpr(result)))
     return bb.emit_te(ops.expand, x, result)
@@ -30,10 +32,10 @@ def _target(bb, x, shape):
     """``shape`` as dims; of one whose length is not known, as many as the result declares."""
     rank = bb.declared_rank
     if bb.static_shape(shape) is not None or rank != bb.rank(x):
-        return bb.dims(shape, rank)
+        return bb.dims(shape, rank, "a size of the shape")
     # It may be shorter than the shape of x.
-    dims = [bb.fresh_dim() for _ in range(rank)]
-    bb.bind(bb.emit_te(ops.aligned_shape, shape, rank), [*dims, rank])
+    *dims, number = bb.dims(bb.emit_te(ops.aligned_shape, shape, rank), what="a size of the shape")
+    bb.check((number, as_expr(rank), "the shape has {given} sizes, and the result {wanted}"))
     return dims
 
 
@@ -46,7 +48,7 @@ def tile_axis(bb, x, tiles, axis):
 
 @converter("Tile", 6, 13)
 def tile(bb, x, repeats):
-    return _tile(bb, x, bb.dims(repeats, bb.rank(x)))
+    return _tile(bb, x, bb.dims(repeats, bb.rank(x), "a number of repeats"))
 
 
 def _tile(bb, x, repeats):

@@ -1,9 +1,15 @@
 """Converters for the ONNX operators that read or write elements at given indices."""
 
+from math import prod
+
+from tvm import tirx
+
 from tvm_ext.ops import gather_scatter as ops
 
 from ..axes import placed
+from ..known import as_expr
 from ..precision import constant
+from ..run_time import demand_holds
 from ..table import converter
 
 
@@ -80,8 +86,8 @@ def _of_depth(bb, indices, depth):
 
 def _readable(bb, x, axes, index_shape):
     """Refuse to gather from an axis without elements, unless nothing is gathered."""
-    dims = bb.shape(x)
-    if any(isinstance(dims[axis], int) and dims[axis] == 0 for axis in axes) and not any(
-        isinstance(dim, int) and dim == 0 for dim in index_shape
-    ):
-        raise ValueError(f"there is nothing to gather in {dims}")
+    dims, number = bb.shape(x), prod(map(as_expr, index_shape))
+    for axis in axes:
+        there = tirx.any(as_expr(dims[axis]) > 0, number <= 0)
+        if not bb.proves(there):
+            demand_holds(bb, (there, f"there is nothing to gather on axis {axis}"))

@@ -6,7 +6,7 @@ from tvm import relax
 
 from tvm_ext.ops.linear_attention import linear_attention as kernel
 
-from ..broadcasting import demanded_dims
+from ..broadcasting import MISFIT, demanded_dims
 from ..precision import cast
 from ..table import converter
 from .shape import reshaped
@@ -72,7 +72,8 @@ def recurrence(bb, q, k, v, state, decay, beta, ends, scale, rule):
     if delta and beta is None:
         raise ValueError(f"update_rule {rule!r} without beta")
     if delta and not isinstance(bb.shape(beta)[1], int):
-        bb.demand_dims(bb.shape(beta)[1:], demanded_dims(bb, bb.shape(beta)[1:], [heads]))
+        given = bb.shape(beta)[1:]
+        bb.demand_dims(given, demanded_dims(bb, given, [heads]), f"axis 1 of beta {MISFIT}")
     if not scale and isinstance(depth, int):
         scale = 1 / sqrt(depth)
     results = bb.emit_te(kernel, q, k, v, cast(bb, state, "float32"), decay,

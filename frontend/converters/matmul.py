@@ -9,7 +9,7 @@ from tvm import relax
 from tvm_ext.ops import arithmetic
 from tvm_ext.ops.einsum import einsum, extents, result_labels
 
-from ..broadcasting import demanded_dims, emit_broadcast
+from ..broadcasting import MISFIT, demanded_dims, emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..table import converter
 from .shape import reshaped
@@ -213,5 +213,5 @@ def _einsum(bb, equation, *inputs):
     for x, own in zip(inputs, labels, strict=True):
         wanted = demanded_dims(bb, bb.shape(x), [sizes[label] for label in own])
         if wanted is not None:
-            bb.match(x, wanted)
+            bb.demand(x, wanted, MISFIT)
     return bb.emit_te(einsum, labels, output, *inputs)

@@ -93,7 +93,9 @@ def whisper_beam_search(bb, input_ids, max_length, min_length=None, num_beams=No
 
 
 def _search(bb, prompt, longest, beams, settings, **rules):
-    search = _Search(bb, bb.shape(prompt)[0], _number(bb, beams), scalar(bb, longest), *settings)
+    search = _Search(
+        bb, bb.shape(prompt)[0], _number(bb, beams), scalar(bb, longest, "max_length"), *settings
+    )
     if rules["penalty"] is None:
         rules["penalty"] = bb.const(np.array([1], "float32"))
     search.add(**rules)
@@ -109,7 +111,7 @@ def _results(search, texts, wanted, first_allowed):
 
 def _number(bb, value):
     """A dim, 1 by default."""
-    return 1 if value is None else bb.simplify(scalar(bb, value))
+    return 1 if value is None else bb.simplify(scalar(bb, value, "a number"))
 
 
 def _check_numbers(bb, beams, wanted, longest, length):
@@ -123,7 +125,9 @@ def _check_numbers(bb, beams, wanted, longest, length):
     bounded = [bb.simplify(tirx.max(*te_sizes([low, bb.simplify(tirx.min(*te_sizes([d, high])))])))
                for d, low, high in zip(given, least, most, strict=True)]  # fmt: skip
     if not all(map(bb.equal, given, bounded)):
-        bb.demand_dims(given, bounded)
+        names = "num_beams", "num_return_sequences", "max_length"
+        reasons = [f"{name} is {{given}}, where {{wanted}} is nearest" for name in names]
+        bb.demand_dims(given, bounded, *reasons)
 
 
 # --- what a search goes through ---------------------------------------------------------------
@@ -275,7 +279,7 @@ class _Search:
         self.add(beams=bb.emit(relax.op.zeros(relax.ShapeExpr([self.beams]), "bool")))
         self.rows = bb.simplify(self.batch * self.beams)
         if not isinstance(self.rows, int | tirx.Var):  # a dim of its own, as it is in the trips
-            self.rows = scalar(bb, bb.emit_te(scan_trips, self.rows))
+            self.rows = scalar(bb, bb.emit_te(scan_trips, self.rows), "", None)
 
     def add(self, **rules):
         for name, value in rules.items():

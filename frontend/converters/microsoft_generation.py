@@ -88,7 +88,7 @@ def _generate(bb, decoder, input_ids, max_length, rules, attention_mask, choose,
     found = bb.emit_te(prompt_positions, input_ids, attention_mask, pad)
     mask, positions, lengths = (bb.emit(relax.TupleGetItem(found, k)) for k in range(3))
     finished = bb.emit(relax.op.zeros(relax.ShapeExpr([batch]), "bool"))
-    longest = scalar(bb, max_length)
+    longest = scalar(bb, max_length, "max_length")
     pad = bb.const(np.array(pad, "int32"))
     constant = [*(rule for rule in rules if rule is not None), *given]
 

@@ -26,7 +26,8 @@ def relative_position_bias(bb, bias_table, query_length, key_length, *, is_bidir
     buckets, heads = bb.shape(bias_table)
     if not isinstance(buckets, int) or max_distance < 1:
         raise NotImplementedError(f"{buckets} buckets, max_distance {max_distance}")
-    lengths = te_sizes([scalar(bb, length) for length in (query_length, key_length)])
+    given = ("query_length", query_length), ("key_length", key_length)
+    lengths = te_sizes([scalar(bb, length, name) for name, length in given])
     table = reshaped(bb, bias_table, [heads, buckets])
     numbers = bb.const(_buckets(buckets, max_distance, bool(is_bidirectional)))
     return bb.emit_te(distance_bias, table, numbers, *lengths)

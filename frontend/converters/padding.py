@@ -6,8 +6,12 @@ from tvm import relax, tirx
 from tvm_ext.ops import padding as ops
 
 from ..axes import placed_all
+from ..known import as_expr
+from ..run_time import demand_axes, demand_holds
 from ..table import converter
 from .shape import te_dims
+
+_TAKEN = "a padded axis is {given}, less than {wanted}"
 
 
 @converter("Pad", 1)
@@ -61,8 +65,8 @@ def place(bb, x, before, after, value, mode="constant"):
     """``x`` with ``before`` and ``after`` more (or, negative, fewer) elements on each axis."""
     dims = bb.shape(x)
     shape = [bb.simplify(b + d + a) for b, d, a in zip(before, dims, after, strict=True)]
-    if any(isinstance(dim, int) and dim < 0 for dim in shape):
-        raise ValueError(f"the pads take away more than there is in {dims}")
+    unsure = [dim for dim in shape if not bb.proves(as_expr(dim) >= 0)]
+    bb.check(*((dim, tirx.max(as_expr(dim), as_expr(0)), _TAKEN) for dim in unsure))
     padded = [
         k
         for k, (b, a) in enumerate(zip(before, after, strict=True))
@@ -70,14 +74,18 @@ def place(bb, x, before, after, value, mode="constant"):
     ]
     if not padded:
         return x
-    _fillable(bb, dims, shape, mode)
+    _demand_elements(bb, dims, shape, mode, padded)
     return bb.emit_te(ops.pad, x, value, before, shape, mode, padded)
 
 
-def _fillable(bb, dims, shape, mode):
-    empty = any(isinstance(dim, int) and dim == 0 for dim in dims)
-    if mode != "constant" and empty and not any(isinstance(s, int) and s == 0 for s in shape):
-        raise ValueError(f"mode {mode!r} has nothing to repeat in {dims}")
+def _demand_elements(bb, dims, shape, mode, padded):
+    """Assert that there is something to repeat, where a mode does so."""
+    if mode == "constant":
+        return
+    for axis in padded:
+        fills = tirx.any(as_expr(dims[axis]) > 0, as_expr(shape[axis]) <= 0)
+        if not bb.proves(fills):
+            demand_holds(bb, (fills, f"mode {mode!r} has nothing to repeat on axis {axis}"))
 
 
 def _pad_at_run_time(bb, x, pads, value, axes, mode):
@@ -88,14 +96,16 @@ def _pad_at_run_time(bb, x, pads, value, axes, mode):
         (count,) = bb.shape(pads)
         entries = count // 2 if isinstance(count, int) else bb.shape(axes)[0]
         axes = bb.of_shape(axes, [entries])
+    if isinstance(axes, relax.Expr):
+        demand_axes(bb, axes, len(dims))
     pads = bb.of_shape(pads, [2 * entries])
     amounts = bb.emit_te(ops.padded_shape, pads, axes, *te_dims(bb, x), entries=entries)
     before, after = (bb.emit(relax.TupleGetItem(amounts, k)) for k in range(2))
-    shape, padded = bb.dims(after), list(range(len(dims)))
+    shape, padded = bb.dims(after, what="a padded axis"), list(range(len(dims)))
     if isinstance(axes, list):
         padded = sorted(axes)
         shape = [s if k in padded else dims[k] for k, s in enumerate(shape)]
-    _fillable(bb, dims, shape, mode)
+    _demand_elements(bb, dims, shape, mode, padded)
     return bb.emit_te(ops.pad, x, value, before, shape, mode, padded)
 
 
@@ -104,7 +114,7 @@ def center_crop_pad(bb, x, shape, *, axes=None):
     dims = bb.shape(x)
     axes = range(len(dims)) if axes is None else axes
     before, after = [0] * len(dims), [0] * len(dims)
-    for axis, wanted in zip(axes, bb.dims(shape, len(axes)), strict=True):
+    for axis, wanted in zip(axes, bb.dims(shape, len(axes), "a size"), strict=True):
         missing = bb.simplify(wanted - dims[axis])
         before[axis] = _half_towards_zero(bb, missing)
         after[axis] = bb.simplify(missing - before[axis])

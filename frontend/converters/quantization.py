@@ -15,7 +15,7 @@ from tvm_ext.ops.float8 import FORMATS
 from tvm_ext.ops.narrow import FLOAT4, FLOAT6, INTEGERS
 
 from ..axes import placed
-from ..broadcasting import emit_broadcast
+from ..broadcasting import MISFIT, demanded_dims, emit_broadcast
 from ..precision import cast, constant
 from ..table import converter
 from .cast import widened
@@ -41,7 +41,7 @@ def quantize_linear_21(bb, x, y_scale, y_zero_point=None, *, axis=1, block_size=
     precision = _name(precision) if precision else bb.dtype(y_scale)
     if "float" not in precision:
         precision = "float32"
-    axis, block = _granularity(bb, x, y_scale, axis, block_size)
+    axis, block = _granularity(bb, x, y_scale, y_zero_point, axis, block_size)
     bounds = _bounds(dtype)
     if dtype in FORMATS and not saturate:
         bounds = None
@@ -66,7 +66,7 @@ def dequantize_linear_21(bb, x, x_scale, x_zero_point=None, *, axis=1, block_siz
                          output_dtype=0):  # fmt: skip
     x_scale = widened(bb, x_scale)
     dtype = _name(output_dtype) if output_dtype else bb.dtype(x_scale)
-    axis, block = _granularity(bb, x, x_scale, axis, block_size)
+    axis, block = _granularity(bb, x, x_scale, x_zero_point, axis, block_size)
     code = bb.element(x)
     known = [None if v is None else constant(bb, v) for v in (x, x_scale, x_zero_point)]
     plain = code in (*_INTEGERS, "int32") and dtype == "float32" and not block
@@ -196,12 +196,18 @@ def _along(bb, parameter, axis, rank):
     return bb.emit(relax.op.reshape(parameter, shape))
 
 
-def _granularity(bb, x, scale, axis, block_size):
+def _granularity(bb, x, scale, zero_point, axis, block_size):
     """The axis that a scale goes along, and the block size (0: not blocked)."""
     if bb.rank(scale) == 0 or bb.shape(scale) == [1]:
         return 0, 0
     axis = placed(axis, bb.rank(x))
     if bb.rank(scale) == 1 and not block_size:
+        extent = bb.shape(x)[axis : axis + 1]
+        for operand in (scale, zero_point):
+            if operand is not None and bb.rank(operand) == 1:
+                wanted = demanded_dims(bb, bb.shape(operand), extent)
+                if wanted is not None:
+                    bb.demand(operand, wanted, MISFIT)
         return axis, 0
     if bb.rank(scale) != bb.rank(x) or not block_size:
         raise NotImplementedError(f"scale of shape {bb.shape(scale)} with block_size {block_size}")

@@ -8,6 +8,8 @@ from tvm_ext.ops import reduction as ops
 
 from ..axes import placed_all
 from ..builder import NO_RANK, Builder
+from ..known import as_expr
+from ..run_time import demand_axes
 from ..table import converter
 from .shape import merged, reshaped
 
@@ -38,6 +40,7 @@ def _register(op_type, compute, with_attribute, with_input):
             everything = () if noop_with_empty_axes else range(bb.rank(data))
             return _reduce(bb, compute, data, everything, keepdims)
         if bb.static(axes) is None:
+            demand_axes(bb, axes, bb.rank(data))
             flags = bb.emit_te(ops.reduced_flags, axes, bb.rank(data), not noop_with_empty_axes)
             return _reduce_run_time(bb, compute, data, axes, flags, keepdims)
         return _reduce(bb, compute, data, bb.ints(axes, "axes"), keepdims)
@@ -71,7 +74,7 @@ def _reduce_run_time(
 ) -> relax.Var:
     """Reduce over axes read at run time: a flag per axis says whether it is one of them."""
     rank = bb.rank(data)
-    result = bb.emit_te(compute, data, [flag.equal(1) for flag in bb.dims(flags)])
+    result = bb.emit_te(compute, data, [flag.equal(1) for flag in bb.dims(flags, least=None)])
     result = bb.match(result, [bb.fresh_dim() for _ in range(rank)])
     if keepdims:
         return result
@@ -80,6 +83,6 @@ def _reduce_run_time(
     if kept is None:
         raise NotImplementedError(NO_RANK)
     remaining = bb.emit_te(ops.remaining_dims, flags, kept, *bb.shape(result))
-    dims = [bb.fresh_dim() for _ in range(kept)]
-    bb.bind(remaining, [*dims, kept])
+    *dims, number = bb.dims(remaining, least=None)
+    bb.check((number, as_expr(kept), "{given} axes are left, and the result has {wanted}"))
     return bb.emit(relax.op.reshape(result, dims))

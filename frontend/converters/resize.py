@@ -1,7 +1,7 @@
 """Converters for Resize and Upsample."""
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 import numpy as np
 from tvm import relax
@@ -10,6 +10,8 @@ from tvm_ext.ops import resize as ops
 from tvm_ext.ops.resize import Sampling
 
 from ..axes import placed_all
+from ..known import as_expr
+from ..run_time import demand_holds
 from ..table import converter
 from .shape import te_dims
 
@@ -176,7 +178,7 @@ def _plan(bb, x, axes, scales, sizes, roi, policy):
     if sizes is None:
         lengths, factors = _lengths_by_scale(bb, x, axes, extents, scales)
     else:
-        lengths = bb.dims(sizes, len(axes))
+        lengths = bb.dims(sizes, len(axes), "a size")
         if policy != "stretch":
             lengths, factors = _keep_aspect(bb, x, axes, sizes, policy)
     ends = _region(bb, roi, len(axes))
@@ -193,6 +195,8 @@ def _lengths_by_scale(bb, x, axes, extents, scales):
         raise ValueError("neither scales nor sizes are given")
     known = bb.static(scales)
     factors = [scales] * len(axes) if known is None else [float(f) for f in known.flat]
+    if known is not None and not all(0 < factor < inf for factor in factors):
+        raise ValueError(f"scales {factors} are not positive")
     if known is not None and all(
         isinstance(e, int) or f.is_integer() for e, f in zip(extents, factors, strict=True)
     ):
@@ -201,7 +205,11 @@ def _lengths_by_scale(bb, x, axes, extents, scales):
             for e, f in zip(extents, factors, strict=True)
         ], factors
     dims = [te_dims(bb, x)[axis] for axis in axes]
-    return bb.dims(bb.emit_te(ops.scaled_dims, scales, *dims)), factors
+    lengths = bb.dims(bb.emit_te(ops.scaled_dims, scales, *dims), least=None)
+    reason = "a scale of axis {axis} is not positive, or makes more than memory holds"
+    conditions = [as_expr(length) >= 0 for length in lengths]
+    demand_holds(bb, *((c, reason.format(axis=k)) for c, k in zip(conditions, axes, strict=True)))
+    return lengths, factors
 
 
 def _keep_aspect(bb, x, axes, sizes, policy):
@@ -211,7 +219,7 @@ def _keep_aspect(bb, x, axes, sizes, policy):
         dims = [te_dims(bb, x)[axis] for axis in axes]
         pair = bb.emit_te(ops.kept_aspect, sizes, policy, *dims)
         lengths, scales = (bb.emit(relax.TupleGetItem(pair, k)) for k in range(2))
-        return bb.dims(lengths), [scales] * len(axes)
+        return bb.dims(lengths, what="a size"), [scales] * len(axes)
     choose = {"not_larger": min, "not_smaller": max}[policy]
     scale = choose(float(size / dim) for size, dim in zip(targets, dims, strict=True))
     return [int(scale * dim + 0.5) for dim in dims], [scale] * len(axes)

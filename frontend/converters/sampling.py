@@ -21,6 +21,7 @@ def grid_sample(bb, x, grid, *, align_corners=0, mode="linear", padding_mode="ze
     if padding_mode not in ("zeros", "border", "reflection"):
         raise NotImplementedError(f"padding_mode {padding_mode!r}")
     options = mode, padding_mode, bool(align_corners)
+    grid = bb.of_shape(grid, [bb.shape(x)[0], *bb.shape(grid)[1:]])
     return _by_channels(bb, x, lambda x, last: bb.emit_te(ops.grid_sample, x, grid, *options, last))
 
 
@@ -53,6 +54,8 @@ def affine_grid(bb, theta, size, *, align_corners=0):
 def roi_align(bb, x, rois, batch_indices, *, coordinate_transformation_mode="half_pixel",
               mode="avg", output_height=1, output_width=1, sampling_ratio=0,
               spatial_scale=1.0):  # fmt: skip
+    boxes = bb.shape(rois)[0]
+    rois, batch_indices = bb.of_shape(rois, [boxes, 4]), bb.of_shape(batch_indices, [boxes])
     shift = coordinate_transformation_mode == "half_pixel"
     options = (output_height, output_width), spatial_scale, sampling_ratio, shift, mode
 

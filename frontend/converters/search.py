@@ -5,6 +5,7 @@ from tvm import relax, tirx
 from tvm_ext.ops.search import arg_extremum
 
 from ..axes import placed
+from ..run_time import demand_range
 from ..table import converter
 from .selection import comparable, compared, leading
 from .shape import merged, reshaped, scalar, te_sizes
@@ -33,12 +34,12 @@ _register_arg("ArgMin", largest=False)
 @converter("TopK", 11, 24)
 def top_k(bb, x, k, *, axis=-1, largest=1, sorted=1):
     # A sorted result serves sorted=0 too: its order is then undefined.
-    return largest_of(bb, x, scalar(bb, k), axis, bool(largest))
+    return largest_of(bb, x, scalar(bb, k, "k"), axis, bool(largest))
 
 
 @converter("TopK", 10)
 def top_k_10(bb, x, k, *, axis=-1):
-    return largest_of(bb, x, scalar(bb, k), axis)
+    return largest_of(bb, x, scalar(bb, k, "k"), axis)
 
 
 @converter("TopK", 1)
@@ -47,12 +48,12 @@ def top_k_1(bb, x, *, axis=-1, k):
 
 
 def largest_of(bb, x, k, axis, largest=True):
-    """Values and places of the ``k`` largest, or smallest, in order; ``k`` is an int or a dim: one
-    that exceeds the axis takes all of it."""
+    """Values and places of the ``k`` largest, or smallest, in order; ``k`` is an int or a dim."""
     axis = placed(axis, bb.rank(x))
     along = bb.shape(x)[axis]
     if isinstance(k, int) and not 0 <= k <= (along if isinstance(along, int) else k):
         raise ValueError(f"the {k} largest of {along} elements")
+    demand_range(bb, k, "k", most=along)
     static, keys = isinstance(k, int) and k > 0, comparable(bb, x)
     both = bb.emit(relax.op.topk(keys, k if static else -1, axis, "both", largest, "int64"))
     values, places = (bb.emit(relax.TupleGetItem(both, which)) for which in range(2))

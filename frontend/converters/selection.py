@@ -40,7 +40,7 @@ def nonzero(bb, x):
     if bb.rank(x) == 0:
         x = bb.emit(relax.op.reshape(x, [1]))
     places, count = _outputs(bb, bb.emit_te(ops.nonzero, x), 2)
-    return leading(bb, places, bb.dims(count)[0], axis=1)
+    return leading(bb, places, bb.dims(count, least=None)[0], axis=1)
 
 
 @converter("Compress", 9, 11, 28)
@@ -50,7 +50,7 @@ def compress(bb, x, condition, *, axis=None):
     axis = placed(axis, bb.rank(x))
     found = bb.emit_te(ops.true_positions, condition, bb.shape(x)[axis])
     positions, count = _outputs(bb, found, 2)
-    return bb.emit_te(ops.take_first, x, positions, axis, bb.dims(count)[0])
+    return bb.emit_te(ops.take_first, x, positions, axis, bb.dims(count, least=None)[0])
 
 
 @converter("Unique", 11, 28)
@@ -67,7 +67,7 @@ def unique(bb, x, *, axis=None, sorted=1):
     if not sorted:
         regrouped = bb.emit_te(ops.by_first_place, first, counts, inverse)
         first, counts, inverse = _outputs(bb, regrouped, 3)
-    (number,) = bb.dims(total)
+    (number,) = bb.dims(total, least=None)
     values = bb.copy_knowledge(x, bb.emit_te(ops.take_first, x, first, axis, number))
     return values, leading(bb, first, number), inverse, leading(bb, counts, number)
 
@@ -93,13 +93,15 @@ def non_max_suppression(
         value = bb.const(np.zeros(1, dtype)) if value is None else value
         return bb.emit(relax.op.reshape(value, [1]))
 
+    batch, _, number = bb.shape(scores)
+    boxes = bb.of_shape(boxes, [batch, number, 4])
     limit = scalar(max_output_boxes_per_class, "int64")
     overlap = scalar(iou_threshold, "float32")
     # Without a threshold every score passes.
     lowest = None if score_threshold is None else scalar(score_threshold, "float32")
     selected = bb.emit_te(nms, boxes, scores, limit, overlap, lowest, bool(center_point_box))
     rows, count = _outputs(bb, selected, 2)
-    return leading(bb, rows, bb.dims(count)[0])
+    return leading(bb, rows, bb.dims(count, least=None)[0])
 
 
 def _outputs(bb, packed, number):

@@ -10,7 +10,8 @@ from tvm import relax, tirx
 from tvm_ext.ops import shape as ops
 
 from ..axes import placed, placed_all
-from ..known import Known
+from ..known import Known, as_expr
+from ..run_time import demand_axes, demand_range
 from ..table import converter
 
 _SINCE_13 = (13, 21, 23, 24, 25)
@@ -44,6 +45,10 @@ def _dims_tensor(bb, dims):
     return bb.materialise(Known(array, "int64"))
 
 
+_RESHAPED = "the shape is one of {given} elements, there are {wanted}"
+_SQUEEZED = "axes that are not 1 are taken away: {given} elements would be left of {wanted}"
+
+
 @converter("Reshape", 1)
 def reshape_attribute(bb, x, *, shape=None, consumed_inputs=None):
     return _reshape(bb, x, list(shape or []), allowzero=False)
@@ -64,7 +69,7 @@ def _reshape_input(bb, x, shape, allowzero):
         return _reshape(bb, x, bb.dims(shape), allowzero)
     shape = bb.counted(shape, bb.declared_rank)
     resolved = bb.emit_te(ops.resolved_shape, shape, *te_dims(bb, x), allowzero=allowzero)
-    return _as_large(bb, x, bb.dims(resolved))
+    return reshaped(bb, x, bb.dims(resolved, what="a size of the shape"))
 
 
 def _reshape(bb, x, target, allowzero):
@@ -80,15 +85,7 @@ def _reshape(bb, x, target, allowzero):
         target[inferred] = _quotient(bb, dims, target[:inferred] + target[inferred + 1 :])
     if all(isinstance(d, int) for d in (*dims, *target)) and prod(dims) != prod(target):
         raise ValueError(f"{prod(dims)} elements {dims} do not fit the shape {target}")
-    return _as_large(bb, x, target)
-
-
-def _as_large(bb, x, dims):
-    """``x`` in the shape ``dims``, asserted at run time to have as many elements."""
-    own, wanted = prod(bb.shape(x)), prod(dims)
-    if not bb.equal(own, wanted):
-        bb.demand_dims([wanted], [own])
-    return reshaped(bb, x, dims)
+    return reshaped(bb, x, target)
 
 
 def _quotient(bb, dims, others):
@@ -129,9 +126,10 @@ def squeeze(bb, x, axes=None):
         return _squeeze(bb, x, None if axes is None else bb.ints(axes, "axes"))
     rank, declared = bb.rank(x), bb.declared_rank
     axes = bb.counted(axes, None if declared is None else rank - declared)
+    demand_axes(bb, axes, rank)
     removed = bb.shape(axes)[0]
     target = bb.emit_te(ops.squeezed_shape, axes, *te_dims(bb, x), removed=removed)
-    return _as_large(bb, x, bb.dims(target))
+    return reshaped(bb, x, bb.dims(target, least=None), _SQUEEZED)
 
 
 def _squeeze(bb, x, axes):
@@ -156,10 +154,9 @@ def _squeeze_ones(bb, x):
     """
     kept = [dim for dim in bb.shape(x) if not isinstance(dim, int) or dim != 1]
     rank = len(kept) if bb.declared_rank is None else bb.declared_rank
-    if rank != len(kept):
-        kept = [bb.fresh_dim() for _ in range(rank)]
-    bb.bind(bb.emit_te(ops.dims_but_ones, *te_dims(bb, x), rank=rank), [rank, *kept])
-    return reshaped(bb, x, kept)
+    number, *left = bb.dims(bb.emit_te(ops.dims_but_ones, *te_dims(bb, x), rank=rank), least=None)
+    bb.check((number, as_expr(rank), "{given} dims are not 1, and the result has {wanted}"))
+    return reshaped(bb, x, kept if rank == len(kept) else left)
 
 
 @converter("Unsqueeze", 1, 11)
@@ -175,8 +172,9 @@ def unsqueeze(bb, x, axes):
     declared = bb.declared_rank
     axes = bb.counted(axes, None if declared is None else declared - bb.rank(x))
     added = bb.shape(axes)[0]
+    demand_axes(bb, axes, bb.rank(x) + added)
     target = bb.emit_te(ops.unsqueezed_shape, axes, *te_dims(bb, x), added=added)
-    return reshaped(bb, x, bb.dims(target))
+    return reshaped(bb, x, bb.dims(target, least=None))
 
 
 def _unsqueeze(bb, x, axes):
@@ -196,14 +194,19 @@ def transpose(bb, x, *, perm=None):
     return bb.emit(relax.op.permute_dims(x, None if perm is None else list(perm)))
 
 
-def reshaped(bb, x, dims):
+def reshaped(bb, x, dims, reason=_RESHAPED):
     """``x`` in the shape ``dims``: ints, none negative, and symbolic dims.
+
+    Asserted at run time to have as many elements, or else ``reason`` is told.
 
     Raises:
         ValueError: a dim is negative.
     """
     if any(isinstance(dim, int) and dim < 0 for dim in dims):
         raise ValueError(f"the shape {dims}")
+    own, wanted = prod(bb.shape(x)), prod(dims)
+    if not bb.equal(own, wanted):
+        bb.demand_dims([wanted], [own], reason)
     if any(isinstance(dim, int) and dim == 0 for dim in dims):
         # Nothing to move; relax.op.reshape would read the 0 as "copy the dim of x".
         return bb.emit(relax.op.zeros(relax.ShapeExpr(dims), bb.dtype(x)))
@@ -234,7 +237,7 @@ def te_dims(bb, x):
 
 def te_sizes(dims):
     """``dims`` as arguments of a kernel."""
-    return [tirx.const(d, "int64") if isinstance(d, int) else d for d in dims]
+    return list(map(as_expr, dims))
 
 
 def around_axis(bb, axis, dims, rank):
@@ -244,15 +247,21 @@ def around_axis(bb, axis, dims, rank):
         ValueError: a constant axis is none of ``rank`` axes.
     """
     if bb.static(axis) is None:
-        return bb.dims(bb.emit_te(ops.around_axis, axis, *te_sizes(dims), rank=rank))
+        (at,) = demand_axes(bb, axis, rank, "the axis")
+        demand_range(bb, at, "the axis", most=len(dims) - 1)
+        around = bb.emit_te(ops.around_axis, axis, *te_sizes(dims), rank=rank)
+        return bb.dims(around, least=None)
     (at,) = bb.ints(axis, "axis")
     at = placed(at, rank)
     return [bb.simplify(prod(dims[:at])), dims[at], bb.simplify(prod(dims[at + 1 :]))]
 
 
-def scalar(bb, value):
-    """An integer tensor of one element as a dim: an int, symbolic, or read at run time."""
+def scalar(bb, value, what, least=0):
+    """An integer tensor of one element as a dim: an int, symbolic, or read at run time.
+
+    In errors ``what`` names it; it is asserted to be no less than ``least``.
+    """
     known = bb.static(value)
     if known is not None:
         return bb.simplify(known.item())
-    return bb.dims(bb.emit(relax.op.reshape(value, [1])))[0]
+    return bb.dims(bb.emit(relax.op.reshape(value, [1])), what=what, least=least)[0]

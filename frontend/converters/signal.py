@@ -8,6 +8,7 @@ from tvm_ext.ops import shape as shapes
 from tvm_ext.ops import signal as ops
 
 from ..axes import placed
+from ..run_time import demand_range
 from ..table import converter
 from .shape import around_axis, reshaped, scalar, te_sizes
 
@@ -22,7 +23,7 @@ _WINDOWS = {
 def _register(op_type, coefficients):
     @converter(op_type, 17)
     def window(bb, size, *, output_datatype=1, periodic=1):
-        return bb.emit_te(ops.cosine_window, scalar(bb, size), coefficients, bool(periodic),
+        return bb.emit_te(ops.cosine_window, scalar(bb, size, "size"), coefficients, bool(periodic),
                           _name(output_datatype))  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def _dft(bb, x, dft_length, axis, inverse, onesided):
     rank = len(dims) + 1
     around = around_axis(bb, axis, dims, rank)
     rows = reshaped(bb, x, [*around, parts])
-    length = around[1] if dft_length is None else scalar(bb, dft_length)
+    length = around[1] if dft_length is None else scalar(bb, dft_length, "dft_length", 1)
     real = bool(inverse and onesided)
     if real and dft_length is None:
         length = 2 * (around[1] - 1)
@@ -92,7 +93,8 @@ def _with_dim(bb, axis, size, dims, rank):
     """``dims`` with ``size`` at the scalar tensor ``axis``."""
     if bb.static(axis) is None:
         size, *dims = te_sizes([size, *dims])
-        return bb.dims(bb.emit_te(shapes.with_dim, axis, size, *dims, rank=rank))
+        whole = bb.emit_te(shapes.with_dim, axis, size, *dims, rank=rank)
+        return bb.dims(whole, least=None)
     at = placed(bb.ints(axis, "axis")[0], rank)
     return [*dims[:at], size, *dims[at + 1 :]]
 
@@ -100,7 +102,7 @@ def _with_dim(bb, axis, size, dims, rank):
 @converter("STFT", 17)
 def stft(bb, signal, frame_step, window=None, frame_length=None, *, onesided=1):
     if frame_length is not None:
-        length = scalar(bb, frame_length)
+        length = scalar(bb, frame_length, "frame_length", 1)
     elif window is not None:
         length = bb.shape(window)[0]
     else:
@@ -108,7 +110,9 @@ def stft(bb, signal, frame_step, window=None, frame_length=None, *, onesided=1):
     bins = length // 2 + 1 if onesided else length
     if signal.ty.ndim == 2:  # torch's exporter leaves out the last axis, and onnxruntime takes that
         signal = bb.emit(relax.op.expand_dims(signal, 2))
-    step, parts = scalar(bb, frame_step), bb.shape(signal)[2]
+    step, (_, extent, parts) = scalar(bb, frame_step, "frame_step", 1), bb.shape(signal)
+    demand_range(bb, length, "a frame", most=extent)
+    window = None if window is None else bb.of_shape(window, [length])
     factors = _factors(length, False, parts)
     if factors is None:
         return bb.emit_te(ops.stft, signal, window, step, length, bins)
@@ -122,7 +126,7 @@ def stft(bb, signal, frame_step, window=None, frame_length=None, *, onesided=1):
 @converter("MelWeightMatrix", 17)
 def mel_weight_matrix(bb, num_mel_bins, dft_length, sample_rate, lower_edge_hertz,
                       upper_edge_hertz, *, output_datatype=1):  # fmt: skip
-    bins, length = scalar(bb, num_mel_bins), scalar(bb, dft_length)
+    bins, length = scalar(bb, num_mel_bins, "num_mel_bins"), scalar(bb, dft_length, "dft_length")
     return bb.emit_te(ops.mel_filters, sample_rate, lower_edge_hertz, upper_edge_hertz, bins,
                       length, _name(output_datatype))  # fmt: skip
 

@@ -5,9 +5,11 @@ from itertools import accumulate, pairwise
 from tvm import relax, tirx
 
 from tvm_ext.ops import slicing as ops
+from tvm_ext.ops import verdicts
 
 from ..axes import placed, placed_all
-from ..known import Known, slice_range
+from ..known import Known, as_expr, slice_range
+from ..run_time import demand_axes, demand_holds, raw
 from ..table import converter
 from .shape import te_dims
 
@@ -97,17 +99,29 @@ def _slice_at_run_time(bb, x, starts, ends, axes, steps):
         axes = placed_all(bb.ints(axes, "axes"), len(dims))
     else:
         axes = bb.of_shape(axes, [entries])
+    if isinstance(axes, relax.Expr):
+        demand_axes(bb, axes, len(dims))
+    if steps is not None:
+        _demand_steps(bb, steps)
     bounds = bb.emit_te(
         ops.slice_bounds, starts, ends, axes, steps, *te_dims(bb, x), entries=entries
     )
     begins, strides, lengths = (bb.emit(relax.TupleGetItem(bounds, k)) for k in range(3))
-    shape = bb.dims(lengths)
+    shape = bb.dims(lengths, least=None)
     if isinstance(axes, list):
         shape = [
             length if axis in axes else dim
             for axis, (length, dim) in enumerate(zip(shape, dims, strict=True))
         ]
     return bb.emit_te(ops.strided_slice, x, begins, strides, shape)
+
+
+def _demand_steps(bb, steps):
+    """Assert that no step is 0."""
+    if bb.static_shape(steps) is None:
+        steps = bb.emit_te(verdicts.least_size, steps)
+    zero = tirx.const(0, "int64")
+    demand_holds(bb, *((as_expr(step) != zero, "a step is 0") for step in raw(bb, steps)))
 
 
 @converter("Split", 1)
@@ -134,7 +148,7 @@ def split_outputs(bb, x, split=None, *, axis=0, num_outputs=None):
 
 
 def _sizes(bb, split):
-    return None if split is None else bb.dims(split, len(bb.node.outputs))
+    return None if split is None else bb.dims(split, len(bb.node.outputs), "a part")
 
 
 def split_along(bb, x, axis, sizes, parts=None):
@@ -147,7 +161,7 @@ def split_along(bb, x, axis, sizes, parts=None):
         if isinstance(whole, int) and isinstance(dims[axis], int):
             raise ValueError(f"the parts {sizes} do not make up axis {axis} of {dims}")
         dims[axis] = whole
-        x = bb.match(x, dims)
+        x = bb.match(x, dims, reason="is {given}, of which the parts make up {wanted}")
     offsets = [0, *accumulate(sizes)]
     known = bb.static(x)
     if known is not None and known.dtype == object:  # a shape is taken apart

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.onnxruntime_oracle import operands, run_onnxruntime
 from tests.uses import record
 from tvm_ext import convert_and_build
-from tvm_ext.errors import ConversionError
+from tvm_ext.errors import ConversionError, RunError
 
 RNG, data, _ = operands(15)
 WORDS, SIZE, END, PAD, START = 13, 4, 5, 0, 1
@@ -288,7 +288,7 @@ def test_beam_search(kind):
             feeds["ids"] = prompts(2)[1]
     record(model)
     if "wanted" not in fixed:
-        with pytest.raises(RuntimeError, match="mismatch"):
+        with pytest.raises(RunError, match="num_return_sequences is 5"):
             compiled.run(None, given | {"wanted": number(5)})
 
 

@@ -94,7 +94,7 @@ def test_a_cache_grows_from_step_to_step_and_sizes_that_contradict_are_refused()
         past, scaled = step(past, np.ascontiguousarray(whole[:, :, end - 1 : end]), mask)
         np.testing.assert_array_equal(past, whole[:, :, :end])
         np.testing.assert_array_equal(scaled, whole[:, :, :end] * mask[:, None, :, None])
-    with pytest.raises(RunError, match="match_cast"):
+    with pytest.raises(RunError, match=r"Mul-14 'scaled' .* 7, which does not broadcast to 18"):
         step(past, past, np.ones((2, 7), "float32"))
     with pytest.raises(ValueError, match="axis 0"):
         step(past[:1], past, np.ones((2, 18), "float32"))
@@ -119,7 +119,7 @@ def test_sizes_that_inputs_hold_as_numbers():
         zeros, wide = model(*given)
         assert zeros.shape == count and not zeros.any()
         np.testing.assert_array_equal(wide, np.broadcast_to(given[2], 2 * more))
-    with pytest.raises(RunError, match="match_cast"):
+    with pytest.raises(RunError, match=r"ConstantOfShape-9 'zeros' .* a size is -3, less than 0"):
         model(np.array((2, -3)), np.array(2, "int32"), np.ones(1, "float32"))
 
 
@@ -179,7 +179,7 @@ def test_sizes_beyond_any_memory_are_refused():
     model = convert_and_build(parser.parse_model(text), "llvm", opt_level=0)
     assert isinstance(model._executor, SymbolicExecutor)
     for size in (2**62, 2**63 - 1, 2**50):
-        with pytest.raises(RunError, match="more memory"):
+        with pytest.raises(RunError, match="of more elements than memory holds"):
             model(np.array([size]))
     np.testing.assert_allclose(model(np.array([5])), [5 * np.e], rtol=1e-6)
 
@@ -189,7 +189,7 @@ def test_results_beyond_any_memory_are_refused(monkeypatch):
     text = """<ir_version: 9, opset_import: ["": 17]>
     g (int64[2] n) => (float[a, b] y) { y = ConstantOfShape (n) }"""
     model = convert_and_build(parser.parse_model(text), "llvm", opt_level=0)
-    with pytest.raises(RunError, match="more memory than any machine has"):
+    with pytest.raises(RunError, match="of more elements than memory holds"):
         model(np.array([1 << 40, 1 << 40]))
     assert model(np.array([2, 3])).shape == (2, 3)
 
@@ -258,5 +258,5 @@ def test_a_size_that_is_halved_and_doubled_is_itself():
         feeds = {"image": rng.standard_normal(shape).astype("float32")}
         (want,) = InferenceSession(model.SerializeToString()).run(None, feeds)
         np.testing.assert_allclose(*compiled.run(None, feeds), want, rtol=1e-4, atol=1e-5)
-    with pytest.raises(RunError, match="mismatch"):
+    with pytest.raises(RunError, match=r"Concat-13 .* axis 2 of 'again' is 6, not 7"):
         compiled(np.zeros((1, 3, 7, 10), "float32"))

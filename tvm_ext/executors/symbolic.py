@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import failure
 from ..errors import RunError
 from . import threads
 from .cpu import CpuNeeds
@@ -38,7 +39,7 @@ class SymbolicPlan:
         sizes: the input and its axis that give each number which the functions take.
         held: the same of the further ones, elements of inputs: the input and the place in it.
         outputs: the element type and the rank of each result.
-        checks: what does not hold of sizes that are refused with code 1, 2 and so on.
+        checks: what is told of sizes that are refused with code 1, 2 and so on.
         kernels: the symbol of each call, and the variable that it defines.
         weight_bytes: what the constants take, one after the other, each aligned.
         scratch_bytes: what each thread takes at most within parallel loops, where that is known.
@@ -88,7 +89,8 @@ class SymbolicLibrary(Library):
         self._sizes.argtypes = [ctypes.c_void_p] * 2
 
     def follow(self, sizes: ctypes.Array, numbers: ctypes.Array) -> int:
-        """Fill ``numbers`` with what follows from ``sizes``; 0, or which check fails."""
+        """Fill ``numbers`` with what follows from ``sizes``; 0, or which check fails, whose two
+        numbers they are then."""
         return self._sizes(sizes, numbers)
 
 
@@ -98,7 +100,7 @@ class _Workspace:
     def __init__(self, plan: SymbolicPlan) -> None:
         self.results = Results(growing=True)
         self.sizes = (ctypes.c_int64 * (len(plan.sizes) + len(plan.held)))()
-        self.numbers = (ctypes.c_int64 * plan.numbers)()
+        self.numbers = (ctypes.c_int64 * max(plan.numbers, 2))()
         self._arena, self._address = aligned_bytes(0), 0
         self._scratch, self._shares = aligned_bytes(0), 0
 
@@ -150,8 +152,8 @@ class SymbolicExecutor(LibraryExecutor):
         workspace.sizes[:] = sizes
         code = library.follow(workspace.sizes, workspace.numbers)
         if code != 0:
-            raise RunError(plan.checks[code - 1])
-        numbers = workspace.numbers[:]
+            raise failure(plan.checks[code - 1], *workspace.numbers[:2])
+        numbers = workspace.numbers[: plan.numbers]
         if max(numbers) > MOST:
             raise RunError(NO_MEMORY)
         outputs = [

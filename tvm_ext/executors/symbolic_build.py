@@ -22,6 +22,7 @@ from tvm.ir import GlobalVar, Op, PrimType
 from tvm.sym import Analyzer
 from tvm.target import Target
 
+from ..checks import CHECKS
 from ..errors import BuildError
 from .c_code import is_c_code
 from .cpu import CpuNeeds
@@ -149,7 +150,8 @@ class _Walk(Walk):
             if isinstance(dim, tirx.Var) and dim not in self._known:
                 self._known[dim] = size
             else:
-                self._checks.append((f"input {index}, shape[{axis}]", size, dim))
+                what = f"axis {axis} of input {index} is {{given}}, not {{wanted}}"
+                self._checks.append((what, size, dim))
 
     def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
         if not isinstance(ty, relax.TensorType) or ty.shape is None:
@@ -188,7 +190,6 @@ class _Walk(Walk):
 
     def match(self, binding: relax.MatchCast) -> None:
         given, wanted = self._measured.get(binding.value, binding.value), binding.ty
-        what = getattr(given, "name", "a constant")
         is_shape = isinstance(wanted, relax.ShapeType) and given in self._shapes
         wants = wanted.values if is_shape else getattr(wanted, "shape", None)
         if not is_shape:
@@ -199,14 +200,17 @@ class _Walk(Walk):
             return
         if is_shape:
             dims = self._dims(self._shapes[given])
-            self._checks += [(what, tirx.min(dim, 0), tirx.const(0, "int64")) for dim in dims]
         else:
             (dims, _), wants = self.tensor(given.ty), wants.values
         for axis, (dim, want) in enumerate(zip(dims, wants, strict=True)):
             if isinstance(want, tirx.Var) and want not in self._known:
                 self._known[want] = tirx.convert(dim)
-            else:
-                self._checks.append((f"{what}, shape[{axis}]", tirx.convert(dim), want))
+            elif not is_shape:
+                what = f"axis {axis} of {binding.var.name} is {{given}}, not {{wanted}}"
+                self._checks.append((what, tirx.convert(dim), want))
+            elif axis < len(dims) - 1:  # the last is the number of the texts
+                text = str(self.module.attrs[CHECKS][dims[-1]][axis])
+                self._checks.append((text, tirx.convert(dim), want))
 
     def kernel(self, call: relax.Call, variable: str) -> Slot | tuple[Slot, ...]:
         """As ever; but tensors that are only joined are computed in their places in the result."""
@@ -270,10 +274,7 @@ class _Walk(Walk):
         tensors += [slot for kernel in kernels for slot in kernel.scratch]
         units, places = _placed(tensors, len(kernels))
         calls = list(zip(kernels, self.calls, strict=True))
-        checks = [
-            Check(f"match_cast error: {what} mismatch: {a} is not {b}", a, b)
-            for what, a, b in self._to_check()
-        ]
+        checks = [Check(*row) for row in self._to_check()]
         sizes = [*self.names, *self._elements.held.values()]
         return Entry(sizes, checks, calls, outputs, units, places)
 
@@ -283,10 +284,12 @@ class _Walk(Walk):
         return tuple(self._elements.held)
 
     def _to_check(self) -> Iterator[tuple[str, Any, Any]]:
-        for what, given, wanted in self._checks:
+        known = set()
+        for text, given, wanted in self._checks:
             a, b = (tirx.convert(self._resolved(dim)) for dim in (given, wanted))
-            if not _equal(a, b):
-                yield what, a, b
+            if not _equal(a, b) and (str(a), str(b)) not in known:
+                known.add((str(a), str(b)))
+                yield text, a, b
 
 
 def _values(number: relax.Expr) -> Sequence[tirx.Expr]:

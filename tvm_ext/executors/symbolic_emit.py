@@ -51,8 +51,9 @@ def entry_source(entry: Entry, tag: str) -> str:
     """C text of ``int tvmx_sizes(sizes, numbers)`` and of ``int tvmx_execute(weights, arena,
     inputs, outputs, observe, sizes)``.
 
-    The first returns 0 or the number of the check that fails, from 1; ``numbers`` are the bytes of
-    the arena, and the dims of all results. The second is as :func:`.emit.entry_source` says.
+    The first returns 0, and ``numbers`` are the bytes of the arena, and the dims of all results; or
+    the number of the check that fails, from 1, and they are the two that differ. The
+    second is as :func:`.emit.entry_source` says.
     """
     return "\n".join([*_head(entry, tag), *_sizes(entry), *_execute(entry, tag), ""])
 
@@ -110,7 +111,8 @@ def _sizes(entry: Entry) -> Iterator[str]:
     yield f"\nint {SIZES}(const int64_t *sizes, int64_t *numbers) {{"
     yield from _named(entry)
     for number, check in enumerate(entry.checks, 1):
-        yield f"  if ({c_text(check.given)} != {c_text(check.wanted)}) return {number};"
+        yield f"  numbers[0] = {c_text(check.given)}, numbers[1] = {c_text(check.wanted)};"
+        yield f"  if (numbers[0] != numbers[1]) return {number};"
     yield "  int64_t bytes = 0;"
     for total, unit in entry.parts:
         yield f"  bytes = plus(bytes, times({total}, {c_text(unit)}));"

@@ -33,6 +33,7 @@ from .pool import one_pool
 from .storages import Blocks, lend, share_storages
 from .toolchain import RUNTIME, compile_runtime, run_tool, shared_linker
 from .views import rewrite_views
+from .vm_checks import failures_told, tell_checks
 
 __all__ = ["VMExecutor"]
 
@@ -62,6 +63,7 @@ def _lowering() -> tvm.ir.transform.Pass:
             t.LowerRuntimeBuiltin(),
             t.ComputePrimValue(),
             t.VMShapeLower(),
+            tell_checks,
             t.AttachGlobalSymbol(),
         ],
         name="LowerToVM",
@@ -227,7 +229,7 @@ class VMExecutor:
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         vm = self._vm()  # before the tensors: it says what a machine without the device lacks
-        with host.on_device(self.device):
+        with host.on_device(self.device), failures_told():
             return [host.taken(result) for result in vm["main"](*self._given(inputs))]
 
     def _given(self, inputs: Sequence[Any]) -> list[Any]:
@@ -258,7 +260,7 @@ class VMExecutor:
         vm = self._vm()
         vm.set_instrument(stopwatch)
         try:
-            with host.on_device(self.device):
+            with host.on_device(self.device), failures_told():
                 tensors = self._given(inputs)
                 for _ in range(repeat):
                     stopwatch.runs.append([])

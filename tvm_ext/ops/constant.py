@@ -3,6 +3,10 @@
 from tvm import te, tirx
 from tvm.te import Tensor
 
+#: Numbers of elements that are none: see :func:`range_length`.
+NO_STEP, ENDLESS = -1, -2
+_MOST = float(1 << 40)  # elements: more than memory holds
+
 
 def eye(shape, k, dtype):
     """``[rows, columns]``: one on the ``k``-th diagonal, zero elsewhere."""
@@ -21,25 +25,32 @@ def arange(start, delta, length, compute_dtype):
 
 
 def range_length(start, limit, delta, compute_dtype):
-    """How many elements ``arange`` has: ``int64[1]``; none where ``delta`` is 0."""
+    """How many elements ``arange`` has: ``int64[1]``.
+
+    ``NO_STEP`` where ``delta`` is 0; of floats ``ENDLESS`` where no memory holds them, or one is
+    NaN.
+    """
     first, last, step = (_only(v).astype(compute_dtype) for v in (start, limit, delta))
+    count = _float_count if compute_dtype.startswith("float") else _integer_count
 
-    def count():
-        if compute_dtype.startswith("float"):
-            steps = (last - first).astype("float64") / step.astype("float64")
-            return te.ceil(steps).astype("int64")
-        span, stride = (last - first).astype("int64"), step.astype("int64")
-        return -tirx.floordiv(-span, tirx.Select(stride == 0, tirx.const(1, "int64"), stride))
+    def length(_):
+        none = tirx.const(NO_STEP, "int64")
+        return tirx.Select(step == tirx.const(0, compute_dtype), none, count(first, last, step))
 
-    return te.compute(
-        (1,),
-        lambda _: tirx.Select(
-            step == tirx.const(0, compute_dtype),
-            tirx.const(0, "int64"),
-            tirx.max(count(), tirx.const(0, "int64")),
-        ),
-        "range_length",
-    )
+    return te.compute((1,), length, "range_length")
+
+
+def _integer_count(first, last, step):
+    span, stride = (last - first).astype("int64"), step.astype("int64")
+    count = -tirx.floordiv(-span, tirx.Select(stride == 0, tirx.const(1, "int64"), stride))
+    return tirx.max(count, tirx.const(0, "int64"))
+
+
+def _float_count(first, last, step):
+    steps = te.ceil((last - first).astype("float64") / step.astype("float64"))
+    most = tirx.const(_MOST, "float64")
+    count = tirx.max(tirx.min(steps, most), tirx.const(0, "float64")).astype("int64")
+    return tirx.Select(steps < most, count, tirx.const(ENDLESS, "int64"))
 
 
 def one_hot(indices, values, depth, axis):

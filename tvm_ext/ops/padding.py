@@ -122,7 +122,7 @@ def padded_shape(pads, axes, *dims, entries):
     begins, ends = amounts(0, "pad_begins"), amounts(entries, "pad_ends")
 
     def extent(axis):
-        return tirx.max(_pick(dims, axis) + begins(axis) + ends(axis), 0)
+        return _pick(dims, axis) + begins(axis) + ends(axis)
 
     return [begins, te.compute((rank,), extent, "padded_shape")]
 

@@ -199,11 +199,17 @@ def rounded(x, dtype):
     return te.compute(x.shape, element, "round_saturate")
 
 
+_MOST = float(1 << 40)  # elements: more than memory holds
+
+
 def scaled_dims(scales, *dims):
-    """``floor(dims * scales)``: ``int64[len(dims)]``."""
+    """``floor(dims * scales)``: ``int64[len(dims)]``; -1 of no scale, or of more than memory."""
 
     def element(k):
-        return te.floor(_f64(_pick(dims, k)) * _f64(scales[k])).astype("int64")
+        size = _f64(_pick(dims, k)) * _f64(scales[k])
+        fits = tirx.all(scales[k] > tirx.const(0, scales.dtype), size < _MOST)
+        length = te.floor(size).astype("int64")
+        return tirx.if_then_else(fits, length, tirx.const(-1, "int64"))
 
     return te.compute((len(dims),), element, "scaled_dims")
 

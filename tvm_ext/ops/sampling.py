@@ -219,7 +219,8 @@ def roi_align(
     ky, kx = (te.reduce_axis((0, bound), f"k{axis}") for axis, bound in enumerate(bounds))
 
     def weighted(r, c, i, j):
-        image = batch(r).astype("int64")
+        # One that is not there never touches foreign memory: it reads the nearest.
+        image = tirx.max(tirx.min(batch(r).astype("int64"), x.shape[0] - 1), 0)
         for y, wy in corners(r, 0, i, ky):
             for z, wz in corners(r, 1, j, kx):
                 value = x(image, y, z, c) if channels_last else x(image, c, y, z)

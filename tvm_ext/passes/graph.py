@@ -67,13 +67,14 @@ class Graph:
         for block in self.main.body.blocks:
             for binding in block.bindings:
                 self.values[binding.var] = binding.value
-                self.owner[binding.value] = binding.var
+                if not isinstance(binding.value, relax.Var):  # which is seen as of another shape
+                    self.owner[binding.value] = binding.var
                 for var in variables(binding.value):
                     self.uses[var] += 1
                     self.readers.setdefault(var, []).append(binding.var)
         self.uses.update(variables(self.main.body.body))
         seen = {var: _by_operator(value) for var, value in self.values.items()}
-        self.owner |= {value: var for var, value in seen.items()}
+        self.owner |= {x: var for var, x in seen.items() if not isinstance(x, relax.Var)}
         self.var2val = tvm_ffi.convert(seen)
 
     def reader(self, var: relax.Var) -> relax.Var | None:

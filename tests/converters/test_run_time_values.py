@@ -1,0 +1,207 @@
+"""Values known only at run time that ONNX does not allow: each ends the run with an error that
+names the node and says why, whichever executor runs it, and the next run is right."""
+
+import re
+
+import numpy as np
+import pytest
+from onnx import helper, parser, shape_inference
+
+from tvm_ext import convert_and_build
+from tvm_ext.errors import RunError
+from tvm_ext.executors.symbolic import SymbolicExecutor
+from tvm_ext.executors.vm import VMExecutor
+
+X = np.arange(24, dtype="float32").reshape(4, 6)
+PAIR = np.float32([0, 1])
+
+
+def ints(*values):
+    return np.array(values, "int64")
+
+
+def number(value, dtype="int64"):
+    return np.array(value, dtype)
+
+
+# Type and dims of an input, its values in a run that is right, the node that takes it, and which
+# of its values are refused, with what is told.
+NODES = [
+    ("int64[1] k", ints(2), "top, places = TopK <axis = 1> (x, k)",
+     [(ints(-1), "TopK top: k is -1, less than 0"),
+      (ints(7), "TopK top: k is 7, more than 6")]),
+    ("int64 along", number(1), "sums = CumSum (x, along)",
+     [(number(2), "CumSum sums: the axis is 2, not -2..1"),
+      (number(-3), "CumSum sums: the axis is -3, not -2..1")]),
+    ("int64[2] shape", ints(8, 3), "reshaped = Reshape (x, shape)",
+     [(ints(8, 4), "Reshape reshaped: the shape is one of 32 elements, there are 24"),
+      (ints(-1, -1), "Reshape reshaped: the shape is one of 576 elements"),
+      (ints(-2, -12), "Reshape reshaped: a size of the shape is -2, less than 0")]),
+    ("int64[3] wide", ints(2, 4, 6), "expanded = Expand (x, wide)",
+     [(ints(2, 3, 6), "Expand expanded: axis 1 of the .* does not broadcast to"),
+      (ints(-2, 4, 6), "Expand expanded: a size of the shape is -2, less than 0")]),
+    ("int64[2] parts", ints(1, 5), "left, right = Split <axis = 1> (x, parts)",
+     [(ints(1, 4), "Split left: axis 1 of 'x' is 6, of which the parts make up 5"),
+      (ints(-1, 7), "Split left: a part is -1, less than 0")]),
+    ("int64[2] repeats", ints(1, 2), "tiled = Tile (x, repeats)",
+     [(ints(1, -2), "Tile tiled: a number of repeats is -2, less than 0"),
+      (ints(2**40, 2**40), "Tile tiled: .* of more elements than memory holds")]),
+    ("int64[2] filled", ints(2, 3), "zeros = ConstantOfShape (filled)",
+     [(ints(2, -3), "ConstantOfShape zeros: a size is -3, less than 0"),
+      (ints(2**35, 2**35), "ConstantOfShape zeros: .* of more elements than memory holds")]),
+    ("int64 depth", number(3), "hot = OneHot (places, depth, pair)",
+     [(number(-3), "OneHot hot: depth is -3, less than 0")]),
+    ("int64[1] added", ints(-1), "longer = Unsqueeze (x, added)",
+     [(ints(3), "Unsqueeze longer: an axis is 3, not -3..2")]),
+    ("int64 size", number(3), "window = HannWindow (size)",
+     [(number(-3), "HannWindow window: size is -3, less than 0")]),
+    ("int64 delta", number(2), "steps = Range (zero, ten, delta)",
+     [(number(0), "Range steps: delta is 0")]),
+    ("float[n] other", np.ones(6, "float32"), "sum = Add (x, other)",
+     [(np.ones(5, "float32"), "Add sum: axis 0 of 'other' is 5, .* not broadcast to 6")]),
+    ("float[rows, 2] matrix", np.ones((6, 2), "float32"), "product = MatMul (x, matrix)",
+     [(np.ones((5, 2), "float32"), "MatMul product: axis 0 of 'matrix' is 5, not 6")]),
+    ("float[c, d] below", X[:1], "both = Concat <axis = 0> (x, below)",
+     [(X[:, :3], "Concat both: axis 1 of 'below' is 3, not 6")]),
+    ("int64 frame_step", number(2), "spectra = STFT (signal, frame_step, , frame)",
+     [(number(0), "STFT spectra: frame_step is 0, less than 1")]),
+    ("int64 length", number(4), "spectrum = DFT (signal, length)",
+     [(number(0), "DFT spectrum: dft_length is 0, less than 1")]),
+    ("int64[2] block", ints(2, 1), "image = Col2Im (columns, area, block)",
+     [(ints(2, 0), "Col2Im image: a size of the block is 0, less than 1")]),
+]  # fmt: skip
+# What is taken from elements in a way that only the VM follows.
+MORE = [
+    ("int64[2] removed", ints(0, -1), "shorter = Squeeze (one, removed)",
+     [(ints(0, 0), "Squeeze shorter: an axis is 0 twice"),
+      (ints(0, 1), "Squeeze shorter: axes that are not 1 are taken away"),
+      (ints(0, 4), "Squeeze shorter: an axis is 4, not -4..3")]),
+    ("int64[2] slice_axes", ints(0, 1), "sliced = Slice (x, starts, ends, slice_axes)",
+     [(ints(0, 2), "Slice sliced: an axis is 2, not -2..1"),
+      (ints(1, -1), "Slice sliced: an axis is 1 twice")]),
+    ("int64[2] slice_steps", ints(1, -1), "stepped = Slice (x, starts, ends, , slice_steps)",
+     [(ints(1, 0), "Slice stepped: a step is 0")]),
+    ("int64[m] reduced", ints(1), "summed = ReduceSum (x, reduced)",
+     [(ints(2), "ReduceSum summed: an axis is 2, not -2..1"),
+      (ints(0, -3), "ReduceSum summed: an axis is -3, not -2..1")]),
+    ("int64[4] pads", ints(0, 1, 0, -1), "padded = Pad (x, pads)",
+     [(ints(0, -4, 0, -3), "Pad padded: a padded axis is -1, less than 0")]),
+    ("int64[1] pad_axes", ints(1), "mirrored = Pad <mode = \"reflect\"> (x, ends, , pad_axes)",
+     [(ints(-3), "Pad mirrored: an axis is -3, not -2..1")]),
+    ("float slope", number(0.5, "float32"), "ramp = Range (nought, one_half, slope)",
+     [(number(0, "float32"), "Range ramp: delta is 0"),
+      (number(np.nan, "float32"), "Range ramp: .* more than memory holds, or NaN"),
+      (number(1e-30, "float32"), "Range ramp: .* more than memory holds, or NaN")]),
+    ("float[2] scales", np.float32([1, 2]), "resized = Resize <mode = \"linear\"> (x, , scales)",
+     [(np.float32([1, 0]), "Resize resized: a scale of axis 1 is not positive"),
+      (np.float32([-1, 1]), "Resize resized: a scale of axis 0 is not positive"),
+      (np.float32([1, np.nan]), "Resize resized: a scale of axis 1 is not positive"),
+      (np.float32([1, np.inf]), "Resize resized: a scale of axis 1 is not positive")]),
+]  # fmt: skip
+
+CONSTANTS = """
+    pair = Constant <value = float[2] {0, 1}> ()
+    zero = Constant <value_int = 0> ()
+    ten = Constant <value_int = 10> ()
+    starts = Constant <value_ints = [0, 3]> ()
+    ends = Constant <value_ints = [2, 5]> ()
+    frame = Constant <value_int = 4> ()
+    area = Constant <value_ints = [4, 3]> ()
+    nought = Constant <value_float = 0.0> ()
+    one_half = Constant <value_float = 1.5> ()
+"""
+RANKS = {
+    "longer": 3,
+    "shorter": 2,
+    "spectra": 4,
+    "window": 1,
+    "summed": 2,
+    "mirrored": 2,
+}  # of what onnx does not infer
+FIXED = {
+    "x": X,
+    "one": X.reshape(1, 4, 6, 1),
+    "signal": np.ones((1, 12, 1), "float32"),
+    "columns": np.ones((1, 2, 9), "float32"),
+}
+
+
+def model_of(nodes):
+    inputs = ["float[a, b] x", "float[e, f, g, h] one", "float[1, l, 1] signal",
+              "float[1, w, v] columns", *(row[0] for row in nodes)]  # fmt: skip
+    text = [row[2] for row in nodes]
+    names = [name.strip() for line in text for name in line.split(" = ")[0].split(",")]
+    parsed = parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 21]> g ({", ".join(inputs)}) => '
+        f"({', '.join(f'float {name}' for name in names)}) {{ {CONSTANTS} {' '.join(text)} }}"
+    )
+    for output in parsed.graph.output:
+        output.ClearField("type")
+    inferred = shape_inference.infer_shapes(parsed)
+    for output in inferred.graph.output:
+        tensor = output.type.tensor_type
+        if not tensor.HasField("shape"):
+            for _ in range(RANKS[output.name]):
+                tensor.shape.dim.add()
+    return inferred
+
+
+@pytest.fixture(scope="module", params=[0, 3])
+def opt_level(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["symbolic", "vm"])
+def built(request, opt_level):
+    nodes = NODES if request.param == "symbolic" else NODES + MORE
+    made = convert_and_build(model_of(nodes), "llvm", opt_level=opt_level)
+    assert isinstance(made.executor, SymbolicExecutor if nodes is NODES else VMExecutor)
+    return made, nodes
+
+
+def test_each_is_told_with_its_node(built):
+    model, nodes = built
+    feeds = FIXED | {row[0].split()[-1]: row[1] for row in nodes}
+    expected = model.run(None, feeds)
+    for declared, _, _, refused in nodes:
+        for value, told in refused:
+            operator, node, reason = re.match("(.*?) (.*?): (.*)", told).groups()
+            # One that was rewritten says what it was.
+            where = rf"^{operator}-\d+ '{node}'|^\w+-\d+ '{operator} {node}'"
+            with pytest.raises(RunError, match=rf"({where}) \(opset 21\): {reason}"):
+                model.run(None, feeds | {declared.split()[-1]: value})
+            for got, want in zip(model.run(None, feeds), expected, strict=True):
+                np.testing.assert_array_equal(got, want)
+
+
+# Sizes of operands that do not fit each other, of which kernels would read what is not there.
+SIZES = [
+    ("ReverseSequence", [X, ints(1, 2, 4, 4, 2, 1)], 1, ints(1, 2), "axis 0 of 'x1' is 2, less"),
+    ("ScatterElements", [X, ints(1, 0)[:, None], np.ones((2, 1), "float32")], 1,
+     ints(1)[:, None], "axis 0 of 'x1' is 1, less than 2"),
+    ("LayerNormalization", [X, X[0]], 1, X[0, :5], "axis 1 is 5, less than 6"),
+    ("QuantizeLinear", [X, X[0] + 1, X[0].astype("uint8")], 1, X[0, :5], "axis 0 of 'x1' is 5, "),
+    ("Gather", [X, ints(0)], 0, X[:0], "there is nothing to gather on axis 0"),
+    ("RoiAlign", [X[None, None], X[:, :4], ints(0, 0, 0, 0)], 2, ints(0),
+     "axis 0 of 'x2' is 1, not 4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operator", "inputs", "place", "odd", "told"), SIZES)
+def test_sizes_that_do_not_fit_each_other(operator, inputs, place, odd, told):
+    names = [f"x{k}" for k in range(len(inputs))]
+    types = [helper.np_dtype_to_tensor_dtype(x.dtype) for x in inputs]
+    given = [
+        helper.make_tensor_value_info(name, dtype, [f"{name}_{axis}" for axis in range(x.ndim)])
+        for name, dtype, x in zip(names, types, inputs, strict=True)
+    ]
+    node = helper.make_node(operator, names, ["y"], "node")
+    graph = helper.make_graph([node], "g", given, [helper.make_empty_tensor_value_info("y")])
+    imports = [helper.make_opsetid("", 21)]
+    model = helper.make_model(graph, ir_version=10, opset_imports=imports)
+    built = convert_and_build(shape_inference.infer_shapes(model), "llvm", opt_level=3)
+    feeds = dict(zip(names, inputs, strict=True))
+    expected = built.run(None, feeds)
+    with pytest.raises(RunError, match=rf"^{operator}-\d+ 'node' \(opset 21\): {told}"):
+        built.run(None, feeds | {f"x{place}": odd})
+    np.testing.assert_array_equal(built.run(None, feeds), expected)
