@@ -9,6 +9,7 @@ import tvm
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
+from tests.onnxruntime_oracle import run_onnxruntime
 from tests.oracle import check_model, reference
 from tvm_ext import convert_and_build, targets
 from tvm_ext.passes.blocked_layout import blocked_layout
@@ -420,6 +421,21 @@ def test_a_program_is_not_lifted():
         "rows": rng.standard_normal((2, 16)).astype("float32"),
     }
     check_model(model, arrays, opt_levels=(3,))
+
+
+def test_a_line_of_a_sum_of_dims_and_fewer_filters_than_a_block():
+    """TVM's search for reshapes ended with an error where a kernel divides by such a sum."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 9]>
+        graph (float[2, 2, t] x) => (float[a, b, c] y) <float[3] s = {1, 1, 2}> {
+            c = Conv <kernel_shape = [2], pads = [1, 2]> (x, w)
+            y = Upsample <mode = "linear"> (c, s)
+        }""")
+    rng = np.random.default_rng(4)
+    weights = rng.standard_normal((2, 2, 2)).astype("float32")
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    given = {"x": rng.standard_normal((2, 2, 5)).astype("float32")}
+    check_model(model, given, opt_levels=(3,), expected=run_onnxruntime(model, given))
 
 
 def test_a_module_without_convolution_is_left_alone():

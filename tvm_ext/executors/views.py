@@ -13,12 +13,29 @@ def rewrite_views(module: IRModule, _context: object) -> IRModule:
     """TVM's RewriteDataflowReshape, after which kernels that write no element do nothing.
 
     Those would be reshapes too, to a shape in which Relax reads 0 as the dim of the operand.
+    Kernels that TVM fails to analyse are none: they divide by sums of dims.
     """
     module = module.clone()
-    for symbol in _without_results(module):
+    hidden = {symbol: module[symbol] for symbol in _not_analysed(module)}
+    for symbol in [*_without_results(module), *hidden]:
         func = module[symbol]
         module[symbol] = tirx.PrimFunc(func.params, tirx.Evaluate(0), func.ret_type, func.attrs)
-    return relax.transform.RewriteDataflowReshape()(module)
+    module = relax.transform.RewriteDataflowReshape()(module)
+    for symbol, func in hidden.items():
+        module[symbol] = func
+    return module
+
+
+def _not_analysed(module: IRModule) -> list[tvm.ir.GlobalVar]:
+    """The kernels for which TVM's search for reshapes ends with an error."""
+    found: list[tvm.ir.GlobalVar] = []
+    for symbol, func in module.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            try:
+                relax.analysis.has_reshape_pattern(func)
+            except tvm.error.InternalError:
+                found.append(symbol)
+    return found
 
 
 def _without_results(module: IRModule) -> list[tvm.ir.GlobalVar]:
