@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from tests.onnxruntime_oracle import run_onnxruntime
 from tvm_ext import convert_and_build
@@ -100,3 +100,28 @@ def test_large_weights_are_fetched_a_panel_ahead():
     for rows in (1, 40):
         x = random.standard_normal((rows, 96)).astype("float32")
         np.testing.assert_allclose(built(x), np.maximum(x @ w, 0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("weights", ["constant", "run time"])
+def test_a_product_that_is_a_result_too(weights):
+    """FuseOps does not see that a match_cast reads it, and gives the kernel two results."""
+    random = np.random.default_rng(3)
+    k = random.standard_normal((8, 8)).astype("float32")
+    given = "" if weights == "constant" else ", float[8,8] k"
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[a,b,c,d] x{given}) => (float[a,b,c,8] z, float[a,b,c,8] y)
+          <float[3] one = {{1, 1, 1}}, float[8] q = {{1, 2, 3, 4, 5, 6, 7, 8}}> {{
+          u = MatMul(x, k)  v = Add(u, q)  w = MatMul(v, k)  z = MatMul(w, k)
+          y = InstanceNormalization(u, one, one)
+        }}"""
+    )
+    feeds = {"x": random.standard_normal((2, 3, 9, 8)).astype("float32"), "k": k}
+    if weights == "constant":
+        model.graph.initializer.append(numpy_helper.from_array(feeds.pop("k"), "k"))
+    for got, want in zip(
+        convert_and_build(model, "llvm").run(None, feeds),
+        run_onnxruntime(model, feeds),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

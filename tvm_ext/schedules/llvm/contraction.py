@@ -36,11 +36,19 @@ def is_number(block: SBlock) -> bool:
 
 
 def blocks_of(func: object) -> tuple[s_tir.Schedule, list[SBlockRV]] | None:
-    """A schedule of a kernel and its blocks in order; None of what is no kernel of blocks."""
+    """A schedule of a kernel and its blocks in order; None of what is no kernel of blocks.
+
+    None also where another block than the last one writes a result: the rules that ask keep what
+    these write in registers.
+    """
     if not isinstance(func, tirx.PrimFunc) or not hasattr(func.body, "block"):
         return None
     sch = s_tir.Schedule(func)
-    return sch, sch.get_child_blocks(sch.get_sblock(func.body.block.name_hint))
+    blocks = sch.get_child_blocks(sch.get_sblock(func.body.block.name_hint))
+    written = [region.source for block in blocks[:-1] for region in sch.get(block).writes]
+    if any(param.same_as(buffer) for param in func.params for buffer in written):
+        return None
+    return sch, blocks
 
 
 def is_static(func: tirx.PrimFunc) -> bool:
