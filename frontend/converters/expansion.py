@@ -67,5 +67,5 @@ def _innermost(dims, repeats):
     for axis in reversed(range(len(dims))):
         pair = dims[axis], repeats[axis]
         if pair != (1, 1):
-            return None if 1 in pair else axis
+            return None if any(isinstance(n, int) and n < 2 for n in pair) else axis
     return None
