@@ -247,7 +247,7 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
     count = bb.fresh_dim("trips")
     shapes += [[count, *_own_dims(bb, x.ty)] for x in stacked]
     items = [
-        x if dims is None else bb.match(x, dims) for x, dims in zip(items, shapes, strict=True)
+        x if dims is None else _sized(bb, x, dims) for x, dims in zip(items, shapes, strict=True)
     ]
     for source, item in zip([*state, *stacked], items, strict=True):
         bb.copy_knowledge(source, item)
@@ -255,6 +255,17 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
         host.like(bb, item, kind) if kind is not None else item
         for item, kind in zip_longest(items, kinds)
     )
+
+
+def _sized(bb, x, dims):
+    """``x`` of ``dims``, of which its shape binds those that are new.
+
+    TVM drops a match_cast of a tensor that nothing reads, also where dims that it binds are read.
+    """
+    if any(isinstance(dim, tirx.Var) for dim in dims):
+        new = [dim if isinstance(dim, tirx.Var) else bb.fresh_dim() for dim in dims]
+        bb.bb.match_cast(bb.emit(relax.op.shape_of(x)), relax.ShapeType(new))
+    return bb.match(x, dims)
 
 
 def _body(bb, graph, state, trip, constant):
