@@ -1,5 +1,6 @@
 """Rows of symbolic length that a condition parts, against numpy; nothing is written beyond."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -64,3 +65,17 @@ def test_a_condition_that_reads_is_asked_for_each_element():
     got = tvm.runtime.tensor(np.empty_like(values))
     library["main"](tvm.runtime.tensor(values), tvm.runtime.tensor(np.array([7])), got)
     np.testing.assert_array_equal(got.numpy(), np.where(np.arange(40) < 7, values, 3 * values))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "bool"])
+def test_types_whose_vectors_differ(dtype):
+    n = tirx.Var("n", "int64")
+    x = te.placeholder((n,), dtype, "x")
+    value = tirx.const(1, dtype)
+    y = te.compute((n + 40,), lambda k: tirx.if_then_else(k < n, x[k], value), "y")
+    sch = schedule((Elementwise(),), prim_func(x, y), here())
+    library = tvm.compile(sch.mod, here(), tir_pipeline=lowering.TIR_PIPELINE)
+    values = (np.arange(50) % 7 == 0).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    got = tvm.runtime.tensor(np.zeros(90, values.dtype))
+    library["main"](tvm.runtime.tensor(values), got)
+    np.testing.assert_array_equal(got.numpy(), np.append(values, np.ones(40, values.dtype)))

@@ -30,9 +30,9 @@ from .compound import Compound, Kernel, Match
 
 __all__ = ["winograd"]
 
-# Stand for symbolic rows or columns where a method is chosen: few, for weights that have grown
-# are fetched from memory whatever the size.
-_SOME_ROWS = 28
+# Symbolic rows or columns times channels, where a method is chosen: images shrink as channels grow.
+# Few, for weights that have grown are fetched from memory whatever the size.
+_ROWS_OF_CHANNELS = 28 * 128
 
 
 def winograd(model: WinogradModel | None = None) -> Compound:
@@ -62,7 +62,8 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
     if frames and (conv.symbolic or not isinstance(images, int)):
         return None  # volumes of a symbolic number or size
     count = size(images) * prod(frames)
-    rows, columns = (side if isinstance(side, int) else _SOME_ROWS for side in (height, width))
+    usual = min(max(_ROWS_OF_CHANNELS // filters, 7), 56)
+    rows, columns = (side if isinstance(side, int) else usual for side in (height, width))
     taken = Convolution(count, channels, filters, rows, columns, dense.in_lanes, lanes, stride)
     plan = model.choose(taken, target)
     if plan is None:

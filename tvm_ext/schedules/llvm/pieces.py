@@ -178,7 +178,10 @@ class _Row:
         """The elements behind ``number`` of the ``places``."""
         passed = places[:number]
         store = self._decided(lambda change: any(same(change.at, place) for place in passed))
-        if isinstance(length, tirx.IntImm) and int(length) <= self.lanes:
+        short = isinstance(length, tirx.IntImm) and int(length) <= self.lanes
+        # TVM cannot make a vector of one bfloat16.
+        repeats = self.inner.loop_var not in undefined_vars(store.value)
+        if short or (repeats and str(store.value.ty.dtype) == "bfloat16"):
             return self._one_by_one(store, start, length)
         turn, whole = var("turn"), length // self.lanes
         first = start + turn * self.lanes
