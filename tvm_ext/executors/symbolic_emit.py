@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import ir, tirx
+from tvm import tirx
 
 from .emit import ENTRY, ENTRY_PARAMETERS, kernel_symbol
 from .plan import Kernel, Slot
@@ -203,17 +203,7 @@ def c_text(formula: Any) -> str:
         return f"(!{c_text(formula.a)})"
     if isinstance(formula, tirx.Cast) and tvm.DataType(str(formula.ty.dtype)).type_code < 2:
         return f"({formula.ty.dtype}_t)({c_text(formula.value)})"
-    chosen = _choice(formula)
-    if chosen is None:
+    if not isinstance(formula, tirx.Select):
         raise NotStatic(f"the formula {formula}")
-    return "({} ? {} : {})".format(*map(c_text, chosen))
-
-
-def _choice(formula: Any) -> Sequence[Any] | None:
-    """Condition, then and else."""
-    if isinstance(formula, tirx.Select):
-        return formula.condition, formula.true_value, formula.false_value
-    is_call = isinstance(formula, ir.Call)
-    if is_call and getattr(formula.op, "name", None) == "tirx.if_then_else":
-        return formula.args
-    return None
+    parts = formula.condition, formula.true_value, formula.false_value
+    return "({} ? {} : {})".format(*map(c_text, parts))

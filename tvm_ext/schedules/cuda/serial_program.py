@@ -18,7 +18,7 @@ from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.tirx.op import tvm_storage_sync
 
-from ..statements import map_children
+from ..statements import children, map_children
 
 __all__ = ["bound", "launch"]
 
@@ -140,7 +140,7 @@ def _nests(stmt: tirx.Stmt) -> Iterator[list[tirx.For]]:
     if chain and _independent(stmt):
         yield chain
     elif not _is_closed(stmt):
-        for child in _children(stmt):
+        for child in children(stmt):
             yield from _nests(child)
 
 
@@ -148,17 +148,6 @@ def _is_closed(stmt: tirx.Stmt) -> bool:
     """Threads might part inside, or it is a block that may only use variables of its own."""
     own = isinstance(stmt, s_tir.SBlockRealize) and len(stmt.block.iter_vars) > 0
     return own or isinstance(stmt, tirx.IfThenElse | tirx.While)
-
-
-def _children(stmt: tirx.Stmt) -> list[tirx.Stmt]:
-    found: list[tirx.Stmt] = []
-
-    def note(child: tirx.Stmt) -> tirx.Stmt:
-        found.append(child)
-        return child
-
-    map_children(stmt, note)
-    return found
 
 
 def _chain(stmt: tirx.Stmt) -> list[tirx.For]:

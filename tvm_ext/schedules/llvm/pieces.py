@@ -37,7 +37,7 @@ from .turned import tasks
 __all__ = ["in_pieces"]
 
 _BRANCH = ir.Op.get("prim.if_then_else")
-_COMPARISONS = tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE
+_ORDERS = tirx.LT, tirx.LE, tirx.GT, tirx.GE
 _JOINS = tirx.And, tirx.Or
 # Changes in a row: more would be many copies of a kernel's text.
 _MOST = 3
@@ -117,7 +117,7 @@ def _comparisons(condition: tirx.Expr) -> Iterator[tirx.Expr]:
 
 
 def _change(comparison: tirx.Expr, column: tirx.Var) -> _Change | None:
-    if not isinstance(comparison, _COMPARISONS[:4]) or reads_memory(comparison):
+    if not isinstance(comparison, _ORDERS) or reads_memory(comparison):
         return None
     a, b = comparison.a, comparison.b
     if isinstance(comparison, tirx.GT | tirx.GE):
@@ -217,7 +217,7 @@ class _Row:
                 return tirx.if_then_else(condition, then, other)
             return then if int(condition) else other
 
-        callbacks = [(_COMPARISONS, comparison), (ir.Call, call)]
+        callbacks = [(_ORDERS, comparison), (ir.Call, call)]
         value = tvm_ffi.structural_map(self.store.value, callbacks)
         return tirx.BufferStore(self.store.buffer, value, self.store.indices)
 
