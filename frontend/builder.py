@@ -66,14 +66,35 @@ class Builder:
         self._dim_names: Counter[str] = Counter()
         self._fresh: set[tirx.Var] = set()  # dims that nothing defines so far
         self._chosen: dict[str, tirx.Expr] = {}  # formula -> the dim that is its value
+        self._sizes: set[str] = set()  # formulas that are asserted to be no less than 0
         self._analyzer = Analyzer()
 
     # --- emission -------------------------------------------------------------------------
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind ``expr`` to a variable named after the ONNX output it serves."""
+        expr = self.bb.normalize(expr)
+        self._check_sizes(expr.ty)
         var = self.bb.emit(expr, self._hint())
         return self._trace(var)
+
+    def _check_sizes(self, ty: relax.Type) -> None:
+        """Assert at run time that no dim is less than 0, as that of images is that are smaller
+        than a window: nothing holds such a tensor."""
+        if isinstance(ty, relax.TupleType):
+            for field in ty.fields:
+                self._check_sizes(field)
+        if not isinstance(ty, relax.TensorType) or ty.shape is None:
+            return
+        zero = tirx.const(0, "int64")
+        for axis, dim in enumerate(getattr(ty.shape, "values", ())):
+            size = self.simplify(dim)
+            if isinstance(size, int | tirx.Var) or (formula := str(size)) in self._sizes:
+                continue
+            self._sizes.add(formula)
+            if not self.proves(size >= zero):
+                reason = f"axis {axis} of the result is {{given}}, less than {{wanted}}"
+                self.check((size, tirx.max(size, zero), reason))
 
     def emit_te(self, compute: Callable[..., object], *args: object, **kwargs: object) -> relax.Var:
         """Emit one kernel computed by a TE function; Relax arguments become TE tensors.
@@ -279,13 +300,14 @@ class Builder:
 
     def branch(self, emit: Callable[[], list[relax.Expr]]) -> relax.SeqExpr:
         """What ``emit`` emits, in a block of its own, ending in the tuple of its results."""
-        outside, self._chosen = self._chosen, dict(self._chosen)
+        chosen, self._chosen = self._chosen, dict(self._chosen)
+        sizes, self._sizes = self._sizes, set(self._sizes)
         self.bb.begin_scope()
         self.bb._begin_binding_block()
         try:
             results = emit()
         finally:
-            self._chosen = outside
+            self._chosen, self._sizes = chosen, sizes
             block = self.bb._end_block()
             self.bb.end_scope()
         return relax.SeqExpr([block], relax.Tuple(results))

@@ -18,7 +18,7 @@ from tvm_ext.ops.narrow import STORAGE, STRING
 from .builder import Builder
 from .limits import check_value
 from .node_validity import invalid_nodes
-from .rewrites.infer import infer_by_onnx
+from .rewrites.infer import infer_by_onnx, mark_misjudged
 from .traverse import nodes
 
 __all__ = ["Contradiction", "check_declared", "checked", "dtype_of"]
@@ -40,7 +40,7 @@ def check_declared(model: ir.Model, doubtful: Collection[str | None] = ()) -> No
 
     Rewrites trust the declared types and take values away, so this comes before them, and leaves
     out dims that contradict; what only converters know is compared by :func:`checked`. The shapes
-    of values with ``doubtful`` names are left out, whatever onnx infers.
+    of values with ``doubtful`` names are left out, and onnx infers none for them: it may be wrong.
 
     Raises:
         ModelError: another element type; names the value and the operator that gives it.
@@ -53,6 +53,7 @@ def check_declared(model: ir.Model, doubtful: Collection[str | None] = ()) -> No
         for value in node.outputs:
             if value.name in doubtful:
                 value.shape = None
+                mark_misjudged(node)
     inferred = model.clone()
     for node, _ in nodes(inferred.graph):
         for value in node.outputs:

@@ -58,7 +58,9 @@ class Window:
     def outputs(self, spatial: Sequence[Dim], ceil_mode: int = 0) -> list[Dim]:
         """The spatial dims of the result.
 
-        With ``ceil_mode`` a partial window counts, unless it starts in the end pad.
+        With ``ceil_mode`` a partial window counts, unless it starts in the end pad. Without, ONNX
+        and its reference have none that is wider than the padded image; onnxruntime, which rounds
+        towards 0, has one where it is by less than a stride.
         """
         return [
             _positions(size, *axis, ceil_mode)

@@ -202,6 +202,7 @@ def reshaped(bb, x, dims, reason=_RESHAPED):
     Raises:
         ValueError: a dim is negative.
     """
+    dims = [bb.simplify(dim) for dim in dims]
     if any(isinstance(dim, int) and dim < 0 for dim in dims):
         raise ValueError(f"the shape {dims}")
     own, wanted = prod(bb.shape(x)), prod(dims)

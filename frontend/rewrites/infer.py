@@ -17,12 +17,13 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from ..maps import map_type
 
-__all__ = ["infer_by_onnx", "infer_shapes", "without_misjudged"]
+__all__ = ["infer_by_onnx", "infer_shapes", "mark_misjudged", "without_misjudged"]
 
 _log = logging.getLogger(__name__)
 
 _POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _UNKNOWN = "tvm_ext.unknown"  # a domain in which nothing is inferred
+_MISJUDGED = "tvm_ext.misjudged"
 
 
 def infer_shapes(model: ir.Model) -> ir.Model:
@@ -40,6 +41,11 @@ def infer_by_onnx(model: ir.Model, data_prop: bool = True) -> None:
             inference(model)
         except ir.serde.SerdeError as error:  # maps, of which onnx_ir has no type
             _log.debug("nothing is inferred: %s", error)
+
+
+def mark_misjudged(node: ir.Node) -> None:
+    """Let onnx infer nothing of ``node``: converters have found that it does so wrongly."""
+    node.meta[_MISJUDGED] = True
 
 
 @contextmanager
@@ -66,6 +72,8 @@ def without_misjudged(model: ir.Model) -> Iterator[None]:
 
 
 def _is_misjudged(node: ir.Node, opset: int) -> bool:
+    if _MISJUDGED in node.meta:
+        return True
     if node.domain:
         return False
     if node.op_type == "STFT":  # taken for two-sided, which is not the default

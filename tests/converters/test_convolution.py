@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from onnx import parser
 
 from tests.oracle import check_model, check_node, node_model
 
@@ -159,3 +160,20 @@ def test_weights_of_run_time_sizes():
     w = data(6, 2, 4, 3)  # the reference is wrong about more than one channel per group
     attributes = {"pads": [1, 0, 2, 1], "strides": [2, 3], "dilations": [3, 2]}
     check_node("ConvTranspose", [x, w], attributes, symbolic=True, opt_levels=(3,))
+
+
+@pytest.mark.parametrize("width", [1, 5])
+def test_rows_whose_width_is_a_multiple_of_a_symbolic_size(width):
+    """No row is narrower than a tile but an empty one, by whose width TVM divided."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 3, 9, w] x) => (float[n, 24, m] y)
+        <int64[3] rows = {0, 3, -1}, int64[3] full = {24, 3, 5}> {
+          k = ConstantOfShape <value = float[1] {0.1}> (full)
+          flat = Reshape (x, rows)
+          y = Conv <pads = [2, 2]> (flat, k)
+        }"""
+    )
+    x = data(2, 3, 9, width)
+    flat, kernel = torch.from_numpy(x.reshape(2, 3, -1)), torch.full((24, 3, 5), 0.1)
+    expected = torch.conv1d(flat, kernel, padding=2).numpy()
+    check_model(model, {"x": x}, expected=[expected])

@@ -58,6 +58,18 @@ def test_max_pool_indices_name_the_first_of_equals(storage_order):
     check_node("MaxPool", [x], attributes, outputs=2, expected=[want.numpy(), places])
 
 
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
+def test_windows_wider_than_the_padded_image(op_type):
+    """Onnxruntime and the inference of onnx divide towards 0, where ONNX rounds down."""
+    x = data(1, 2, 3)
+    for kernel, ceil_mode, count in [(4, 0, 0), (5, 0, 0), (4, 1, 1), (5, 1, 0)]:
+        attributes = {"kernel_shape": [kernel], "strides": [2], "ceil_mode": ceil_mode}
+        if count:
+            check_against_onnxruntime(op_type, x, attributes)
+        else:
+            check_node(op_type, [x], attributes, expected=[x[..., :0]])
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "float64"])
 def test_max_pool_types(dtype):
     x = RNG.integers(-100 if dtype != "uint8" else 0, 100, (1, 2, 5, 5)).astype(dtype)

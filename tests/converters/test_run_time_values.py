@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from onnx import helper, parser, shape_inference
 
+from tests.onnxruntime_oracle import run_onnxruntime
 from tvm_ext import convert_and_build
 from tvm_ext.errors import RunError
 from tvm_ext.executors.symbolic import SymbolicExecutor
@@ -205,3 +206,35 @@ def test_sizes_that_do_not_fit_each_other(operator, inputs, place, odd, told):
     with pytest.raises(RunError, match=rf"^{operator}-\d+ 'node' \(opset 21\): {told}"):
         built.run(None, feeds | {f"x{place}": odd})
     np.testing.assert_array_equal(built.run(None, feeds), expected)
+
+
+# Windows of 7 that images of symbolic length may be smaller than.
+WINDOWS = [
+    ("Conv", "made = Conv (x, w)"),
+    ("Conv", "wide = Conv (x, w) made = Relu (wide)"),
+    ("ConvTranspose", "made = ConvTranspose <pads = [6, 6]> (x, w)"),
+    ("MaxPool", "made = MaxPool <kernel_shape = [7]> (x)"),
+    ("LpPool", "made = LpPool <kernel_shape = [7]> (x)"),
+]
+
+
+@pytest.mark.parametrize("opt_level", [0, 3])
+@pytest.mark.parametrize(("operator", "nodes"), WINDOWS)
+def test_images_smaller_than_a_window(operator, nodes, opt_level):
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[1, 4, n] x) => (float[1, 4] y)
+        <int64[3] full = {{4, 4, 7}}> {{
+          w = ConstantOfShape <value = float[1] {{0.1}}> (full)
+          {nodes}
+          soft = Softmax <axis = 1> (made)
+          y = ReduceMax <axes = [2], keepdims = 0> (soft)
+        }}"""
+    )
+    built = convert_and_build(model, "llvm", opt_level=opt_level)
+    given = np.random.default_rng(0).normal(size=(1, 4, 9)).astype("float32")
+    (expected,) = run_onnxruntime(model, {"x": given})
+    for size in (5, 3, 1):
+        axis = f"axis 2 of the result is {size - 6}, less than 0"
+        with pytest.raises(RunError, match=rf"{operator}.* \(opset 17\): {axis}"):
+            built(np.zeros((1, 4, size), "float32"))
+        np.testing.assert_allclose(built(given), expected, atol=1e-5)

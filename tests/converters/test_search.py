@@ -3,8 +3,9 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import parser
 
-from tests.oracle import check_node
+from tests.oracle import check_model, check_node
 
 X = np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
 
@@ -86,3 +87,9 @@ def test_types_that_the_sort_does_not_know(dtype):
     places = np.argsort(-x.astype("int64"), axis=1)[:, :3]
     want = [np.take_along_axis(x, places, 1), places]
     check_node("TopK", [x, np.array([3])], outputs=2, expected=want, rtol=0)
+
+
+def test_the_extremes_of_no_rows_of_symbolic_number():
+    graph = "g (float[n, 0, 4] x) => (int64[n, 0] y) { y = ArgMin <axis = -1, keepdims = 0> (x) }"
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["": 13]> {graph}')
+    check_model(model, {"x": np.zeros((2, 0, 4), "f4")}, expected=[np.zeros((2, 0), "int64")])

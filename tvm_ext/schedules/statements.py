@@ -3,9 +3,17 @@
 from collections.abc import Callable
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 
-__all__ = ["children", "map_children", "reads_memory", "serial_copy", "substituted", "with_block"]
+__all__ = [
+    "children",
+    "if_any",
+    "map_children",
+    "reads_memory",
+    "serial_copy",
+    "substituted",
+    "with_block",
+]
 
 
 def map_children(stmt: tirx.Stmt, function: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.Stmt:
@@ -101,3 +109,14 @@ def reads_memory(value: ir.Expr) -> bool:
     found: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(value, (ir.TensorLoad, found.append))
     return bool(found)
+
+
+def if_any(condition: tirx.Expr) -> tirx.Expr:
+    """``condition`` on sizes, where there are elements: without any, no loop has a trip.
+
+    Beneath one that holds for sizes of 0 alone, TVM's simplifier divides by 0.
+    """
+    analyzer = sym.Analyzer()
+    for size in tirx.analysis.undefined_vars(condition, []):
+        analyzer.update(size, sym.ConstIntBound(1, sym.ConstIntBound.POS_INF))
+    return analyzer.simplify(condition)

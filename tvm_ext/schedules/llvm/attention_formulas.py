@@ -39,6 +39,8 @@ def taken_apart(blocks: list[SBlock]) -> Attention | None:
     sizes = [block.iter_vars[axis].dom.extent for block, axis in ((scores, -1), (mixed, -2))]
     if not all(isinstance(size, tirx.IntImm) for size in sizes):
         return None
+    if any(axis.dom.extent == 0 for axis in scores.iter_vars):  # formulas of nothing are folded
+        return None
     return Attention(scores, masked, peak, power, total, mixed, output)
 
 

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 from math import inf, prod
 
-from tvm import sym, tirx
+from tvm import tirx
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from ..machine import Machine
+from ..statements import if_any
 from .attention_blocks import ByLanes, ByRow, Sizes
 from .attention_formulas import FLOAT, Attention, taken_apart
 from .contraction import blocks_of
@@ -79,18 +80,7 @@ def _loops(attention: Attention, target: Target) -> tirx.Stmt:
         loops = [*kernel.names, kernel.number]
         return shared([*extents, kernel.count], loops, kernel.body(), share)
 
-    few = _if_any(are_few(length, lanes))
+    few = if_any(are_few(length, lanes))
     if isinstance(few, tirx.IntImm):
         return tasks(ByRow if int(few) else ByLanes)
     return tirx.IfThenElse(few, tasks(ByRow), tasks(ByLanes))
-
-
-def _if_any(condition: tirx.Expr) -> tirx.Expr:
-    """``condition`` on sizes, where there are elements: without any, no loop has a trip.
-
-    Beneath one that holds for sizes of 0 alone, TVM's simplifier divides by 0.
-    """
-    analyzer = sym.Analyzer()
-    for size in tirx.analysis.undefined_vars(condition, []):
-        analyzer.update(size, sym.ConstIntBound(1, sym.ConstIntBound.POS_INF))
-    return analyzer.simplify(condition)

@@ -22,7 +22,7 @@ from tvm.ir import Range, TensorLoad
 from tvm.ir.expr import TensorRegion
 from tvm.s_tir import SBlock
 
-from ..statements import substituted
+from ..statements import if_any, substituted
 from .register_tiles import int64, loop, same, scheduled, sequence, var
 
 __all__ = ["Choice", "Spread", "choose", "in_tiles"]
@@ -105,8 +105,11 @@ def choose(width: ir.Expr, choices: Sequence[Choice]) -> s_tir.Schedule:
     body = _body(narrowest, func)
     for k, choice in reversed(list(enumerate(wider))):
         least = [cost(choice) <= cost(other) for other in choices[k + 1 :]]
-        fits = tirx.all(width >= choice.columns, *least)
-        body = tirx.IfThenElse(fits, _body(choice, func), body)
+        fits = if_any(tirx.all(width >= choice.columns, *least))
+        if not isinstance(fits, tirx.IntImm):
+            body = tirx.IfThenElse(fits, _body(choice, func), body)
+        elif int(fits):
+            body = _body(choice, func)
     return scheduled(func, body)
 
 
