@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 import tvm
+from onnx import parser
 from tvm import IRModule, s_tir, te, tirx
 from tvm.target import Target
 
+from tests.onnxruntime_oracle import run_onnxruntime
 from tests.schedules.kernels import WIDE, prim_func, schedule
+from tvm_ext import convert_and_build
 from tvm_ext.executors import common_subexpressions, lowering
 from tvm_ext.schedules.llvm import Elementwise
 
@@ -83,3 +86,25 @@ def test_a_name_is_not_used_behind_the_loop_that_defines_it():
     k = np.arange(11)
     expected = (given[(4 * k) % 11] + given[(4 + k) % 11]) * given[(4 + k) % 11]
     np.testing.assert_array_equal(result.numpy(), expected)
+
+
+def test_arrays_of_one_vector_of_booleans():
+    """Their elements become int8, which no statement that is made again may hold or be."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 18]> g (int64[2] x) => (int64[2] y)
+        <int64 one = {1}, int64 two = {2}, int64 zero = {0}, bool yes = {1}> {
+          less = Sub (x, one)
+          below = Less (less, zero)
+          odd = Mod (less, two)
+          is_below = Equal (below, yes)
+          is_odd = Cast <to = 9> (odd)
+          both = And (is_below, is_odd)
+          rest = Cast <to = 7> (both)
+          half = Div (less, two)
+          floor = Sub (half, rest)
+          y = Add (floor, floor)
+        }"""
+    )
+    built = convert_and_build(model, "llvm")
+    for x in np.int64([[40, 31], [-3, 4], [0, 1], [-8, -5]]):
+        np.testing.assert_array_equal(built(x), *run_onnxruntime(model, {"x": x}))

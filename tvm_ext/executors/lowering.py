@@ -7,6 +7,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from .bfloat16 import legalize_bfloat16
+from .bool_vectors import bool_vectors
 from .common_subexpressions import common_subexpressions
 from .cuda import constant_bits, skip_empty_launches
 from .dots import lower_dots
@@ -177,7 +178,9 @@ def lower(module, context):
 
 def finalize_host() -> tvm.ir.transform.Pass:
     """What stands between lowered host functions and code generation."""
-    return tvm.ir.transform.Sequential([_stack_locals, lower_dots, finalize_host_passes()])
+    return tvm.ir.transform.Sequential(
+        [bool_vectors, _stack_locals, lower_dots, finalize_host_passes()]
+    )
 
 
 def _pipeline():
