@@ -67,6 +67,7 @@ class Builder:
         self._fresh: set[tirx.Var] = set()  # dims that nothing defines so far
         self._chosen: dict[str, tirx.Expr] = {}  # formula -> the dim that is its value
         self._sizes: set[str] = set()  # formulas that are asserted to be no less than 0
+        self._late: list[tuple[ir.Node | None, Callable[[], None]]] = []  # see ``later``
         self._analyzer = Analyzer()
 
     # --- emission -------------------------------------------------------------------------
@@ -203,6 +204,21 @@ class Builder:
             dims = self.bb.match_cast(dims, relax.ShapeType(ndim=len(wanted) + 1), self._hint())
         self._trace(self.bb.match_cast(dims, relax.ShapeType([*wanted, number]), self._hint()))
 
+    def later(self, demand: Callable[[], None]) -> None:
+        """Have ``demand`` emit checks of this node where the block or the function ends.
+
+        For values that no kernel is in danger of: between kernels a check would keep them from
+        being fused.
+        """
+        self._late.append((self.node, demand))
+
+    def end(self) -> None:
+        """Emit what was left for the end of a block or a function."""
+        late, self._late, standing = self._late, [], self.node
+        for self.node, demand in late:
+            demand()
+        self.node = standing
+
     def told(self, reason: str) -> str:
         """``reason`` with the node, its operator and its opset in front."""
         if self.node is None:
@@ -302,12 +318,14 @@ class Builder:
         """What ``emit`` emits, in a block of its own, ending in the tuple of its results."""
         chosen, self._chosen = self._chosen, dict(self._chosen)
         sizes, self._sizes = self._sizes, set(self._sizes)
+        late, self._late = self._late, []
         self.bb.begin_scope()
         self.bb._begin_binding_block()
         try:
             results = emit()
+            self.end()
         finally:
-            self._chosen, self._sizes = chosen, sizes
+            self._chosen, self._sizes, self._late = chosen, sizes, late
             block = self.bb._end_block()
             self.bb.end_scope()
         return relax.SeqExpr([block], relax.Tuple(results))
@@ -417,9 +435,10 @@ class Builder:
         """
         if self.dtype(value) != "int64":
             value = self.emit(relax.op.astype(value, "int64"))
-        held = self.bb.emit(relax.op.tensor_to_shape(value))
+        # Named, as passes take the names that TVM gives for variables of their own.
+        held = self.bb.emit(relax.op.tensor_to_shape(value), self._hint())
         own = [dim if dim in self._fresh else self.fresh_dim() for dim in dims]
-        self.bb.match_cast(held, relax.ShapeType(own))
+        self.bb.match_cast(held, relax.ShapeType(own), self._hint())
         self._fresh.difference_update(own)
         pairs = [(a, b) for a, b in zip(own, dims, strict=True) if a is not b]
         self.check(*((*pair, reason) for pair, reason in zip(pairs, reasons, strict=True)))

@@ -111,6 +111,7 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
             walk.graph(graph)
             # After a failure the block is incomplete; leave the builder before reporting.
             outputs = [] if walk.failed else walk.outputs(graph)
+            builder.end()
             results = relax.Tuple(outputs)
             if straight:
                 results = builder.bb.emit_output(results)
@@ -407,6 +408,7 @@ class _Walk:
         outside, self.values = self.values, dict(self.values)
         self.values.update(zip(captured, params[len(types) :], strict=True))
         bb = self.builder.bb
+        late, self.builder._late = self.builder._late, []
         try:
             # Public: TVM takes unused parameters away from private functions.
             self.functions += 1
@@ -414,10 +416,11 @@ class _Walk:
                 results = None
                 try:
                     results = body(params[: len(types)])
+                    self.builder.end()
                 finally:
                     gvar = bb.emit_func_output(relax.Tuple(results or []))
         finally:
-            self.values = outside
+            self.values, self.builder._late = outside, late
         return BodyFunction(gvar, outer, [p.ty for p in params], results)
 
     def discard(self, function: GlobalVar) -> None:

@@ -18,6 +18,7 @@ ALLOWED = {
     "tvm_ext/export": {
         "_version",
         "build",
+        "checks",
         "errors",
         "executors",
         "frontend",

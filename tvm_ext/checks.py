@@ -7,9 +7,12 @@ text ``{given}`` and ``{wanted}`` stand for the two sizes that differ.
 Part of what loading a model needs: nothing here imports TVM.
 """
 
+from collections.abc import Iterator
+from string import Formatter
+
 from .errors import RunError
 
-__all__ = ["CHECKS", "failure", "quoted"]
+__all__ = ["CHECKS", "failure", "parts", "quoted"]
 
 CHECKS = "checks"
 
@@ -22,3 +25,8 @@ def quoted(text: str) -> str:
 def failure(text: str, given: int, wanted: int) -> RunError:
     """The error where a check fails."""
     return RunError(text.format(given=given, wanted=wanted))
+
+
+def parts(text: str) -> Iterator[tuple[str, str | None]]:
+    """What stands in ``text`` for itself, and which number, "given" or "wanted", follows."""
+    return ((plain, name) for plain, name, *_ in Formatter().parse(text))

@@ -14,7 +14,7 @@ from . import pipeline
 from .build import import_model, run_phase
 from .compare.optional import require
 from .errors import ComparisonError
-from .executors.planning import NotStatic
+from .executors.formulas import NotStatic
 from .executors.static_build import build_static
 from .executors.vm import VMExecutor
 from .interface import numbers_only

@@ -7,6 +7,7 @@ from tvm import tirx
 from tvm_ext.ops import gather_scatter as ops
 
 from ..axes import placed
+from ..indices import demand_columns, demand_indices
 from ..known import as_expr
 from ..precision import constant
 from ..run_time import demand_holds
@@ -17,6 +18,7 @@ from ..table import converter
 def gather(bb, x, indices, *, axis=0):
     axis = placed(axis, bb.rank(x))
     _readable(bb, x, [axis], bb.shape(indices))
+    demand_indices(bb, indices, bb.shape(x)[axis], f"an index on axis {axis}")
     known = constant(bb, indices)
     if known is not None and known.size == 1:  # a slice, which other kernels may read through
         return bb.emit_te(ops.gather_one, x, int(known.item()), axis, known.ndim)
@@ -27,6 +29,7 @@ def gather(bb, x, indices, *, axis=0):
 def gather_elements(bb, x, indices, *, axis=0):
     axis = placed(axis, bb.rank(x))
     _readable(bb, x, [axis], bb.shape(indices))
+    demand_indices(bb, indices, bb.shape(x)[axis], f"an index on axis {axis}")
     return bb.emit_te(ops.gather_elements, x, indices, axis)
 
 
@@ -43,6 +46,7 @@ def gather_nd_batched(bb, x, indices, *, batch_dims=0):
     indices = _of_depth(bb, indices, depth)
     taken = range(batch_dims, batch_dims + bb.shape(indices)[-1])
     _readable(bb, x, taken, bb.shape(indices))
+    demand_columns(bb, indices, taken, bb.shape(x))
     return bb.emit_te(ops.gather_nd, x, indices, batch_dims)
 
 
@@ -55,6 +59,7 @@ def scatter(bb, data, indices, updates, *, axis=0):
 @converter("ScatterElements", 16, 18)
 def scatter_elements(bb, data, indices, updates, *, axis=0, reduction="none"):
     axis = placed(axis, bb.rank(data))
+    demand_indices(bb, indices, bb.shape(data)[axis], f"an index on axis {axis}")
     return bb.emit_te(ops.scatter_elements, data, indices, updates, axis, reduction)
 
 
@@ -67,6 +72,7 @@ def scatter_nd_replace(bb, data, indices, updates):
 def scatter_nd(bb, data, indices, updates, *, reduction="none"):
     lead = bb.rank(indices) - 1
     indices = _of_depth(bb, indices, bb.rank(data) - (bb.rank(updates) - lead))
+    demand_columns(bb, indices, range(bb.shape(indices)[-1]), bb.shape(data))
     return bb.emit_te(ops.scatter_nd, data, indices, updates, reduction)
 
 

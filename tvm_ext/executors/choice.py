@@ -7,7 +7,7 @@ import logging
 from tvm import IRModule
 from tvm.target import Target
 
-from .planning import NotStatic
+from .formulas import NotStatic
 from .static import StaticExecutor
 from .static_build import build_static
 from .symbolic import SymbolicExecutor

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..checks import failure
 from ..errors import BuildError, RunError
 from . import threads
 from .emit import ENTRY
@@ -24,6 +25,7 @@ _NO_MEMORY = -1  # what kernels return that cannot allocate
 
 Kind = TypeVar("Kind", bound="Library")
 
+_Failed = ctypes.c_int64 * 3  # the number of a check, and the two that differ
 _Observer = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_double)
 
 
@@ -41,7 +43,7 @@ class Library:
             raise BuildError(f"cannot load the kernels: {error}") from error
         self._function = self.function(ENTRY)
         self._library.tvmx_set_launcher(ctypes.c_void_p(threads.launcher(self._library)))
-        self._function.argtypes = [ctypes.c_void_p] * 5
+        self._function.argtypes = [ctypes.c_void_p] * 6
         self._library.tvmx_lend.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         self._library.tvmx_lend.restype = None
 
@@ -63,18 +65,20 @@ class Library:
         inputs: Sequence[np.ndarray],
         outputs: Sequence[np.ndarray],
         scratch: tuple[int, int, int] | None,
-        observe: Callable[[int, float], None] | None = None,
+        observe: Callable[[int, float], None] | None,
+        checks: Sequence[str],
         *more: Any,
     ) -> None:
         """Fill ``outputs``; ``observe`` gets each kernel's number and seconds when it is done.
 
         ``weights`` and ``arena`` are addresses; ``scratch``, where kernels need any, is one too,
         with the bytes for each thread of a parallel loop and how many threads these are for.
-        ``more``: what else the function takes.
+        ``checks`` are what those tell that fail; ``more``: what else the function takes.
 
         Raises:
-            RunError: a kernel gave up.
+            RunError: a check failed, or a kernel gave up.
         """
+        failed = _Failed()
         observer = None if observe is None else _Observer(observe)
         if scratch is not None:
             self._library.tvmx_lend(*scratch)
@@ -84,11 +88,15 @@ class Library:
             _addresses(inputs),
             _addresses(outputs),
             ctypes.cast(observer, ctypes.c_void_p) if observer else None,
+            failed,
             *more,
         )
         if scratch is not None:
             self._library.tvmx_lend(None, 0, 0)
         if code != 0:
+            number, *numbers = failed
+            if number != 0:
+                raise failure(checks[number - 1], *numbers)
             own = f"a kernel of C code returned {code}"
             raise RunError("no scratch memory for a kernel" if code == _NO_MEMORY else own)
 

@@ -12,7 +12,9 @@ from typing import Any
 import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
 import numpy as np
 
-__all__ = ["ALIGNMENT", "Kernel", "MemoryPlan", "Plan", "Slot", "aligned", "aligned_bytes"]
+__all__ = [
+    "ALIGNMENT", "Check", "Kernel", "MemoryPlan", "Plan", "Slot", "aligned", "aligned_bytes",
+]  # fmt: skip
 
 # A cache line and an AVX-512 register.
 ALIGNMENT = 64
@@ -70,6 +72,22 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Check:
+    """Two numbers that must be equal, and what is told where they are not.
+
+    ``given`` and ``wanted`` are formulas in C: of ``reads``, which are integers of tensors by
+    their names, each with its place. ``after``: the kernel behind which they are there; -1: they
+    are there from the beginning; None: sizes are enough.
+    """
+
+    text: str
+    given: str
+    wanted: str
+    reads: tuple[tuple[str, Slot, int], ...] = ()
+    after: int | None = None
+
+
+@dataclass(frozen=True)
 class MemoryPlan:
     """Bytes that a compiled model is known to need.
 
@@ -101,6 +119,7 @@ class Plan:
         arena_bytes: what activations and the arrays of kernels take, by liveness.
         live_bytes: the lower bound: the most bytes alive at one time.
         scratch_bytes: what each thread takes at most within parallel loops, beside the arena.
+        checks: of values, which end a run.
     """
 
     kernels: tuple[Kernel, ...]
@@ -110,6 +129,7 @@ class Plan:
     arena_bytes: int
     live_bytes: int
     scratch_bytes: int = 0
+    checks: tuple[Check, ...] = ()
 
     @property
     def memory(self) -> MemoryPlan:

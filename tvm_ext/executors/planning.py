@@ -7,24 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.ir import GlobalVar, PrimType
 from tvm.ir.expr import GenericConst
+from tvm.sym import Analyzer
 
-from .plan import Kernel, Plan, Slot, aligned, aligned_bytes
+from ..checks import CHECKS
+from .formulas import NotStatic, c_text
+from .plan import Check, Kernel, Plan, Slot, aligned, aligned_bytes
 
 __all__ = [
-    "Draft", "NotStatic", "Walk", "adjacent", "alive_during", "arguments", "draft", "peak", "place",
+    "ANALYZER", "Draft", "Walk", "adjacent", "alive_during", "arguments", "draft", "peak", "place",
 ]  # fmt: skip
-
-
-class NotStatic(Exception):
-    """The module needs what a static plan does not have: symbolic shapes or control flow.
-
-    ``variable`` is the one of ``main`` that cannot be computed so, where it is one.
-    """
-
-    variable: str | None = None
 
 
 @dataclass(frozen=True)
@@ -34,6 +29,7 @@ class Draft:
     Attributes:
         weights: the constants as bytes: one after the other, each aligned.
         arena: the tensors that want places.
+        checks: of values, which end a run.
     """
 
     kernels: tuple[Kernel, ...]
@@ -41,6 +37,7 @@ class Draft:
     outputs: tuple[Slot, ...]
     weights: np.ndarray
     arena: tuple[Slot, ...]
+    checks: tuple[Check, ...] = ()
 
     def plan(self, scratch: Mapping[str, Sequence[int]], thread_bytes: int = 0) -> Plan:
         """The plan where kernels have arrays of their own: of so many bytes each, by symbol.
@@ -54,9 +51,8 @@ class Draft:
         arena = [*self.arena, *(slot for kernel in kernels for slot in kernel.scratch)]
         live = peak(arena, len(kernels))
         total = place(arena, live)
-        return Plan(
-            kernels, self.inputs, self.outputs, self.weights.size, total, live, thread_bytes
-        )
+        sizes = self.weights.size, total, live, thread_bytes
+        return Plan(kernels, self.inputs, self.outputs, *sizes, self.checks)
 
 
 def alive_during(kernel: int, sizes: Sequence[int]) -> tuple[Slot, ...]:
@@ -70,10 +66,11 @@ def draft(module: IRModule) -> Draft:
     Raises:
         NotStatic: ``main`` holds symbolic shapes, control flow or calls that are no kernels.
     """
-    walk = Walk()
+    walk = Walk(module)
     inputs, outputs = walk.run(module["main"])
     arena = tuple(slot for slot in walk.arena if slot.kind == "arena")
-    return Draft(tuple(walk.kernels), inputs, outputs, adjacent(walk.weights), arena)
+    checks = tuple(walk.checks)
+    return Draft(tuple(walk.kernels), inputs, outputs, adjacent(walk.weights), arena, checks)
 
 
 def adjacent(weights: Mapping[Slot, np.ndarray]) -> np.ndarray:
@@ -91,13 +88,18 @@ def adjacent(weights: Mapping[Slot, np.ndarray]) -> np.ndarray:
 
 
 class Walk:
-    """Turns bindings into kernels and slots, in execution order."""
+    """Turns bindings into kernels and slots, in execution order, and asserts into checks."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: IRModule) -> None:
+        self.module = module
         self.kernels: list[Kernel] = []
+        self.checks: list[Check] = []
         self.weights: dict[Slot, np.ndarray] = {}
         self.arena: list[Slot] = []
         self.values: dict[relax.Var, Any] = {}  # a Slot, or a tuple of values
+        self.shapes: dict[relax.Var, Sequence[tirx.Expr]] = {}
+        self.known: dict[tirx.Var, tirx.Expr] = {}  # dims, as formulas
+        self.read: dict[tirx.Var, tuple[Slot, int]] = {}  # integers of tensors, read as it runs
         self._constants: dict[GenericConst, Slot] = {}
 
     def run(self, main: relax.Function) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
@@ -130,6 +132,10 @@ class Walk:
         value = binding.value
         if isinstance(binding, relax.MatchCast):
             self.match(binding)
+        elif isinstance(value, relax.ShapeExpr):
+            self.shapes[binding.var] = value.values
+        elif isinstance(value, relax.Call) and value.op == _TO_SHAPE:
+            self.shapes[binding.var] = self.elements(value.args[0])
         elif not isinstance(value, relax.Call):
             self.values[binding.var] = self.value(value)
         elif value.op == _CALL_TIR:
@@ -166,8 +172,58 @@ class Walk:
 
     def match(self, binding: relax.MatchCast) -> None:
         """What a match_cast says holds, or is seen to."""
-        _tensor(binding.ty)
-        self.values[binding.var] = self.value(binding.value)
+        given, wanted = binding.value, binding.ty
+        if not isinstance(wanted, relax.ShapeType) or given not in self.shapes:
+            _tensor(wanted)
+            self.values[binding.var] = self.value(given)
+        elif wanted.values is None:  # it forgets its dims
+            self.shapes[binding.var] = self.shapes[given]
+        else:
+            self.match_dims(self.shapes[given], wanted.values)
+
+    def match_dims(self, dims: Sequence[tirx.Expr], wanted: Sequence[tirx.Expr]) -> None:
+        """Bind the dims that are new; assert what the frontend says of the others.
+
+        Its texts are those of the number that comes last: see ``tvm_ext.checks``.
+        """
+        for axis, (dim, want) in enumerate(zip(dims, wanted, strict=True)):
+            if isinstance(want, tirx.Var) and want not in self.known:
+                self.known[want] = self.formula(dim)
+            elif axis < len(dims) - 1:
+                text = str(self.module.attrs[CHECKS][int(dims[-1])][axis])
+                self.check(text, self.formula(dim), self.formula(want))
+
+    def formula(self, dim: tirx.Expr) -> tirx.Expr:
+        """A dim as a formula of what is read as the plan runs."""
+        known = tvm_ffi.structural_map(dim, (tirx.Var, lambda v: self.known.get(v, v)))
+        return ANALYZER.simplify(tirx.convert(known))
+
+    def elements(self, tensor: relax.Expr) -> Sequence[tirx.Expr]:
+        """The elements of a vector of integers: as variables, read when they are there."""
+        (slot,) = self.flat(tensor)
+        if len(slot.shape) != 1 or not isinstance(slot.shape[0], int) or slot.dtype != "int64":
+            raise NotStatic("a shape of unknown rank")
+        names = [tirx.Var(f"r{len(self.read) + k}", "int64") for k in range(slot.shape[0])]
+        self.read |= {name: (slot, place) for place, name in enumerate(names)}
+        return names
+
+    def check(self, text: str, given: tirx.Expr, wanted: tirx.Expr) -> None:
+        """Have a run end where two formulas differ."""
+        if ANALYZER.can_prove_equal(given, wanted):
+            return
+        used = {var for side in (given, wanted) for var in tirx.analysis.undefined_vars(side, [])}
+        reads = [(var.name, *place) for var, place in self.read.items() if var in used]
+        after = max([self._made_by(slot) for _, slot, _ in reads]) if reads else None
+        for _, slot, _ in reads:
+            slot.root.live[1] = max(slot.root.live[1], after or 0)
+        self.checks.append(Check(text, c_text(given), c_text(wanted), tuple(reads), after))
+
+    @staticmethod
+    def _made_by(slot: Slot) -> int:
+        """The kernel that writes a tensor; -1: none does."""
+        while slot.base is not None and slot.live[0] < 0:  # a view, which no kernel writes
+            slot = slot.base
+        return slot.live[0]
 
     def called(
         self, _symbol: GlobalVar, _operands: Sequence[Slot], numbers: Sequence[relax.Expr]
@@ -207,7 +263,9 @@ def arguments(call: relax.Call) -> tuple[list[relax.Expr], list[relax.Expr]]:
     return tensors, [*(field for field in fields if isinstance(field.ty, PrimType)), *dims]
 
 
+ANALYZER = Analyzer()
 _CALL_TIR = tirx.op.Op.get("relax.call_tir")
+_TO_SHAPE = tirx.op.Op.get("relax.tensor_to_shape")
 _RESHAPE = tirx.op.Op.get("relax.reshape")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .plan import Kernel, Plan, Slot
+from .plan import Check, Kernel, Plan, Slot
 
 __all__ = ["plan_as_json", "plan_from_json"]
 
@@ -37,6 +37,16 @@ def plan_as_json(plan: Plan) -> dict:
         "kernels": [
             [k.symbol, many(k.reads), many(k.writes), k.variable, many(k.scratch)]
             for k in plan.kernels
+        ],
+        "checks": [
+            [
+                c.text,
+                c.given,
+                c.wanted,
+                [[name, slots.number(s), at] for name, s, at in c.reads],
+                c.after,
+            ]
+            for c in plan.checks
         ],
         "inputs": many(plan.inputs),
         "outputs": many(plan.outputs),
@@ -70,4 +80,8 @@ def plan_from_json(saved: dict) -> Plan:
         arena_bytes=saved["arena_bytes"],
         live_bytes=saved["live_bytes"],
         scratch_bytes=saved["scratch_bytes"],
+        checks=tuple(
+            Check(text, given, wanted, tuple((name, slots[k], at) for name, k, at in reads), after)
+            for text, given, wanted, reads, after in saved["checks"]
+        ),
     )

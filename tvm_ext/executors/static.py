@@ -146,6 +146,10 @@ class StaticExecutor(LibraryExecutor):
         super().__init__(needs, weights, program, open_bytes, library)
         self.plan = plan
 
+    @cached_property
+    def _checks(self) -> list[str]:
+        return [check.text for check in self.plan.checks]
+
     @property
     def memory(self) -> MemoryPlan:
         """What was planned for every thread, and what all threads share."""
@@ -164,7 +168,13 @@ class StaticExecutor(LibraryExecutor):
         ]
         library, workspace = self.load(), self._workspace
         library.execute(
-            self._weights_address, workspace.address, inputs, outputs, workspace.scratch, observe
+            self._weights_address,
+            workspace.address,
+            inputs,
+            outputs,
+            workspace.scratch,
+            observe,
+            self._checks,
         )
         return outputs
 

@@ -20,10 +20,11 @@ from .c_code import c_sources, is_c_code
 from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .emit import entry_source, kernel_symbol
+from .formulas import NotStatic
 from .machine_code import MachineCode
 from .parts import Parts
 from .plan import Plan
-from .planning import NotStatic, draft
+from .planning import draft
 from .static import StaticExecutor
 from .toolchain import link_shared
 from .views import rewrite_views

@@ -39,7 +39,7 @@ class SymbolicPlan:
         sizes: the input and its axis that give each number which the functions take.
         held: the same of the further ones, elements of inputs: the input and the place in it.
         outputs: the element type and the rank of each result.
-        checks: what is told of sizes that are refused with code 1, 2 and so on.
+        checks: what is told of sizes that are refused with code 1, 2 and so on, and of values.
         kernels: the symbol of each call, and the variable that it defines.
         weight_bytes: what the constants take, one after the other, each aligned.
         scratch_bytes: what each thread takes at most within parallel loops, where that is known.
@@ -84,7 +84,7 @@ class SymbolicLibrary(Library):
 
     def __init__(self, path: str | Path):
         super().__init__(path)
-        self._function.argtypes = [ctypes.c_void_p] * 6
+        self._function.argtypes = [ctypes.c_void_p] * 7
         self._sizes = self.function(SIZES)
         self._sizes.argtypes = [ctypes.c_void_p] * 2
 
@@ -167,6 +167,7 @@ class SymbolicExecutor(LibraryExecutor):
             outputs,
             workspace.scratch(plan.scratch_bytes),
             observe,
+            plan.checks,
             workspace.sizes,
         )
         return outputs

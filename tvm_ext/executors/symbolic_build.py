@@ -16,25 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import IRModule, relax, tirx
-from tvm.ir import GlobalVar, Op, PrimType
-from tvm.sym import Analyzer
+from tvm.ir import GlobalVar, PrimType
 from tvm.target import Target
 
-from ..checks import CHECKS
 from ..errors import BuildError
 from .c_code import is_c_code
 from .cpu import CpuNeeds
 from .cpu_features import needs_of
+from .formulas import NotStatic, c_text
 from .parts import write_objects
 from .plan import ALIGNMENT, Slot
-from .planning import NotStatic, Walk, adjacent, alive_during, arguments, peak, place
+from .planning import ANALYZER, Walk, adjacent, alive_during, arguments, peak, place
 from .static_build import Compiled, compile_kernels, texts
 from .storages import size_of
 from .symbolic import SymbolicExecutor, SymbolicPlan
 from .symbolic_elements import Elements
-from .symbolic_emit import Check, Entry, c_text, entry_source
+from .symbolic_emit import Entry, entry_source
 from .toolchain import compiler, link_shared
 from .views import rewrite_views
 
@@ -119,14 +117,11 @@ class _Walk(Walk):
     the inputs."""
 
     def __init__(self, module: IRModule):
-        super().__init__()
-        self.module = module
+        super().__init__(module)
         self.sizes: list[tuple[int, int]] = []
         self.names: list[tirx.Var] = []  # of the sizes
         self.calls: list[tuple[tirx.Expr, ...]] = []  # the numbers that each kernel takes
-        self._known: dict[tirx.Var, tirx.Expr] = {}  # dims, as formulas of the sizes
-        self._checks: list[tuple[str, tirx.Expr, tirx.Expr]] = []
-        self._shapes: dict[relax.Var, Sequence[tirx.Expr]] = {}
+        self._asserted: list[tuple[str, tirx.Expr, tirx.Expr]] = []
         self._measured: dict[relax.Var, relax.Expr] = {}  # without its dims -> with them
         self._elements = Elements(module, self._resolved)
         self._numbered: dict[GlobalVar, tuple[tirx.PrimFunc, list[tirx.Var]]] = {}
@@ -147,11 +142,11 @@ class _Walk(Walk):
             size = tirx.Var(f"s{len(self.sizes)}", "int64")
             self.sizes.append((index, axis))
             self.names.append(size)
-            if isinstance(dim, tirx.Var) and dim not in self._known:
-                self._known[dim] = size
+            if isinstance(dim, tirx.Var) and dim not in self.known:
+                self.known[dim] = size
             else:
                 what = f"axis {axis} of input {index} is {{given}}, not {{wanted}}"
-                self._checks.append((what, size, dim))
+                self._asserted.append((what, size, dim))
 
     def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
         if not isinstance(ty, relax.TensorType) or ty.shape is None:
@@ -165,52 +160,55 @@ class _Walk(Walk):
 
     def _resolved(self, dim: tirx.Expr) -> Any:
         """A dim as a number, or as a formula of the sizes."""
-        formula = tvm_ffi.structural_map(dim, (tirx.Var, lambda v: self._known.get(v, v)))
-        formula = _ANALYZER.simplify(formula)
+        formula = self.formula(dim)
         if isinstance(formula, tirx.IntImm):
             return int(formula)
-        free = tirx.analysis.undefined_vars(formula, [])
-        known = [*self.names, *self._elements.held.values()]
-        if not all(any(var.same_as(name) for name in known) for var in free):
+        if any(var in self.read for var in tirx.analysis.undefined_vars(formula, [])):
+            raise NotStatic(f"the dim {dim}, which follows from what is computed,")
+        return formula
+
+    def formula(self, dim: tirx.Expr) -> tirx.Expr:
+        formula = super().formula(dim)
+        known = {*self.names, *self._elements.held.values(), *self.read}
+        if not known.issuperset(tirx.analysis.undefined_vars(formula, [])):
             raise NotStatic(f"the dim {dim}")
         c_text(formula)
         return formula
 
     def bind(self, binding: relax.Binding) -> None:
-        value = binding.value
-        if isinstance(binding, relax.MatchCast):
-            self.match(binding)
-        elif isinstance(value, relax.ShapeExpr):
-            self._shapes[binding.var] = value.values
-        elif isinstance(value, relax.Call) and value.op == _TO_SHAPE:
-            self._shapes[binding.var] = self._elements.vector(value.args[0])
-        else:
-            super().bind(binding)
-            self._elements.values[binding.var] = value
+        super().bind(binding)
+        if not isinstance(binding, relax.MatchCast):
+            self._elements.values[binding.var] = binding.value
+
+    def elements(self, tensor: relax.Expr) -> Sequence[tirx.Expr]:
+        """As formulas where they are such; else read, for checks alone."""
+        held = dict(self._elements.held)
+        try:
+            return self._elements.vector(tensor)
+        except NotStatic:
+            self._elements.held = held
+            return super().elements(tensor)
 
     def match(self, binding: relax.MatchCast) -> None:
         given, wanted = self._measured.get(binding.value, binding.value), binding.ty
-        is_shape = isinstance(wanted, relax.ShapeType) and given in self._shapes
-        wants = wanted.values if is_shape else getattr(wanted, "shape", None)
-        if not is_shape:
-            self.values[binding.var] = self.value(given)
-            self._elements.values[binding.var] = given
-        if wants is None:  # it forgets its dims
+        if isinstance(wanted, relax.ShapeType) and given in self.shapes:
+            super().match(binding)
+            return
+        self.values[binding.var] = self.value(given)
+        self._elements.values[binding.var] = given
+        if getattr(wanted, "shape", None) is None:  # it forgets its dims
             self._measured[binding.var] = given
             return
-        if is_shape:
-            dims = self._dims(self._shapes[given])
-        else:
-            (dims, _), wants = self.tensor(given.ty), wants.values
-        for axis, (dim, want) in enumerate(zip(dims, wants, strict=True)):
-            if isinstance(want, tirx.Var) and want not in self._known:
-                self._known[want] = tirx.convert(dim)
-            elif not is_shape:
+        dims, _ = self.tensor(given.ty)
+        for axis, (dim, want) in enumerate(zip(dims, wanted.shape.values, strict=True)):
+            if isinstance(want, tirx.Var) and want not in self.known:
+                self.known[want] = tirx.convert(dim)
+            else:
                 what = f"axis {axis} of {binding.var.name} is {{given}}, not {{wanted}}"
-                self._checks.append((what, tirx.convert(dim), want))
-            elif axis < len(dims) - 1:  # the last is the number of the texts
-                text = str(self.module.attrs[CHECKS][dims[-1]][axis])
-                self._checks.append((text, tirx.convert(dim), want))
+                self.check(what, tirx.convert(dim), want)
+
+    def check(self, text: str, given: tirx.Expr, wanted: tirx.Expr) -> None:
+        self._asserted.append((text, given, wanted))
 
     def kernel(self, call: relax.Call, variable: str) -> Slot | tuple[Slot, ...]:
         """As ever; but tensors that are only joined are computed in their places in the result."""
@@ -266,6 +264,8 @@ class _Walk(Walk):
 
     def entry(self, outputs: Sequence[Slot], arrays: Mapping[str, Sequence[int]]) -> Entry:
         """What the C functions do, where kernels have ``arrays`` of their own."""
+        for row in self._to_check():
+            super().check(*row)
         kernels = tuple(
             replace(kernel, scratch=alive_during(number, arrays.get(kernel.symbol, ())))
             for number, kernel in enumerate(self.kernels)
@@ -274,9 +274,8 @@ class _Walk(Walk):
         tensors += [slot for kernel in kernels for slot in kernel.scratch]
         units, places = _placed(tensors, len(kernels))
         calls = list(zip(kernels, self.calls, strict=True))
-        checks = [Check(*row) for row in self._to_check()]
         sizes = [*self.names, *self._elements.held.values()]
-        return Entry(sizes, checks, calls, outputs, units, places)
+        return Entry(sizes, self.checks, calls, outputs, units, places)
 
     @property
     def held(self) -> tuple[tuple[int, int], ...]:
@@ -285,9 +284,9 @@ class _Walk(Walk):
 
     def _to_check(self) -> Iterator[tuple[str, Any, Any]]:
         known = set()
-        for text, given, wanted in self._checks:
-            a, b = (tirx.convert(self._resolved(dim)) for dim in (given, wanted))
-            if not _equal(a, b) and (str(a), str(b)) not in known:
+        for text, given, wanted in self._asserted:
+            a, b = map(self.formula, (given, wanted))
+            if (str(a), str(b)) not in known:
                 known.add((str(a), str(b)))
                 yield text, a, b
 
@@ -342,14 +341,12 @@ def _placed(
 
 
 def _equal(a: tirx.Expr, b: tirx.Expr) -> bool:
-    return bool(_ANALYZER.can_prove_equal(a, b))
+    return bool(ANALYZER.can_prove_equal(a, b))
 
 
 def _rounded(unit: tirx.Expr, multiple: int) -> tirx.Expr:
     return unit if multiple == 1 else tirx.floordiv(unit + (multiple - 1), multiple) * multiple
 
 
-_ANALYZER = Analyzer()
 # What passes note of a kernel that only puts its operands one after the other in memory.
 _JOINED = "joined"
-_TO_SHAPE = Op.get("relax.tensor_to_shape")

@@ -15,7 +15,8 @@ from tvm.ir import GlobalVar, Op
 from tvm.ir.expr import GenericConst
 from tvm.sym import Analyzer
 
-from .planning import NotStatic, arguments
+from .formulas import NotStatic
+from .planning import arguments
 
 __all__ = ["Elements"]
 

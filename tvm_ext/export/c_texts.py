@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .._version import __version__
+from ..checks import parts
 from ..executors.emit import ENTRY_PARAMETERS
 from ..executors.toolchain import is_wasm
 from .interface import Interface, Tensor, Variant
 
-__all__ = ["comment", "header", "source", "string", "weights_argument", "weights_assembly"]
+__all__ = [
+    "comment",
+    "header",
+    "marked",
+    "source",
+    "string",
+    "weights_argument",
+    "weights_assembly",
+]
 
 
 def header(model: Interface) -> str:
@@ -63,7 +72,8 @@ void {id}_destroy(tvmx_model *model);
 size_t {id}_workspace_bytes({only});
 
 /* Run on the caller's buffers, which must not overlap. Nothing is allocated. Threads may run the
- * same model at the same time, each with a workspace of its own. */
+ * same model at the same time, each with a workspace of its own. Where a run fails, what outputs
+ * hold has no meaning. */
 tvmx_status {id}_run(const tvmx_model *model, {first}const tvmx_input *inputs, size_t input_count,
     const tvmx_output *outputs, size_t output_count, void *workspace, size_t workspace_bytes);
 
@@ -177,6 +187,9 @@ def _source(model: Interface) -> Iterator[str]:
         yield f"int {variant.entry}({ENTRY_PARAMETERS});"
         for side in ("inputs", "outputs", "constants"):
             yield from _table(f"{side}_{number}", getattr(variant, side))
+        yield f"static const char *const checks_{number}[] = {{"
+        yield from (f"    {string(marked(text))}," for text in variant.checks)
+        yield "    NULL};"
     yield from _all_sizes(model)
     yield from _levels(model)
     yield from _package(model)
@@ -233,7 +246,7 @@ def _package(model: Interface) -> Iterator[str]:
         place = k % len(model.variants)
         sizes = f"(const int64_t *)&{model.id}_all_sizes[{place}]" if model.dims else "NULL"
         yield f"    {{{sizes}, inputs_{k}, outputs_{k}, constants_{k}, {len(variant.constants)},"
-        yield f"     {variant.arena_bytes}, {variant.scratch_bytes}, {variant.entry}}},"
+        yield f"     {variant.arena_bytes}, {variant.scratch_bytes}, {variant.entry}, checks_{k}}},"
     bytes_, total, sums = model.checksum
     sides = len(model.inputs), len(model.outputs)
     counts = len(model.dims), len(model.levels), len(model.variants), *sides
@@ -246,6 +259,12 @@ static const tvmx_package PACKAGE = {{
     {{UINT64_C({bytes_}), UINT64_C({total}), UINT64_C({sums})}},
     {model.weights_symbol if model.embedded else "NULL"}, NEEDS, &level,
 }};"""
+
+
+def marked(text: str) -> str:
+    """The text of a check in C, where \\1 and \\2 stand for the numbers given and wanted."""
+    marks = {"given": "\1", "wanted": "\2", None: ""}
+    return "".join(plain + marks[number] for plain, number in parts(text))
 
 
 def _table(name: str, tensors: Sequence[Tensor]) -> Iterator[str]:

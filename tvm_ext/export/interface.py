@@ -80,6 +80,7 @@ class Variant:
     arena_bytes: int
     live_bytes: int
     scratch_bytes: int
+    checks: tuple[str, ...]
 
     @classmethod
     def of(cls, number: int, built: Built) -> Variant:
@@ -94,6 +95,7 @@ class Variant:
             plan.arena_bytes,
             plan.live_bytes,
             plan.scratch_bytes,
+            tuple(check.text for check in plan.checks),
         )
 
 

@@ -51,6 +51,7 @@ const char *tvmx_message(tvmx_status status) {
     case TVMX_WRONG_WEIGHTS: return "the weights do not fit, or are damaged";
     case TVMX_NO_SUCH_SIZES: return "no code for these sizes";
     case TVMX_WRONG_RUNTIME: return "linked with another version of the runtime";
+    case TVMX_WRONG_VALUE: return "a value that an operator does not allow";
     case TVMX_NO_MEMORY: return "out of memory";
   }
   return "unknown status";
@@ -288,6 +289,20 @@ static tvmx_status check_counts(const tvmx_package *package, const tvmx_input *i
   return TVMX_OK;
 }
 
+/* `failed`: the check that fails, counted from 1, and the numbers given and wanted. */
+static tvmx_status refuse_value(const char *name, const char *const *checks,
+                                const int64_t *failed) {
+  fail(TVMX_WRONG_VALUE, "%s: ", name);
+  size_t at = strlen(text);
+  for (const char *next = checks[failed[0] - 1]; *next && at + 24 < sizeof text; next++) {
+    if (*next == 1 || *next == 2)
+      at += (size_t)snprintf(text + at, sizeof text - at, "%" PRId64, failed[(size_t)*next]);
+    else
+      text[at++] = *next, text[at] = 0;
+  }
+  return TVMX_WRONG_VALUE;
+}
+
 tvmx_status tvmx_run(const tvmx_package *package, const tvmx_model *model, const int64_t *sizes,
                      const tvmx_input *inputs, size_t input_count, void **in,
                      const tvmx_output *outputs, size_t output_count, void **out, void *workspace,
@@ -315,8 +330,10 @@ tvmx_status tvmx_run(const tvmx_package *package, const tvmx_model *model, const
   int lends = program->scratch_bytes > 0;
   if (lends)
     tvmx_lend((unsigned char *)workspace + program->arena_bytes, program->scratch_bytes, threads);
-  int code = program->execute(model->weights, workspace, in, out, NULL);
+  int64_t failed[3] = {0, 0, 0};
+  int code = program->execute(model->weights, workspace, in, out, NULL, failed);
   if (lends) tvmx_lend(NULL, 0, 0);
+  if (failed[0]) return refuse_value(name, program->checks, failed);
   if (code != 0)
     return fail(TVMX_NO_MEMORY, "%s: a kernel returned %d: out of memory", name, code);
   return TVMX_OK;

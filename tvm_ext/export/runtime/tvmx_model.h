@@ -26,6 +26,7 @@ typedef enum {
   TVMX_WRONG_WEIGHTS,       /* they are of another model, or damaged */
   TVMX_NO_SUCH_SIZES,       /* the package has no code for these sizes of the symbolic dims */
   TVMX_WRONG_RUNTIME,       /* linked with the runtime of another version of tvm_ext */
+  TVMX_WRONG_VALUE,         /* an operator does not allow a value, such as an index beyond an axis */
   TVMX_NO_MEMORY
 } tvmx_status;
 
@@ -71,7 +72,8 @@ typedef struct {
   size_t initializer_count;
   size_t arena_bytes, scratch_bytes;
   int (*execute)(const unsigned char *weights, unsigned char *arena, void *const *inputs,
-                 void *const *outputs, void (*observe)(int, double));
+                 void *const *outputs, void (*observe)(int, double), int64_t *failed);
+  const char *const *checks; /* what is told of values; \1 and \2 are those given and wanted */
 } tvmx_program;
 
 typedef struct {

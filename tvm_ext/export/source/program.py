@@ -15,8 +15,9 @@ from tvm.target import Target
 from ... import pipeline
 from ...build import ONE_BUILD, import_model, leave_out, run_phase
 from ...errors import BuildError, OptionError
-from ...executors.plan import Kernel, MemoryPlan, Slot
-from ...executors.planning import Draft, NotStatic, draft
+from ...executors.formulas import NotStatic
+from ...executors.plan import Check, Kernel, MemoryPlan, Slot
+from ...executors.planning import Draft, draft
 from ...executors.static_build import lower_views
 from ...frontend import Limits, load, node_labels
 from ...interface import TensorInfo, numbers_only
@@ -64,6 +65,7 @@ class Program:
         helpers: small functions that these need.
         names: what the values of the workspace are called.
         memory: of those, and of the kernels' own arrays.
+        checks: of values, each behind one of the ``calls``.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Program:
     names: Mapping[Slot, str]
     weights: tuple[Weight, ...]
     memory: MemoryPlan
+    checks: tuple[Check, ...]
 
 
 def program_of(
@@ -223,6 +226,7 @@ class _Texts:
             self._names,
             weights,
             planned.memory,
+            planned.checks,
         )
 
     def _tensors(self, infos: Sequence[TensorInfo], slots: Sequence[Slot]) -> tuple[Tensor, ...]:
@@ -237,10 +241,13 @@ class _Texts:
         return tuple(made)
 
     def _name_results(self, outputs: Sequence[Tensor]) -> None:
+        checked = {slot.root for check in self._draft.checks for _, slot, _ in check.reads}
         for kernel in self._draft.kernels:
             for slot in kernel.writes:
                 if slot.kind == "output":
                     self._names[slot] = outputs[slot.index].id
+                elif slot in checked:
+                    self._names[slot] = self._free("checked")
                 else:
                     self._names[slot] = self._free(value_name(self._value_of(kernel)))
 
@@ -262,7 +269,8 @@ class _Texts:
             for position, slot in enumerate(kernel.reads):
                 if slot.root.kind == "weight":
                     yield from self._weight(slot.root, initializers, kernel, position)
-        for slot in self._draft.outputs:
+        checked = (slot for check in self._draft.checks for _, slot, _ in check.reads)
+        for slot in (*self._draft.outputs, *checked):
             if slot.root.kind == "weight":
                 yield from self._weight(slot.root, initializers, None, 0)
 

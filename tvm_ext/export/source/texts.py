@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..._version import __version__
+from ...executors.emit import reads, with_functions
 from ...executors.plan import Slot
 from ..c_example import FUNCTIONS, literal
-from ..c_texts import comment, string
+from ..c_texts import comment, marked, string
 from ..example import Expected
 from ..interface import Tensor
 from .c_types import as_bits, c_type, constant, is_narrow
@@ -44,13 +45,13 @@ def header(program: Program, embedded: bool) -> str:
 #ifndef {macro}_H
 #define {macro}_H
 
-#include <stdint.h>
+{"#include <stddef.h>" + chr(10) if program.checks else ""}#include <stdint.h>
 
-#define {macro}_WORKSPACE_BYTES {max(program.memory.arena_bytes, 1)}
+#define {macro}_WORKSPACE_BYTES {_workspace_bytes(program)}
 #define {macro}_ALIGNMENT {_ALIGNMENT}
 {_file_bytes(program, embedded)}
 {_elements(program)}
-enum {{ {macro}_OK = 0, {macro}_NULL_ARGUMENT = 1, {macro}_UNALIGNED = 2 }};
+enum {{ {macro}_OK = 0, {macro}_NULL_ARGUMENT = 1, {macro}_UNALIGNED = 2{_codes(program)} }};
 
 #ifdef __cplusplus
 extern "C" {{
@@ -58,12 +59,69 @@ extern "C" {{
 
 /* Run the model; {macro}_OK or one of the other codes. No two of the arrays overlap. */
 {_signature(program, embedded)};
-
+{_explanation(program)}
 #ifdef __cplusplus
 }}
 #endif
 #endif
 """
+
+
+def _workspace_bytes(program: Program) -> int:
+    """Of activations; of two numbers where a check fails."""
+    return max(program.memory.arena_bytes, 16 if program.checks else 1)
+
+
+def _codes(program: Program) -> str:
+    return f", {program.id.upper()}_WRONG_VALUE = {_WRONG_VALUE}" if program.checks else ""
+
+
+def _explanation(program: Program) -> str:
+    """What is declared where values are checked."""
+    macro = program.id.upper()
+    return f"""
+/* Codes from {macro}_WRONG_VALUE on are of values that an operator does not allow, such as an index
+ * beyond an axis; what the outputs hold then has no meaning. Writes the whole sentence of such a
+ * code to `text`, as much of it as fits `size`; `workspace` is that of the run. */
+{_EXPLAIN.format(id=program.id)};
+""" * bool(program.checks)
+
+
+def _explain(program: Program) -> Iterator[str]:
+    """The function that tells what a code means."""
+    id = program.id
+    yield "/* \\1 and \\2 are the numbers given and wanted. */"
+    yield "static const char *const CHECKS[] = {"
+    for check in program.checks:
+        text = marked(check.text)
+        pieces = [text[at : at + _LITERAL] for at in range(0, len(text), _LITERAL)]
+        yield "\n".join(f"    {string(piece)}" for piece in pieces) + ","
+    yield f"""}};
+
+{_EXPLAIN.format(id=id)} {{
+  const char *told = CHECKS[code - {id.upper()}_WRONG_VALUE];
+  size_t at = 0;
+  for (; *told && at + 1 < size; told++) {{
+    if (*told != 1 && *told != 2) {{
+      text[at++] = *told;
+      continue;
+    }}
+    const int64_t number = ((const int64_t *)workspace)[*told - 1];
+    uint64_t rest = number < 0 ? -(uint64_t)number : (uint64_t)number;
+    char digits[21];
+    int count = 0;
+    do digits[count++] = (char)('0' + rest % 10); while (rest /= 10);
+    if (number < 0) digits[count++] = '-';
+    while (count > 0 && at + 1 < size) text[at++] = digits[--count];
+  }}
+  if (size > 0) text[at] = 0;
+}}
+"""
+
+
+_LITERAL = 20  # characters: four in C each at most
+_EXPLAIN = "void {id}_explain(int code, const void *workspace, char *text, size_t size)"
+_WRONG_VALUE = 3
 
 
 def _rows(tensors: Sequence[Tensor]) -> str:
@@ -135,7 +193,9 @@ def _source(program: Program, embedded: bool, openmp: bool) -> Iterator[str]:
     for function, text in program.functions.items():
         yield from _comment_of(program, function)
         yield f"{text}\n"
-    yield from _run(program, embedded)
+    yield from with_functions(_run(program, embedded))
+    if program.checks:
+        yield from _explain(program)
 
 
 def _comment_of(program: Program, function: str) -> Iterator[str]:
@@ -173,15 +233,31 @@ def _run(program: Program, embedded: bool) -> Iterator[str]:
                 yield f"{line} {note}"
             else:
                 yield from (f"  {note}", line)
-    for call in program.calls:
+    yield from _checks(program, -1, embedded)
+    for number, call in enumerate(program.calls):
         yield ""
         for line in wrapped(", ".join(map(_short, call.nodes)), 5):
             yield f"  /* {line.strip()} */"
         operands = [_operand(program, slot, embedded) for slot in call.operands]
         operands += [f"(void *)(arena + {place})" for place in call.scratch]
         yield from wrapped(f"{call.function}({', '.join(operands)});", 2)
+        yield from _checks(program, number, embedded)
     yield from _copies(program, embedded)
     yield f"  return {macro}_OK;\n}}\n"
+
+
+def _checks(program: Program, call: int, embedded: bool) -> Iterator[str]:
+    """Those behind a call: where one fails, the workspace gets the two numbers that differ."""
+    mine = [(k, check) for k, check in enumerate(program.checks) if check.after == call]
+    yield from reads([check for _, check in mine], lambda slot: _plain(program, slot, embedded))
+    for number, check in mine:
+        yield from wrapped(f"if ({check.given} != {check.wanted}) {{", 2)
+        code = f"{program.id.upper()}_WRONG_VALUE + {number}"
+        numbers = f"{{{check.given}, {check.wanted}}}"
+        yield from wrapped(f"const int64_t found[2] = {numbers};", 4)
+        yield "    memcpy(workspace, found, sizeof found);"
+        yield f"    return {code};"
+        yield "  }"
 
 
 def _copies(program: Program, embedded: bool) -> Iterator[str]:

@@ -1,0 +1,178 @@
+"""Indices beyond their axis, known only at run time: each ends the run with an error that names the
+node, the index and what is allowed, in all ways that a model runs, and the next run is right.
+
+onnxruntime says what is right and what is refused.
+"""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from tvm_ext import convert_and_build, load
+from tvm_ext.errors import RunError
+from tvm_ext.executors.static import StaticExecutor
+from tvm_ext.executors.symbolic import SymbolicExecutor
+from tvm_ext.executors.vm import VMExecutor
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+EXECUTORS = {"static": StaticExecutor, "symbolic": SymbolicExecutor}
+WAYS = ["static", "symbolic", "branch", "loop"]
+
+
+def drawn(rng, extent, shape):
+    """Indices of an axis, from both ends, the first and the last place among them."""
+    values = rng.integers(-extent, extent, shape)
+    values.flat[: min(4, values.size)] = [0, extent - 1, -extent, -1][: values.size]
+    return values
+
+
+def gather(rng):
+    dims = rng.integers(2, 6, rng.integers(1, 4)).tolist()
+    axis = int(rng.integers(-len(dims), len(dims)))
+    indices = drawn(rng, dims[axis], rng.integers(1, 5, rng.integers(0, 3)))
+    return {"op_type": "Gather", "axis": axis}, dims, indices, [axis % len(dims)], None
+
+
+def gather_elements(rng):
+    dims = rng.integers(2, 6, rng.integers(1, 4)).tolist()
+    axis = int(rng.integers(-len(dims), len(dims)))
+    shape = [int(rng.integers(1, 5)) if k == axis % len(dims) else d for k, d in enumerate(dims)]
+    indices = drawn(rng, dims[axis], shape)
+    return {"op_type": "GatherElements", "axis": axis}, dims, indices, [axis % len(dims)], None
+
+
+def gather_nd(rng):
+    dims = rng.integers(2, 6, rng.integers(2, 5)).tolist()
+    batch = int(rng.integers(0, 2))
+    depth = int(rng.integers(1, len(dims) - batch + 1))
+    rows = [*dims[:batch], *rng.integers(1, 4, rng.integers(1, 3))]
+    axes = range(batch, batch + depth)
+    indices = np.stack([drawn(rng, dims[k], rows) for k in axes], -1)
+    return {"op_type": "GatherND", "batch_dims": batch}, dims, indices, [*axes], None
+
+
+def scatter_elements(rng, op_type="ScatterElements"):
+    _, dims, indices, axes, _ = gather_elements(rng)
+    places = indices % dims[axes[0]]  # each once: the order of updates is not told
+    order = np.argsort(rng.random(dims), axes[0])
+    indices = np.take(order, range(min(places.shape[axes[0]], dims[axes[0]])), axes[0])
+    return {"op_type": op_type, "axis": axes[0]}, dims, indices, axes, indices.shape
+
+
+def scatter(rng):
+    return scatter_elements(rng, "Scatter")
+
+
+def scatter_nd(rng):
+    dims = rng.integers(2, 6, rng.integers(2, 4)).tolist()
+    depth = int(rng.integers(1, len(dims) + 1))
+    places = np.stack(
+        np.unravel_index(rng.permutation(np.prod(dims[:depth]))[:4], dims[:depth]), -1
+    )
+    places[0] -= dims[:depth]  # from the end
+    shape = (len(places), *dims[depth:])
+    return {"op_type": "ScatterND"}, dims, places, [*range(depth)], shape
+
+
+OPERATORS = gather, gather_elements, gather_nd, scatter_elements, scatter, scatter_nd
+
+
+def model_of(way, attributes, dims, indices, updates):
+    """The operator by itself, in a branch or in the body of a loop."""
+    made = [int(size) for size in result_dims(attributes, dims, indices)]
+    rank, nd = len(made), attributes["op_type"].endswith("ND")
+
+    def info(name, kind, shape):
+        if way == "symbolic":
+            last = shape[-1:] if nd and name == "i" else []  # a number of axes
+            shape = [*(f"{name}{k}" for k in range(len(shape) - len(last))), *last]
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    def value(name, kind=FLOAT, shape=()):
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    inputs = [info("x", FLOAT, dims), info("i", INT64, [*indices.shape])]
+    inputs += [info("u", FLOAT, [*updates])] if updates is not None else []
+    names, result = [x.name for x in inputs], value("y", shape=[f"y{k}" for k in range(rank)])
+    node = helper.make_node(inputs=names, outputs=["y"], name="it", **attributes)
+    if way == "branch":
+        node.output[0] = "taken"
+        sizes = helper.make_tensor("sizes", INT64, [rank], made)
+        other = [helper.make_node("Constant", [], ["sizes"], value=sizes),
+                 helper.make_node("ConstantOfShape", ["sizes"], ["other"])]  # fmt: skip
+        then = helper.make_graph([node], "then", [], [value("taken", shape=made)])
+        otherwise = helper.make_graph(other, "else", [], [value("other", shape=made)])
+        node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=otherwise)
+        inputs.append(value("c", BOOL))
+    elif way == "loop":
+        node.output[0] = "each"
+        nodes = [helper.make_node("Identity", ["go"], ["going"]), node]
+        given = [value("trip", INT64), value("go", BOOL)]
+        body = helper.make_graph(
+            nodes, "body", given, [value("going", BOOL), value("each", shape=made)]
+        )
+        node = helper.make_node("Loop", ["n", ""], ["y"], body=body)
+        inputs.append(value("n", INT64))
+        result = value("y", shape=[f"y{k}" for k in range(rank + 1)])
+    graph = helper.make_graph([node], "g", inputs, [result])
+    opset = helper.make_opsetid("", 10 if attributes["op_type"] == "Scatter" else 21)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def result_dims(attributes, dims, indices):
+    kind = attributes["op_type"]
+    if kind.startswith("Scatter"):
+        return dims
+    if kind == "GatherElements":
+        return indices.shape
+    if kind == "Gather":
+        axis = attributes["axis"] % len(dims)
+        return [*dims[:axis], *indices.shape, *dims[axis + 1 :]]
+    return [*indices.shape[:-1], *dims[attributes["batch_dims"] + indices.shape[-1] :]]
+
+
+def beyond(rng, dims, indices, axes):
+    """Indices of which one lies beyond its axis, and the text that tells so."""
+    for sign in (0, 1):
+        column = int(rng.integers(len(axes)))
+        extent = int(dims[axes[column]])
+        by = int(rng.choice([1, 1, 1 << 40]))
+        wrong = [extent - 1 + by, -extent - by][sign]
+        bad = np.array(indices, order="C")
+        bad.reshape(-1, len(axes))[rng.integers(bad.size // len(axes)), column] = wrong
+        yield bad, rf"'it' .*an index on axis {axes[column]} is {wrong}, (not -{extent}|less|more)"
+
+
+@pytest.mark.parametrize("opt_level", [0, 3])
+@pytest.mark.parametrize(
+    "make, way",
+    [(m, w) for m in OPERATORS for w in WAYS if (m, w) != (scatter, "loop")],  # of opset 10
+)
+def test_indices_beyond_their_axis_end_the_run(make, way, opt_level, tmp_path):
+    rng = np.random.default_rng([OPERATORS.index(make), WAYS.index(way), opt_level])
+    attributes, dims, indices, axes, updates = make(rng)
+    model = model_of(way, attributes, dims, indices, updates)
+    feeds = {"x": rng.standard_normal(dims).astype("float32"), "i": indices}
+    if updates is not None:
+        feeds["u"] = rng.standard_normal(updates).astype("float32")
+    ran, left = {"branch": ({"c": np.array(True)}, {"c": np.array(False)}),
+                 "loop": ({"n": np.array(2)}, {"n": np.array(0)})}.get(way, ({}, None))  # fmt: skip
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
+    built = convert_and_build(model, "llvm", opt_level=opt_level)
+    assert isinstance(built.executor, EXECUTORS.get(way, VMExecutor))
+    built.save(tmp_path / "saved.so")
+    for compiled in built, load(tmp_path / "saved.so"):
+        for bad, told in beyond(rng, dims, indices, axes):
+            np.testing.assert_array_equal(
+                compiled.run(None, feeds | ran)[0], oracle.run(None, feeds | ran)[0]
+            )
+            with pytest.raises(RunError, match=told):
+                compiled.run(None, feeds | ran | {"i": bad})
+            with pytest.raises(Exception, match=r"(?i)invalid ind|out of"):
+                oracle.run(None, feeds | ran | {"i": bad})
+            if left is not None:
+                other = feeds | left | {"i": bad}
+                np.testing.assert_array_equal(
+                    compiled.run(None, other)[0], oracle.run(None, other)[0]
+                )
