@@ -71,14 +71,13 @@ class Window:
 
 
 def _positions(size: Dim, extent: Dim, stride: int, before: Dim, after: Dim, ceil: int) -> Dim:
-    slack = size + before + after - extent
     if not ceil:
-        return slack // stride + 1
-    count = -(-slack // stride) + 1
-    starts_outside = (count - 1) * stride >= size + before
-    if isinstance(starts_outside, bool):
-        return count - starts_outside
-    return count - starts_outside.astype("int64")
+        return (size + before + after - extent) // stride + 1
+    # The last window is the partial one, or the last that starts before the end pad. Each size is
+    # there once: the formulas of pools one after another would double with each.
+    partial = after + stride - extent
+    least = min if isinstance(partial, int) else tirx.min
+    return (size + before + least(partial, 0) + stride - 1) // stride
 
 
 def resolve(

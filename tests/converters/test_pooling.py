@@ -1,10 +1,14 @@
 """Pooling; oracles: torch, onnxruntime where torch has no such option, numpy for indices."""
 
+import re
+
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 from torch.nn import functional
+from tvm import tirx
+from tvm_ext.frontend.window import resolve
 
 from tests.oracle import check_model, check_node, node_model
 
@@ -56,6 +60,16 @@ def test_max_pool_indices_name_the_first_of_equals(storage_order):
     attributes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1],
                   "storage_order": storage_order}  # fmt: skip
     check_node("MaxPool", [x], attributes, outputs=2, expected=[want.numpy(), places])
+
+
+@pytest.mark.parametrize(("kernel", "pads"), [(2, [0, 0]), (3, [1, 1]), (2, [1, 1]), (3, [0, 2])])
+def test_the_sizes_of_pools_that_round_up_one_after_another(kernel, pads):
+    """A formula in which the size before it is there twice doubles with each."""
+    window = resolve([1], [kernel], [2], None, pads, "NOTSET")
+    dim = tirx.Var("n", "int64")
+    for _ in range(7):
+        (dim,) = window.outputs([dim], ceil_mode=1)
+    assert re.findall(r"\bn\b", str(dim)) == ["n"]
 
 
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
