@@ -43,6 +43,7 @@ from .passes.integer_products import (
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.matmul_blocks import MATMUL_BLOCKS
+from .passes.name_dims import name_dims
 from .passes.order_dims import order_dims
 from .passes.order_numbers import order_numbers
 from .passes.scans import ARGSORT, RUNNING, TOP_K
@@ -333,6 +334,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     add("fuse", gather_dims, at=1)
     add("fuse", transform.FuseTIR(), at=1)
     add("fuse", order_dims, at=1)
+    add("fuse", name_dims, at=1)
     add("fuse", order_numbers, at=1)
     add("fuse", transform.DeadCodeElimination())
     add("schedule", schedules.apply(target, opt_level))

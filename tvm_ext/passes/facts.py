@@ -4,12 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.ir.expr import GenericConst
 
 __all__ = [
     "OPAQUE",
     "OUT_ELEMWISE_FUSABLE",
+    "allocated",
     "dims_of",
     "dtype_of",
     "image_dims",
@@ -65,23 +66,36 @@ def image_dims(ty: relax.Type, batched: bool = False) -> list[int | tirx.Expr] |
 
 def in_order_of_use(sizes: Iterable[tirx.Var], nodes: Iterable[Any]) -> list[tirx.Var]:
     """``sizes`` in the order in which ``nodes`` show them, not in that of their addresses."""
-    found: dict[tirx.Var, None] = {}
-    for node in nodes:
-        tvm_ffi.structural_walk(node, (tirx.Var, found.setdefault))
-    rank = {var: at for at, var in enumerate(found)}
+    rank = {var: at for at, var in enumerate(_shown(nodes))}
     return sorted(sizes, key=lambda size: rank.get(size, len(rank)))
 
 
+def _shown(nodes: Iterable[Any]) -> dict[tirx.Var, None]:
+    found: dict[tirx.Var, None] = {}
+    for node in nodes:
+        tvm_ffi.structural_walk(node, (tirx.Var, found.setdefault))
+    return found
+
+
 def ordered_numbers(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
-    """A kernel with its numbers in the order in which it uses them, and which of the former
-    numbers each is."""
-    dims = [d for p in func.params if tirx.is_buffer_var(p) for d in p.ty.shape]
+    """A kernel with the numbers that it uses, in that order, and which of the former each is."""
+    buffers = [*filter(tirx.is_buffer_var, func.params), *allocated(func.body)]
+    dims = [dim for buffer in buffers for dim in buffer.ty.shape]
     numbers = [param for param in func.params if not tirx.is_buffer_var(param)]
-    ordered = in_order_of_use(numbers, [*dims, func.body])
-    left, place = iter(ordered), {number: k for k, number in enumerate(numbers)}
-    params = [p if tirx.is_buffer_var(p) else next(left) for p in func.params]
+    place = {number: k for k, number in enumerate(numbers)}
+    ordered = [var for var in _shown([*dims, func.body]) if var in place]
+    left = iter(ordered)
+    slots = [p if tirx.is_buffer_var(p) else next(left, None) for p in func.params]
+    params = [param for param in slots if param is not None]
     kernel = tirx.PrimFunc(params, func.body, func.ret_type, func.attrs)
     return kernel, [place[number] for number in ordered]
+
+
+def allocated(body: tirx.Stmt) -> list[tirx.Var]:
+    """The buffers that the blocks of ``body`` have of their own."""
+    found: list[tirx.Var] = []
+    tvm_ffi.structural_walk(body, (s_tir.SBlock, lambda block: found.extend(block.alloc_buffers)))
+    return found
 
 
 def is_empty(dims: Sequence[int | tirx.Expr]) -> bool:

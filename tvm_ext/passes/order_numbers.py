@@ -1,4 +1,5 @@
-"""Fused kernels take the sizes that no operand has as a dim in the order in which they use them.
+"""Fused kernels take the sizes that no operand has as a dim in the order in which they use them,
+and only those.
 
 FuseOps collects them in a set of addresses: builds of one model would differ, and kernels that are
 the same but for that order.
@@ -11,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import GlobalVar, Op, PrimType
+from tvm.relax.expr import _update_type
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .facts import ordered_numbers
@@ -26,19 +28,35 @@ def order_numbers(module, _context):
     orders: dict[GlobalVar, list[int]] = {}
     first: dict[GlobalVar, GlobalVar] = {}
     distinct: dict[int, list[GlobalVar]] = {}
+    functions = dict(module.functions_items())
     for symbol, func in module.functions_items():
-        if isinstance(func, tirx.PrimFunc) and _numbers(func) > 1:
-            func, orders[symbol] = ordered_numbers(func)
-            module.update_func(symbol, func)
-            alike = distinct.setdefault(tvm_ffi.structural_hash(func), [])
-            equal = (s for s in alike if tvm_ffi.structural_equal(module[s], func))
-            first[symbol] = next(equal, symbol)
-            alike.append(symbol)
-    return _Calls(module, orders, first).transform() if orders else module
+        if not isinstance(func, tirx.PrimFunc) or not _is_symbolic(func):
+            continue
+        kernel, orders[symbol] = ordered_numbers(functions.pop(symbol))
+        alike = distinct.setdefault(tvm_ffi.structural_hash(kernel), [])
+        equal = (s for s in alike if tvm_ffi.structural_equal(functions[s], kernel))
+        first[symbol] = next(equal, None) or _symbol(symbol.name_hint, kernel)
+        functions[first[symbol]] = kernel
+        alike.append(first[symbol])
+    if not orders:
+        return module
+    ordered = tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
+    return _Calls(ordered, orders, first).transform()
 
 
-def _numbers(func: tirx.PrimFunc) -> int:
-    return sum(not tirx.is_buffer_var(param) for param in func.params)
+def _symbol(name: str, kernel: tirx.PrimFunc) -> GlobalVar:
+    """A name for a kernel: that of the former one tells the types of its parameters."""
+    symbol = GlobalVar(name)
+    _update_type(symbol, kernel.ty)
+    return symbol
+
+
+def _is_symbolic(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel takes numbers, or tensors of symbolic dims."""
+    return not all(
+        tirx.is_buffer_var(param) and all(isinstance(dim, tirx.IntImm) for dim in param.ty.shape)
+        for param in func.params
+    )
 
 
 @mutator
@@ -64,9 +82,9 @@ class _Calls(PyExprMutator):
         fields = list(operands.fields)
         scalars = [k for k, field in enumerate(fields) if isinstance(field.ty, PrimType)]
         given = [fields[k] for k in scalars] + [dim for s in shapes for dim in s.values]
-        moved = iter([given[k] for k in order])
-        for k in scalars:
-            fields[k] = next(moved)
-        shapes = [relax.ShapeExpr([next(moved) for _ in shape.values]) for shape in shapes]
-        args = [self.first[symbol], relax.Tuple(fields), *shapes]
+        moved = [given[k] for k in order]
+        placed = dict(zip(scalars, moved, strict=False))
+        fields = [placed.get(k, f) for k, f in enumerate(fields) if k in placed or k not in scalars]
+        rest = moved[len(scalars) :]
+        args = [self.first[symbol], relax.Tuple(fields), *([relax.ShapeExpr(rest)] if rest else [])]
         return relax.Call(call.op, args, call.attrs, call.ty_args)

@@ -1,0 +1,126 @@
+"""Kernels call the dims of their operands by names of their own, whatever formulas these are.
+
+Index arithmetic is about names then, and kernels that differ only in the formulas are one. What
+follows from the dims of former operands stays a formula of them.
+
+Before: ``conv(x: [n, (h - 1) // 8 + 1], h: int64, y: [n, (h - 1) // 16 + 1])``
+After:  ``conv(x: [n, d0], h: int64, y: [n, (d0 - 1) // 2 + 1])``, which uses ``h`` no more
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr
+
+from .facts import allocated
+
+__all__ = ["name_dims"]
+
+
+@tvm.transform.module_pass(opt_level=0, name="NameDims")
+def name_dims(module, _context):
+    """The module pass, between FuseTIR and OrderNumbers."""
+    for symbol, func in module.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            module.update_func(symbol, _named(func))
+    return module
+
+
+def _named(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    names = _Names()
+    buffers = [param for param in func.params if tirx.is_buffer_var(param)]
+    for buffer in buffers:
+        for dim in buffer.ty.shape:
+            names.add(dim)
+    if not names.fresh:
+        return func
+    own = {buffer: names.retyped(buffer) for buffer in [*buffers, *allocated(func.body)]}
+    steps = [(tirx.Var, lambda var: own.get(var, var)), (_FORMULAS, names.told)]
+    body = tvm_ffi.structural_map(func.body, steps)
+    params = [own.get(param, param) for param in func.params]
+    return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
+
+
+_FORMULAS = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod),
+    *(tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max, tirx.Select),
+)
+
+
+class _Names:
+    """What is known of dims: formulas that have names, or are told by those that have."""
+
+    def __init__(self) -> None:
+        self.fresh: list[tirx.Var] = []
+        self._dims: set[tirx.Var] = set()  # that an operand has as they are
+        self._terms: dict[Any, Expr] = {}
+        self._quotients: dict[Any, list[tuple[int, Expr]]] = {}
+
+    def add(self, dim: Expr) -> None:
+        """Name a dim, unless it is one, or follows from dims that were added before."""
+        if isinstance(dim, tirx.Var):
+            self._dims.add(dim)
+        told = self.tell(dim)
+        if set(tirx.analysis.undefined_vars(told, [])) <= {*self._dims, *self.fresh}:
+            return
+        name = tirx.Var(f"d{len(self.fresh)}", dim.ty)
+        self.fresh.append(name)
+        term, apart = _parts(told)
+        self._terms[_key(told)] = name
+        self._terms[_key(term)] = rest = _plus(name, -apart)
+        if isinstance(term, tirx.FloorDiv) and isinstance(term.b, tirx.IntImm):
+            known = self._quotients.setdefault(_key(term.a), [])
+            known.append((int(term.b), rest))
+
+    def tell(self, formula: Any) -> Any:
+        """``formula`` by the names that there are."""
+        return tvm_ffi.structural_map(formula, (_FORMULAS, self.told))
+
+    def told(self, node: Expr) -> Expr:
+        """A formula of parts that are told already."""
+        known = self._terms.get(_key(node))
+        if known is not None:
+            return known
+        if isinstance(node, tirx.FloorDiv) and isinstance(node.b, tirx.IntImm):
+            for divisor, quotient in self._quotients.get(_key(node.a), ()):
+                if int(node.b) % divisor == 0:  # (x // a) // b == x // (a * b)
+                    return tirx.floordiv(quotient, int(node.b) // divisor)
+        term, apart = _parts(node)
+        return node if term.same_as(node) else _plus(term, apart)
+
+    def retyped(self, buffer: tirx.Var) -> tirx.Var:
+        """``buffer`` with its shape told."""
+        shape = [self.tell(dim) for dim in buffer.ty.shape]
+        if all(new.same_as(old) for new, old in zip(shape, buffer.ty.shape, strict=True)):
+            return buffer
+        dtype, scope = str(buffer.ty.dtype.dtype), buffer.scope()
+        return tirx.decl_buffer(shape, dtype, buffer.name, scope=scope)
+
+
+def _key(formula: Expr) -> Any:
+    return tvm_ffi.StructuralKey(formula)  # type: ignore[call-arg]
+
+
+def _parts(formula: Expr) -> tuple[Expr, int]:
+    """A formula as a term and the number that is added to it."""
+    apart = 0
+    while isinstance(formula, tirx.Add | tirx.Sub):
+        sign = 1 if isinstance(formula, tirx.Add) else -1
+        if isinstance(formula.b, tirx.IntImm):
+            apart += sign * int(formula.b)
+            formula = formula.a
+        elif sign == 1 and isinstance(formula.a, tirx.IntImm):
+            apart += int(formula.a)
+            formula = formula.b
+        else:
+            break
+    return formula, apart
+
+
+def _plus(term: Expr, number: int) -> Expr:
+    apart = tirx.const(abs(number), str(term.ty.dtype))
+    return term if number == 0 else term + apart if number > 0 else term - apart
