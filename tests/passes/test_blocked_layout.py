@@ -165,6 +165,38 @@ def test_lines_and_volumes_of_any_size_run_blocked(axes):
     check_sizes(built, model, [(1, 1, *(3, 5, 41)[-axes:]), (1, 1, *(1,) * axes)])
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_depthwise_windows_at_the_edges_of_images_of_any_size(seed):
+    """Pads are not stored: taps beyond the image, on any side, are left out where they occur."""
+    rng = np.random.default_rng(seed)
+    axes = int(rng.choice([1, 2, 2, 3]))
+    window, strides, dilations = (rng.choice(some, axes).tolist() for some in EDGES)
+    pads = [
+        int(rng.integers(0, (k - 1) * d + 2)) for k, d in zip(window, dilations, strict=True)
+    ] * 2
+    pads[axes:] = rng.permutation(pads[axes:]).tolist()
+    node = helper.make_node(
+        "Conv", ["x", "w"], ["c"], group=24, strides=strides, pads=pads, dilations=dilations
+    )
+    model = conv_network(
+        [node, helper.make_node("Relu", ["c"], ["y"])],
+        ("n", 24, *"dhw"[-axes:]),
+        {"w": (24, 1, *window)},
+        seed,
+    )
+    least = [
+        max(1, (k - 1) * d + 1 - before - after)
+        for k, d, before, after in zip(window, dilations, pads[:axes], pads[axes:], strict=True)
+    ]
+    shapes = [(n, 24, *(s + int(rng.integers(0, extra)) for s in least))
+              for n, extra in ((1, 1), (2, 4), (1, 30))]  # fmt: skip
+    check_sizes(convert_and_build(model, "llvm"), model, shapes)
+
+
+#: Taps, strides and dilations.
+EDGES = (1, 2, 3, 5, 9), (1, 1, 2, 3), (1, 1, 2, 4)
+
+
 def test_a_number_of_images_that_is_a_formula():
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["c0"]),

@@ -272,8 +272,11 @@ def convolution(
     tiles = (n, oc_vectors, *rows, *across, vector)
     attrs = {}
     # Schedules leave out taps that see zeros alone.
-    if source is not x and around is None and all(isinstance(size, int) for size in image):
-        attrs["padded"] = [*zip(image, before, strides, dilations, strict=True)]
+    if source is not x and around is None:
+        if all(isinstance(size, int) for size in image):
+            attrs["padded"] = [*zip(image, before, strides, dilations, strict=True)]
+        else:
+            attrs["pads"] = [*zip(before, after, strides, dilations, strict=True)]
     tiled = te.compute(tiles, product, "convolution", attrs=attrs)
 
     def element(n, o, *at):

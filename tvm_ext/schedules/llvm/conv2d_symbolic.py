@@ -18,10 +18,12 @@ from .conv2d import (
     Tile,
     accumulate_row,
     accumulate_tile,
+    holds_taps,
     registers_for_pixels,
     run_by_itself,
 )
 from .overlapping import Choice, choose, in_tiles
+from .padded_taps import sees_zeros, without_zeros
 
 __all__ = ["Conv2dSymbolic"]
 
@@ -95,13 +97,15 @@ class Conv2dSymbolic(dl.base.ScheduleRule):
 
     def _scheduled(self, kernel: _Kernel, machine: Machine) -> s_tir.Schedule:
         """The kernel in tiles of one width."""
+        if kernel.depthwise:
+            return _depthwise(kernel, machine)
         sch = kernel.sch
         *pads, contraction, output = kernel.blocks
         n, o, *rows, tile, column, lane = sch.get_loops(output)
         row = sch.fuse(*rows) if rows else tile
         tile = tile if rows else sch.add_unit_loop(column)
         lanes = int(sch.get(lane).extent)
-        blocks = 1 if kernel.depthwise else kernel.weight[-1] // lanes
+        blocks = kernel.weight[-1] // lanes
         panel, vector = sch.split(o, [None, blocks])
         count = size(sch.get(panel).extent)
         weights = kernel.item * prod(kernel.weight)
@@ -118,13 +122,38 @@ class Conv2dSymbolic(dl.base.ScheduleRule):
             (sch.unroll if _packs(sch, pad) else sch.vectorize)(sch.get_loops(pad)[-1])
         sch.set_scope(contraction, 0, "local")
         sch.compute_at(contraction, tile, preserve_unit_loops=True)
-        if kernel.depthwise:
-            accumulate_row(sch, contraction, kernel.spatial, machine.registers)
-            sch.unroll(column)
-            sch.vectorize(lane)
-        else:
-            accumulate_tile(sch, contraction, (vector, column), lane)
+        accumulate_tile(sch, contraction, (vector, column), lane)
         return sch
+
+
+def _depthwise(kernel: _Kernel, machine: Machine) -> s_tir.Schedule:
+    """The kernel in tiles of one width: threads split rows, as convolutions before and after do."""
+    sch = kernel.sch
+    *pads, contraction, output = kernel.blocks
+    seen = all(sees_zeros(sch, contraction, pad) for pad in pads) and holds_taps(
+        machine.registers, kernel.weight[-2]
+    )
+    for pad in pads:
+        if seen:
+            sch.compute_inline(pad)
+        else:
+            run_by_itself(sch, pad)
+            sch.vectorize(sch.get_loops(pad)[-1])
+    n, o, *rows, tile, column, lane = sch.get_loops(output)
+    if rows:
+        part, row = sch.split(sch.fuse(*rows), [machine.cores, None])
+        sch.reorder(n, part, o, row)
+        outer = sch.fuse(n, part)
+    else:
+        tile, outer = sch.add_unit_loop(column), sch.fuse(n, o)
+    if machine.cores > 1:
+        sch.parallel(outer)
+    sch.set_scope(contraction, 0, "local")
+    sch.compute_at(contraction, tile, preserve_unit_loops=True)
+    rows_of_taps = accumulate_row(sch, contraction, kernel.spatial, machine.registers)
+    sch.unroll(column)
+    sch.vectorize(lane)
+    return without_zeros(sch, contraction, rows_of_taps) if pads and seen else sch
 
 
 def _packs(sch: s_tir.Schedule, pad) -> bool:

@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import s_tir, tirx
+from tvm.ir import Call, TensorLoad
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
-from ..statements import map_children
+from ..statements import map_children, substituted
 
 __all__ = ["guarded", "guards", "is_padded", "sees_image"]
 
 # The annotation of a block that sums, or compares, over an image between pads: size, pads before,
 # stride and dilation of each axis.
 _PADDED = "padded"
+# The same where the size is symbolic: pads before and after, stride and dilation of each axis.
+_PADS = "pads"
 # A test in each turn is worth it where it leaves out this part of the products.
 _WORTH = 1 / 32
 
@@ -103,3 +107,58 @@ def guarded(sch: s_tir.Schedule, guards: Mapping[tirx.Var, tirx.Expr]) -> s_tir.
 
     func = sch.mod["main"]
     return s_tir.Schedule(tirx.PrimFunc(func.params, rewrite(func.body), func.ret_type, func.attrs))
+
+
+def sees_zeros(sch: s_tir.Schedule, contraction, pad) -> bool:
+    """Whether ``contraction`` sums an image of symbolic size that ``pad`` copies between zeros."""
+    _, element, _ = sch.get(pad).body.value.args
+    return _PADS in sch.get(contraction).annotations and isinstance(element, TensorLoad)
+
+
+def without_zeros(sch: s_tir.Schedule, contraction, rows_of_taps: Sequence) -> s_tir.Schedule:
+    """``sch`` where the padding of an image of symbolic size was inlined into ``contraction``.
+
+    Its outputs are [n, o, *rows, tile, place in the tile, lane], tiles overlap and lie in the
+    image. Rows of taps run where they see it; only taps at the edges of a tile may be beyond its
+    columns, and which these are is known for each place.
+    """
+    realize = get_sblockrealize(sch, contraction)
+    block = realize.block
+    axes = [tuple(map(int, axis)) for axis in block.annotations[_PADS]]
+    place, taps = block.iter_vars[len(axes) + 2], block.iter_vars[-len(axes) :]
+    before, after, stride, dilation = axes[-1]
+    first = place.var * stride + taps[-1].var * dilation  # from the first tap of the tile
+    last = (int(place.dom.extent) - 1) * stride + (int(taps[-1].dom.extent) - 1) * dilation
+    inside: list[tuple] = []
+
+    def columns(call: Call) -> tirx.Expr:
+        if not call.op.name.endswith("if_then_else"):
+            return call
+        _, element, zero = call.args
+        *places, column = element.indices[2:-1]
+        *sizes, width = element.source.ty.shape[2:-1]
+        inside[:] = zip(places, sizes, strict=True)
+        sees = tirx.all(
+            tirx.any(first >= before, column >= 0),
+            tirx.any(last - first >= after, column < width),
+        )
+        return tirx.if_then_else(sees, element, zero)
+
+    def told(node: s_tir.SBlock) -> s_tir.SBlock:
+        if node.name_hint != block.name_hint:
+            return node
+        body = tvm_ffi.structural_map(node.body, (Call, columns))
+        return s_tir.SBlock(
+            node.iter_vars, node.reads, node.writes, node.name_hint, body, node.init,
+            node.alloc_buffers, node.match_buffers, node.annotations,
+        )  # fmt: skip
+
+    func = sch.mod["main"]
+    outer = dict(zip((axis.var for axis in block.iter_vars), realize.iter_values, strict=True))
+    body = tvm_ffi.structural_map(func.body, (s_tir.SBlock, told))
+    rows = {
+        sch.get(loop).loop_var: substituted(tirx.all(index >= 0, index < size), outer)
+        for loop, (index, size) in zip(rows_of_taps, inside, strict=True)
+    }
+    func = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+    return guarded(s_tir.Schedule(func), rows)
