@@ -182,7 +182,8 @@ def _fold(
     if any(map(_is_zero, over)):
         return te.compute(shape, lambda *i: empty, name)
     unsure = [e > 0 for e in over if not isinstance(e, int | tirx.IntImm)]
-    loops = [te.reduce_axis((0, _trips(e)), f"r{k}") for k, e in enumerate(over)]
+    known = all(isinstance(flag, bool) for flag in reduced)
+    loops = [te.reduce_axis((0, e if known else _trips(e)), f"r{k}") for k, e in enumerate(over)]
 
     def element(*index):
         outer, inner, position = iter(index), iter(loops), []
@@ -190,11 +191,17 @@ def _fold(
             at = next(outer) if keepdims or flag is not True else 0
             position.append(at if flag is False else next(inner).var + at)
         value = term(*position)
-        return tirx.if_then_else(tirx.all(*unsure), value, empty) if unsure else value
+        if known or not unsure:
+            return value
+        return tirx.if_then_else(tirx.all(*unsure), value, empty)
 
     if not loops:
         return te.compute(shape, element, name)
-    return te.compute(shape, lambda *i: reducer(element(*i), axis=loops), name)
+    folded = te.compute(shape, lambda *i: reducer(element(*i), axis=loops), name)
+    if not known or not unsure:
+        return folded
+    # A loop of no trips leaves the result unset.
+    return te.compute(shape, lambda *i: tirx.Select(tirx.all(*unsure), folded(*i), empty), name)
 
 
 def _trips(extent: int | tirx.Expr) -> int | tirx.Expr:

@@ -79,8 +79,7 @@ def legalize(
 
     A reshape stays what it is: the executors make it a view, where a kernel would copy.
     """
-    reductions = dict.fromkeys(("relax.mean", "relax.max"), _reduction)
-    replaced = _legalizations() | reductions | dict(specific or {})
+    replaced = _legalizations() | dict(specific or {})
     if not cpu:
         replaced = {name: own for name, own in replaced.items() if name not in _OF_CPUS}
     return relax.transform.LegalizeOps(replaced)
@@ -146,22 +145,6 @@ def _in_place(types: Sequence[relax.TensorType], axis: int) -> bool:
 
 def _is_one(dim: tirx.Expr) -> bool:
     return isinstance(dim, tirx.IntImm) and int(dim) == 1
-
-
-def _reduction(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Over neighbouring axes of symbolic size as over one: it has one remainder of a vector."""
-    (x,), attrs, own = call.args, call.attrs, call.op.get_attr("FLegalize")
-    shape = x.ty.shape.values if x.ty.shape is not None and attrs.axis is not None else ()
-    axes = sorted(int(axis) % len(shape) for axis in attrs.axis or ()) if shape else []
-    in_a_row = len(axes) > 1 and axes == list(range(axes[0], axes[-1] + 1))
-    if not in_a_row or all(isinstance(shape[axis], tirx.IntImm) for axis in axes):
-        return own(bb, call)
-    first, behind = axes[0], axes[-1] + 1
-    flat = [*shape[:first], prod(shape[first:behind]), *shape[behind:]]
-    merged = bb.emit(relax.op.reshape(x, relax.ShapeExpr(flat)))
-    reduce = relax.op.mean if call.op.name == "relax.mean" else relax.op.max
-    reduced = bb.emit(own(bb, bb.normalize(reduce(merged, [first]))))
-    return relax.op.reshape(reduced, call.ty.shape)
 
 
 def _max_pool2d(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

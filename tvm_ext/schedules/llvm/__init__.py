@@ -13,6 +13,7 @@ from .matmul_blocks import MatmulBlocks
 from .matmul_dots import MatmulDots
 from .matmul_loops import MatmulLoops
 from .matmul_rows import MatmulRows
+from .merged_axes import MergedAxes
 from .pool import PoolBlocked
 from .recurrent import Recurrent
 from .row_norm import RowNorm
@@ -26,6 +27,7 @@ LLVM_CONTRACTIONS = (
     AttentionTiled(),
     AttentionSymbolic(),
     Conv2dBlocked(),
+    MergedAxes(Conv2dSymbolic()),
     Conv2dSymbolic(),
     Conv2dInteger(),
     Conv2dWinograd(),
@@ -41,7 +43,16 @@ LLVM_CONTRACTIONS = (
 )
 
 #: Every other kernel.
-LLVM_GENERIC = (Elementwise(), RowNorm(), BlockByBlock(), Recurrent(), OuterParallel())
+LLVM_GENERIC = (
+    MergedAxes(Elementwise()),
+    Elementwise(),
+    MergedAxes(RowNorm()),
+    RowNorm(),
+    MergedAxes(BlockByBlock()),
+    BlockByBlock(),
+    Recurrent(),
+    OuterParallel(),
+)
 
 #: Each block by itself: opt_level 0.
 LLVM_SIMPLE = (Elementwise(), BlockByBlock(), Recurrent(), OuterParallel())

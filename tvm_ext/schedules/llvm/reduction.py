@@ -320,11 +320,13 @@ def _accumulators(lane: Axis, lanes: int, facts: Walk) -> int:
 def _rows_at_once(found: list[Axis], lane: Axis, width: int, facts: Walk) -> int:
     """How many steps of the last reduced axis to take per load of the sums; 1: they stay put.
 
-    Sums in registers want one pass over all rows per ``width`` columns.
+    Sums in registers want one pass over all rows per ``width`` columns. Of a symbolic number of
+    columns what is left of a part in L1 would be summed element by element.
     """
     *_, last = (axis for axis in found if axis.kind == "R")
     if (
         not isinstance(last.extent, int)
+        or not isinstance(lane.extent, int)
         or last.extent < 2 * ROWS_AT_ONCE
         or lane.size <= width
         or facts.cost > CHEAP

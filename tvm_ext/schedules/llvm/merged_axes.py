@@ -1,0 +1,349 @@
+"""Neighbouring axes that all blocks walk together are one axis, where one of them is symbolic.
+
+Rows of an image of symbolic size may be short, and each would end in a tail of its own; as one
+axis, its pixels have one. A convolution with a window of one pixel has no rows then at all.
+
+Before: ``t[n, c, h, w] = x[n, c, h, w] + b[c]; y[n, c, h, w] = t[n, c, h, w] * 2``
+After:  ``t[n, c, hw] = x[n, c, hw] + b[c]; y[n, c, hw] = t[n, c, hw] * 2``
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from operator import mul
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+from tvm.ir import Range, TensorLoad
+from tvm.ir.expr import TensorRegion
+from tvm.s_tir import SBlock
+from tvm.s_tir import dlight as dl
+from tvm.sym import Analyzer
+
+from ..statements import substituted
+from .register_tiles import int64, loop, same, sequence, var
+
+__all__ = ["MergedAxes"]
+
+# Rows of whole vectors are left as they are.
+_LANES = 16
+
+#: Of each axis but the last, whether it is one with the next.
+Joints = list[bool]
+
+
+@dataclass(frozen=True)
+class MergedAxes(dl.base.ScheduleRule):
+    """A rule for kernels of which neighbouring axes were merged; parameters keep their shapes."""
+
+    rule: dl.base.ScheduleRule
+
+    def apply(self, func, target, tunable):
+        merged = _merged(func)
+        if merged is None:
+            return None
+        sch = self.rule.apply(merged.func, target, tunable)
+        return None if sch is None else s_tir.Schedule(merged.restored(sch.mod["main"]))
+
+
+class _Block:
+    """A block with a loop for each of its axes, and which of these are one with the next."""
+
+    def __init__(self, block: SBlock):
+        self.block = block
+        self.axes = {axis.var: at for at, axis in enumerate(block.iter_vars)}
+        self.accesses = list(_accesses(block))
+        self.joints = [
+            a.iter_type == b.iter_type and not _is_row(b.dom.extent)
+            for a, b in pairwise(block.iter_vars)
+        ]
+        uses = Counter(_variables([block.body, block.init]))
+        plain = Counter(index for _, indices in self.accesses for index in indices)
+        for axis, at in self.axes.items():
+            if uses[axis] != plain[axis]:
+                self.part(at)
+
+    def extent(self, at: int) -> ir.Expr:
+        return self.block.iter_vars[at].dom.extent
+
+    def part(self, at: int) -> None:
+        """Axis ``at`` is not one with another."""
+        for joint in (at - 1, at):
+            if 0 <= joint < len(self.joints):
+                self.joints[joint] = False
+
+    def follow(self, first: ir.Expr, second: ir.Expr) -> int | None:
+        """The joint between two axes that are one; None where these are not."""
+        at = self.axes.get(first)
+        if at is None or self.axes.get(second) != at + 1 or not self.joints[at]:
+            return None
+        return at
+
+
+def _is_row(extent: ir.Expr) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) % _LANES == 0
+
+
+def _accesses(block: SBlock) -> Iterator[tuple[tirx.Var, Sequence[ir.Expr]]]:
+    found: list[TensorLoad | tirx.BufferStore] = []
+    for part in (block.body, block.init):
+        tvm_ffi.structural_walk(part, ((TensorLoad, tirx.BufferStore), found.append))
+    for node in found:
+        yield node.source if isinstance(node, TensorLoad) else node.buffer, node.indices
+
+
+def _variables(parts: Iterable) -> list[tirx.Var]:
+    found: list[tirx.Var] = []
+    for part in parts:
+        tvm_ffi.structural_walk(part, (tirx.Var, found.append))
+    return found
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """The kernel with merged axes, and what its parameters were."""
+
+    func: tirx.PrimFunc
+    former: Mapping[tirx.Var, tuple[tirx.Var, Joints]]
+
+    def restored(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """``func`` with the parameters of the original: a merged place counts along the last of
+        its axes, beyond which rows are contiguous."""
+
+        def spread(buffer: tirx.Var, parts: Sequence, none: object) -> list:
+            return list(_spread(self.former[buffer][1], parts, none))
+
+        def region(node: TensorRegion) -> TensorRegion:
+            point = Range.from_min_extent(int64(0), int64(1))
+            return tirx.BufferRegion(
+                self.former[node.source][0], spread(node.source, node.region, point)
+            )
+
+        body = _with_buffers(
+            func.body,
+            {merged: old for merged, (old, _) in self.former.items()},
+            lambda buffer, indices: spread(buffer, indices, int64(0)),
+            region,
+        )
+        params = [self.former[p][0] if p in self.former else p for p in func.params]
+        return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
+
+
+def _spread(joints: Joints, parts: Sequence, none: object) -> Iterable:
+    """One part for each former axis: ``none`` for those that are one with the next."""
+    left = iter(parts)
+    for joined in [*joints, False]:
+        yield none if joined else next(left)
+
+
+def _with_buffers(body, buffers, indices, region) -> tirx.Stmt:
+    """``body`` with other ``buffers``, of which ``indices`` and ``region`` tell the places."""
+
+    def load(node: TensorLoad) -> ir.Expr:
+        if node.source not in buffers:
+            return node
+        return tirx.BufferLoad(buffers[node.source], indices(node.source, node.indices))
+
+    def store(node: tirx.BufferStore) -> tirx.Stmt:
+        if node.buffer not in buffers:
+            return node
+        place = indices(node.buffer, node.indices)
+        return tirx.BufferStore(buffers[node.buffer], node.value, place)
+
+    def regions(node: TensorRegion) -> TensorRegion:
+        return region(node) if node.source in buffers else node
+
+    return tvm_ffi.structural_map(
+        body, [(TensorLoad, load), (tirx.BufferStore, store), (TensorRegion, regions)]
+    )
+
+
+def _merged(func: tirx.PrimFunc) -> _Merged | None:
+    blocks = _blocks(func)
+    if blocks is None:
+        return None
+    root = func.body.block
+    buffers = [*filter(tirx.is_buffer_var, func.params), *root.alloc_buffers]
+    if not {buffer for block in blocks for buffer, _ in block.accesses} <= set(buffers):
+        return None
+    joints = _joints(blocks, buffers)
+    if not any(_is_symbolic(block, at) for block in blocks for at in _joined(block.joints)):
+        return None
+    new = {
+        buffer: _joined_buffer(buffer, joints[buffer]) for buffer in buffers if any(joints[buffer])
+    }
+    nests = [_nest(block, new, joints) for block in blocks]
+    allocated = [new.get(buffer, buffer) for buffer in root.alloc_buffers]
+    body = SBlock([], [], [], root.name_hint, sequence(nests), None, allocated, [], {})
+    params = [new.get(param, param) for param in func.params]
+    realize = s_tir.SBlockRealize([], tirx.const(True), body)
+    return _Merged(
+        tirx.PrimFunc(params, realize, func.ret_type, func.attrs),
+        {new[old]: (old, joints[old]) for old in func.params if old in new},
+    )
+
+
+def _joined(joints: Joints) -> list[int]:
+    return [at for at, joined in enumerate(joints) if joined]
+
+
+def _is_symbolic(block: _Block, at: int) -> bool:
+    return not all(isinstance(block.extent(k), tirx.IntImm) for k in (at, at + 1))
+
+
+def _blocks(func: tirx.PrimFunc) -> list[_Block] | None:
+    """The blocks of a kernel as TE makes it; None of another, or a static one."""
+    root = getattr(func.body, "block", None)
+    if root is None:
+        return None
+    stmts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    blocks = [block for stmt in stmts if (block := _plain_block(stmt)) is not None]
+    if len(blocks) < len(stmts):
+        return None
+    extents = [axis.dom.extent for block in blocks for axis in block.block.iter_vars]
+    return None if all(isinstance(extent, tirx.IntImm) for extent in extents) else blocks
+
+
+def _plain_block(stmt: tirx.Stmt) -> _Block | None:
+    """A block with a loop for each axis; axes of one summand are 0."""
+    loops = []
+    while isinstance(stmt, tirx.For):
+        loops.append(stmt.loop_var)
+        stmt = stmt.body
+    if not isinstance(stmt, s_tir.SBlockRealize) or stmt.block.alloc_buffers:
+        return None
+    if len(loops) != len(stmt.iter_values):
+        return None
+    if not all(map(tirx.Var.same_as, loops, stmt.iter_values)):
+        return None
+    block = stmt.block
+    units = {
+        axis.var: int64(0)
+        for axis in block.iter_vars
+        if axis.iter_type == tirx.IterVar.CommReduce and same(axis.dom.extent, int64(1))
+    }
+    return _Block(_without(block, units) if units else block)
+
+
+def _joints(blocks: list[_Block], buffers: Sequence[tirx.Var]) -> dict[tirx.Var, Joints]:
+    """Of each buffer, which axes are one with the next; of blocks, it is noted there."""
+    joints = {buffer: [True] * (len(buffer.ty.shape) - 1) for buffer in buffers}
+    before = -1
+    while (count := sum(map(sum, joints.values())) + sum(sum(b.joints) for b in blocks)) != before:
+        before = count
+        for block in blocks:
+            for buffer, indices in block.accesses:
+                _part(block, joints[buffer], buffer.ty.shape, indices)
+    return joints
+
+
+def _part(block: _Block, joints: Joints, shape: Sequence, indices: Sequence) -> None:
+    """Part what one access does not walk together."""
+    for at, (pair, dims) in enumerate(zip(pairwise(indices), pairwise(shape), strict=True)):
+        joint = block.follow(*pair)
+        if joint is not None:
+            extents = block.extent(joint), block.extent(joint + 1)
+            joints[at] &= all(map(same, extents, dims))
+        else:
+            joints[at] &= all(_is(index, 0) for index in pair) and all(_is(dim, 1) for dim in dims)
+    ends = [False, *joints, False]
+    for at, index in enumerate(indices):
+        if index in block.axes:
+            axis = block.axes[index]
+            for joint, joined in ((axis - 1, ends[at]), (axis, ends[at + 1])):
+                if 0 <= joint < len(block.joints):
+                    block.joints[joint] &= joined
+
+
+def _is(value: ir.Expr, number: int) -> bool:
+    return isinstance(value, tirx.IntImm) and int(value) == number
+
+
+def _groups(joints: Joints, parts: Sequence) -> list[list]:
+    """``parts``, those that are one in one list."""
+    groups = [[parts[0]]] if parts else []
+    for joined, part in zip(joints, parts[1:], strict=True):
+        if joined:
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    return groups
+
+
+def _joined_buffer(buffer: tirx.Var, joints: Joints) -> tirx.Var:
+    shape = [reduce(mul, dims) for dims in _groups(joints, list(buffer.ty.shape))]
+    return tirx.decl_buffer(shape, str(buffer.ty.dtype.dtype), buffer.name, scope=buffer.scope())
+
+
+def _nest(block: _Block, buffers: Mapping, joints: Mapping[tirx.Var, Joints]) -> tirx.Stmt:
+    """The loops and the block, over merged axes."""
+    axes: list[tirx.IterVar] = []
+    own: dict[tirx.Var, tirx.Var] = {}
+    for group in _groups(block.joints, list(block.block.iter_vars)):
+        first, *others = group
+        if others:
+            extent = reduce(mul, [axis.dom.extent for axis in group])
+            name = var("_".join(axis.var.name for axis in group))
+            first = tirx.IterVar(Range(int64(0), extent), name, first.iter_type)
+            own |= {axis.var: name for axis in group}
+        axes.append(first)
+
+    def indices(buffer: tirx.Var, former: Sequence[ir.Expr]) -> list[ir.Expr]:
+        groups = _groups(joints[buffer], list(former))
+        return [own.get(group[0], group[0]) if group[1:] else group[0] for group in groups]
+
+    def region(node: TensorRegion) -> TensorRegion:
+        groups = _groups(joints[node.source], list(node.region))
+        shape = buffers[node.source].ty.shape
+        parts = []
+        for group, size in zip(groups, shape, strict=True):
+            points = all(_is(part.extent, 1) for part in group)
+            first = own.get(group[0].min, group[0].min)
+            whole = Range.from_min_extent(int64(0), size)
+            merged = Range.from_min_extent(first, int64(1)) if points else whole
+            parts.append(merged if group[1:] else group[0])
+        return tirx.BufferRegion(buffers[node.source], parts)
+
+    def moved(part):
+        return None if part is None else _with_buffers(part, buffers, indices, region)
+
+    loops = [var(axis.var.name) for axis in axes]
+    merged = _with_parts(block.block, axes, moved)
+    stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.const(True), merged)
+    for variable, axis in reversed(list(zip(loops, axes, strict=True))):
+        stmt = loop(variable, axis.dom.extent, stmt)
+    return stmt
+
+
+def _without(block: SBlock, units: Mapping[tirx.Var, ir.Expr]) -> SBlock:
+    """``block``, at whose places axes are 0."""
+    analyzer = Analyzer()
+
+    def load(node: TensorLoad) -> ir.Expr:
+        return tirx.BufferLoad(node.source, list(map(analyzer.simplify, node.indices)))
+
+    def store(node: tirx.BufferStore) -> tirx.Stmt:
+        return tirx.BufferStore(node.buffer, node.value, list(map(analyzer.simplify, node.indices)))
+
+    def region(node: TensorRegion) -> TensorRegion:
+        parts = [
+            Range.from_min_extent(analyzer.simplify(part.min), part.extent) for part in node.region
+        ]
+        return tirx.BufferRegion(node.source, parts)
+
+    def told(part):
+        steps = [(TensorLoad, load), (tirx.BufferStore, store), (TensorRegion, region)]
+        return None if part is None else tvm_ffi.structural_map(substituted(part, units), steps)
+
+    return _with_parts(block, list(block.iter_vars), told)
+
+
+def _with_parts(block: SBlock, axes: list[tirx.IterVar], told: Callable) -> SBlock:
+    """``block`` over ``axes``, with what it reads, writes and computes ``told``."""
+    reads, writes = ([told(part) for part in parts] for parts in (block.reads, block.writes))
+    body, init = told(block.body), told(block.init)
+    return SBlock(axes, reads, writes, block.name_hint, body, init, [], [], block.annotations)
