@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import onnx_ir as ir
@@ -68,6 +69,7 @@ class Builder:
         self._chosen: dict[str, tirx.Expr] = {}  # formula -> the dim that is its value
         self._sizes: set[str] = set()  # formulas that are asserted to be no less than 0
         self._late: list[tuple[ir.Node | None, Callable[[], None]]] = []  # see ``later``
+        self.seen: dict[Hashable, relax.Var] = {}  # verdicts, by what they are of
         self._analyzer = Analyzer()
 
     # --- emission -------------------------------------------------------------------------
@@ -212,12 +214,21 @@ class Builder:
         """
         self._late.append((self.node, demand))
 
-    def end(self) -> None:
-        """Emit what was left for the end of a block or a function."""
-        late, self._late, standing = self._late, [], self.node
-        for self.node, demand in late:
-            demand()
-        self.node = standing
+    @contextmanager
+    def checked(self, seen: Mapping[Hashable, relax.Var]) -> Iterator[None]:
+        """A block or a function, at whose end are the checks that were left for it.
+
+        Verdicts that are ``seen`` around it are in reach.
+        """
+        outside = self._late, self.seen, self.node
+        self._late, self.seen = [], dict(seen)
+        try:
+            yield
+            for node, demand in self._late:
+                self.node = node
+                demand()
+        finally:
+            self._late, self.seen, self.node = outside
 
     def told(self, reason: str) -> str:
         """``reason`` with the node, its operator and its opset in front."""
@@ -318,14 +329,13 @@ class Builder:
         """What ``emit`` emits, in a block of its own, ending in the tuple of its results."""
         chosen, self._chosen = self._chosen, dict(self._chosen)
         sizes, self._sizes = self._sizes, set(self._sizes)
-        late, self._late = self._late, []
         self.bb.begin_scope()
         self.bb._begin_binding_block()
         try:
-            results = emit()
-            self.end()
+            with self.checked(self.seen):
+                results = emit()
         finally:
-            self._chosen, self._sizes, self._late = chosen, sizes, late
+            self._chosen, self._sizes = chosen, sizes
             block = self.bb._end_block()
             self.bb.end_scope()
         return relax.SeqExpr([block], relax.Tuple(results))

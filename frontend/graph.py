@@ -108,10 +108,10 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
     straight = not any(_subgraphs(node) for node in graph)
     with builder.bb.function("main", params, pure=straight):
         with builder.bb.dataflow() if straight else nullcontext():
-            walk.graph(graph)
-            # After a failure the block is incomplete; leave the builder before reporting.
-            outputs = [] if walk.failed else walk.outputs(graph)
-            builder.end()
+            with builder.checked({}):
+                walk.graph(graph)
+                # After a failure the block is incomplete; leave the builder before reporting.
+                outputs = [] if walk.failed else walk.outputs(graph)
             results = relax.Tuple(outputs)
             if straight:
                 results = builder.bb.emit_output(results)
@@ -408,19 +408,18 @@ class _Walk:
         outside, self.values = self.values, dict(self.values)
         self.values.update(zip(captured, params[len(types) :], strict=True))
         bb = self.builder.bb
-        late, self.builder._late = self.builder._late, []
         try:
             # Public: TVM takes unused parameters away from private functions.
             self.functions += 1
             with bb.function(f"{name}_{self.functions}", params, pure=False):
                 results = None
                 try:
-                    results = body(params[: len(types)])
-                    self.builder.end()
+                    with self.builder.checked({}):
+                        results = body(params[: len(types)])
                 finally:
                     gvar = bb.emit_func_output(relax.Tuple(results or []))
         finally:
-            self.values, self.builder._late = outside, late
+            self.values = outside
         return BodyFunction(gvar, outer, [p.ty for p in params], results)
 
     def discard(self, function: GlobalVar) -> None:

@@ -6,7 +6,7 @@ kernel finds the least and the greatest index, and what follows is fused as if i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import onnx_ir as ir
 from tvm import relax, tirx
@@ -17,7 +17,9 @@ from .bounds import KEEP_VALUES, Bounds, bounds, column_bounds
 from .builder import Builder, Dim
 from .known import as_expr
 
-__all__ = ["demand_columns", "demand_indices"]
+__all__ = ["demand_between", "demand_columns", "demand_indices"]
+
+_Row = tuple[Dim, Dim, str]  # the least and the most that are allowed, and what they are of
 
 
 def demand_indices(
@@ -32,31 +34,39 @@ def demand_indices(
 
     ``negative``: places may be counted from the end.
     """
+    demand_between(bb, indices, *_limits(bb, extent, negative), what)
+
+
+def demand_between(
+    bb: Builder, values: relax.Expr, least: Dim, most: Dim, what: str, but: int | None = None
+) -> None:
+    """Assert that integers, which ``what`` names, are no less and no more than these; 0 is one.
+
+    Those that are ``but`` may be there, too.
+    """
     if bb.walk is None:  # TVM's importer calls the converter
         return
-    value = _value(bb, indices)
+    value = _value(bb, values)
     known = bounds(bb, value) if value is not None else None
-    least, most = _limits(bb, extent, negative)
     if _inside(bb, known, least, most):
         return
-    source, types = _source(bb, value) if value is not None else (indices, [])
-    found = bb.emit_te(verdicts.extremes, source, 0, types)
-    bb.later(lambda: _demand(bb, found, [(least, most, what)]))
+    source, types = _source(bb, value) if value is not None else (values, [])
+    key = "extremes", source, *types, but
+    _demand(bb, key, [(least, most, what)], verdicts.extremes, source, 0, types, but)
 
 
 def demand_columns(
     bb: Builder, indices: relax.Expr, axes: Sequence[int], shape: Sequence[Dim]
 ) -> None:
-    """The same of the places along the last axis of ``indices``, one for each of ``axes``."""
+    """Assert that the places along the last axis of ``indices`` are on ``axes``, one on each."""
     if bb.walk is None or not axes:
         return
     value, limits = _value(bb, indices), [_limits(bb, shape[axis], True) for axis in axes]
     known = [None] * len(axes) if value is None else column_bounds(bb, value, len(axes))
     if all(_inside(bb, k, *limit) for k, limit in zip(known, limits, strict=True)):
         return
-    found = bb.emit_te(verdicts.column_extremes, indices)
     rows = [(*k, f"an index on axis {axis}") for axis, k in zip(axes, limits, strict=True)]
-    bb.later(lambda: _demand(bb, found, rows))
+    _demand(bb, ("columns", indices), rows, verdicts.column_extremes, indices)
 
 
 def _limits(bb: Builder, extent: Dim, negative: bool) -> Bounds:
@@ -73,18 +83,32 @@ def _inside(bb: Builder, known: Bounds | None, least: Dim, most: Dim) -> bool:
     return bb.proves(low >= least) and bb.proves(high <= most)
 
 
-def _demand(bb: Builder, found: relax.Expr, rows: Sequence[tuple[Dim, Dim, str]]) -> None:
-    """Assert that a least and a greatest number are between two, for each row."""
+def _demand(bb: Builder, key: Hashable, rows: Sequence[_Row], verdict: object, *given: object):
+    """Assert that the numbers which ``verdict`` finds are between two, for each row.
+
+    What was found of the same values, by ``key``, is not looked for again.
+    """
+    limits = key, str([row[:2] for row in rows])
+    if limits in bb.seen:
+        return
+    if key not in bb.seen:
+        bb.seen[key] = bb.emit_te(verdict, *given)
+    found = bb.seen[limits] = bb.seen[key]
+    bb.later(lambda: _check(bb, found, rows))
+
+
+def _check(bb: Builder, found: relax.Expr, rows: Sequence[_Row]) -> None:
+    """Emit the check of a least and a greatest number for each row."""
     dims = [bb.fresh_dim("index") for _ in range(2 * len(rows))]
     bb.bind(found, dims)
     checks = []
     for (least, most, what), low, high in zip(rows, dims[::2], dims[1::2], strict=True):
-        beyond = ", less than {wanted}", ", more than {wanted}"
+        less, more = ", less than {wanted}", ", more than {wanted}"
         if isinstance(least, int) and isinstance(most, int):
-            beyond = (f", not {least}..{most}",) * 2
+            less = more = f", not {least}..{most}"
         least, most = as_expr(least), as_expr(most)
-        checks.append((low, tirx.max(low, least), f"{what} is {{given}}{beyond[0]}"))
-        checks.append((high, tirx.min(high, most), f"{what} is {{given}}{beyond[1]}"))
+        checks.append((low, tirx.max(low, least), f"{what} is {{given}}{less}"))
+        checks.append((high, tirx.min(high, most), f"{what} is {{given}}{more}"))
     bb.check(*checks)
 
 
@@ -97,7 +121,7 @@ def _value(bb: Builder, operand: relax.Expr) -> ir.Value | None:
 def _source(bb: Builder, value: ir.Value) -> tuple[relax.Expr, list[str]]:
     """A value of the same elements, and the types that they are given one after the other.
 
-    Its kernels read ``value`` alone, and are fused with what reads that, too.
+    So kernels that read ``value`` alone are fused with what makes it.
     """
     types: list[str] = []
     while (node := value.producer()) is not None and node.graph is bb.node.graph:

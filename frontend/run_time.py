@@ -14,7 +14,7 @@ from tvm_ext.ops import verdicts
 from .builder import Builder, Dim
 from .known import as_expr
 
-__all__ = ["demand_axes", "demand_holds", "demand_range", "demand_within", "raw"]
+__all__ = ["demand_axes", "demand_holds", "demand_parts", "demand_range", "demand_within", "raw"]
 
 
 def raw(bb: Builder, values: relax.Expr, neutral: int = 0) -> list[Dim]:
@@ -63,6 +63,13 @@ def demand_range(
             if bound is not None
         )
     )
+
+
+def demand_parts(bb: Builder, size: Dim, parts: int, what: str) -> None:
+    """Assert that ``size``, which ``what`` names, is a multiple of ``parts``."""
+    rest = bb.simplify(as_expr(size) % parts)
+    whole = bb.simplify(as_expr(size) - rest)
+    bb.check((size, whole, f"{what} is {{given}}, which is no multiple of {parts}"))
 
 
 def demand_holds(bb: Builder, *conditions: tuple[tirx.Expr, str]) -> None:

@@ -12,6 +12,7 @@ from tvm import relax
 from tvm_ext.ops import attention as ops
 
 from ..broadcasting import demanded_dims
+from ..indices import demand_indices
 from ..precision import cast
 from ..table import converter
 from .matmul import product
@@ -105,6 +106,7 @@ def rotary_embedding(bb, x, cos_cache, sin_cache, position_ids=None, *, interlea
     else:
         rows = bb.shape(cos_cache)[0]
         caches = [bb.of_shape(cache, [rows, half]) for cache in (cos_cache, sin_cache)]
+        demand_indices(bb, position_ids, rows, "a position", negative=False)
         position_ids = bb.of_shape(position_ids, [batch, length])
     y = bb.emit_te(ops.rotary_embedding, heads, *caches, position_ids, rotated, bool(interleaved))
     if bb.rank(x) == 4:

@@ -4,6 +4,8 @@ from tvm import relax
 
 from tvm_ext.ops.loss import negative_log_likelihood
 
+from ..indices import demand_between
+from ..known import as_expr
 from ..precision import accumulator, cast
 from ..table import converter
 
@@ -13,6 +15,9 @@ def negative_log_likelihood_loss(bb, x, target, weight=None, *, ignore_index=Non
                                  reduction="mean"):  # fmt: skip
     if reduction not in ("none", "sum", "mean"):
         raise NotImplementedError(f"reduction {reduction!r}")
+    classes = bb.shape(x)[1]
+    least = bb.simplify(-as_expr(classes))
+    demand_between(bb, target, least, bb.simplify(classes - as_expr(1)), "a class", ignore_index)
     return bb.emit_te(negative_log_likelihood, x, target, weight, ignore_index, reduction)
 
 

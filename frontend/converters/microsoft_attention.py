@@ -10,6 +10,8 @@ from tvm_ext.ops import attention as rotation
 from tvm_ext.ops import attention_cache as ops
 
 from ..arithmetic import added
+from ..indices import demand_between, demand_indices
+from ..known import as_expr
 from ..microsoft import microsoft
 from ..precision import cast, constant
 from .attention import attention as attention_of_onnx
@@ -187,6 +189,8 @@ def group_query_attention(bb, query, key, value, past_key, past_value, seqlens_k
         if position_ids is None:
             limit = bb.shape(cos_cache)[0]
             position_ids = bb.emit_te(ops.cache_positions, lengths, count, limit)
+        else:
+            demand_indices(bb, position_ids, bb.shape(cos_cache)[0], "a position", negative=False)
         query, key = (
             rotated_heads(bb, x, cos_cache, sin_cache, position_ids, rotary_interleaved)
             for x in (query, key)
@@ -219,9 +223,13 @@ def rotary_embedding(bb, x, position_ids, cos_cache, sin_cache, *, interleaved=0
         heads = heads_apart(bb, x, num_heads or bb.simplify(bb.shape(x)[2] // rotated))
     batch, _, length, _ = bb.shape(heads)
     if bb.rank(position_ids) == 1:
+        last = bb.simplify(bb.shape(cos_cache)[0] - as_expr(length))
+        demand_between(bb, position_ids, 0, last, "the first position")
         steps = bb.emit(relax.op.arange(0, length, 1, "int64"))
         row = bb.emit(relax.op.expand_dims(_plus(bb, steps, position_ids), 0))
         position_ids = bb.emit(relax.op.broadcast_to(row, [batch, length]))
+    else:
+        demand_indices(bb, position_ids, bb.shape(cos_cache)[0], "a position", negative=False)
     y = rotated_heads(bb, heads, cos_cache, sin_cache, position_ids, interleaved)
     return flat_heads(bb, y) if bb.rank(x) == 3 else y
 
@@ -239,6 +247,7 @@ def m_rotary_embedding(bb, x, position_ids, cos_cache, sin_cache, *, interleaved
         )
     if not bb.equal(half, sum(mrope_section)):
         raise ValueError(f"sections {mrope_section} of {half} angles")
+    demand_indices(bb, position_ids, bb.shape(cos_cache)[0], "a position", negative=False)
     streams = np.repeat(np.arange(3), mrope_section)
     if mrope_layout:
         streams = np.zeros(half, "int64")

@@ -10,6 +10,7 @@ from tvm_ext.ops.inverse import inverse
 from tvm_ext.ops.slicing import windows
 
 from ..axes import placed
+from ..indices import demand_indices
 from ..microsoft import microsoft
 from ..precision import constant
 from .constant import range_, trilu
@@ -52,6 +53,7 @@ def crop_and_resize_1(bb, x, rois, batch_indices, crop_size, *, extrapolation_va
                       mode="bilinear"):  # fmt: skip
     if mode not in ("bilinear", "nearest"):
         raise NotImplementedError(f"mode {mode}")
+    demand_indices(bb, batch_indices, bb.shape(x)[0], "the image of a box", negative=False)
     size = bb.dims(crop_size)
     return bb.emit_te(crop_and_resize, x, rois, batch_indices, size, mode == "nearest",
                       extrapolation_value)  # fmt: skip

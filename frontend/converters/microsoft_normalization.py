@@ -10,8 +10,10 @@ from tvm_ext.ops.activation import sigmoid, silu
 from tvm_ext.ops.gather_scatter import gather
 
 from ..arithmetic import added, multiplied
+from ..indices import demand_indices
 from ..microsoft import microsoft
 from ..precision import cast
+from ..run_time import demand_range
 from ..table import converter
 from .normalization import aligned, group_normalization
 from .quantization import dequantize_linear
@@ -38,20 +40,29 @@ def embed_layer_normalization(bb, input_ids, segment_ids, word_embedding, positi
                               segment_embedding=None, gamma=None, beta=None, mask=None,
                               position_ids=None, *, epsilon=1e-12, mask_index_type=0):  # fmt: skip
     """The sum of the embeddings of word, position and segment, normalised; the mask's row sums."""
-    words = bb.emit_te(gather, word_embedding, input_ids, 0)
-    position_ids = _positions(bb, input_ids) if position_ids is None else position_ids
-    parts = [words, bb.emit_te(gather, position_embedding, position_ids, 0)]
+    words = _embedded(bb, word_embedding, input_ids, "an id")
+    parts = [words, _of_position(bb, position_embedding, input_ids, position_ids)]
     if segment_ids is not None:
-        parts.append(bb.emit_te(gather, segment_embedding, segment_ids, 0))
+        parts.append(_embedded(bb, segment_embedding, segment_ids, "a segment"))
     total = _sum(bb, parts)
     y = _normalized(bb, total, gamma, beta, epsilon, -1, centred=True)
     return y, _mask_counts(bb, mask, input_ids), total
 
 
-def _positions(bb, ids):
-    """The places of ``ids[B, S]`` in their rows: ``[1, S]``."""
-    places = bb.emit(relax.op.arange(0, bb.shape(ids)[1], 1, "int64"))
-    return bb.emit(relax.op.expand_dims(places, 0))
+def _embedded(bb, table, ids, what):
+    """The rows of ``table`` that ``ids``, which ``what`` names, say."""
+    demand_indices(bb, ids, bb.shape(table)[0], what, negative=False)
+    return bb.emit_te(gather, table, ids, 0)
+
+
+def _of_position(bb, table, ids, given=None):
+    """The rows for the positions ``given``, or for the places of ``ids[B, S]``: ``[1, S]``."""
+    if given is not None:
+        return _embedded(bb, table, given, "a position")
+    length, rows = bb.shape(ids)[1], bb.shape(table)[0]
+    demand_range(bb, length, "the length of a sequence", most=rows)
+    places = bb.emit(relax.op.arange(0, length, 1, "int64"))
+    return bb.emit_te(gather, table, bb.emit(relax.op.expand_dims(places, 0)), 0)
 
 
 def _mask_counts(bb, mask, ids):
@@ -71,17 +82,12 @@ def q_embed_layer_normalization(
         dequantize_linear(bb, *quantised)
         for quantised in ((gamma, gamma_scale, gamma_zero), (beta, beta_scale, beta_zero))
     )
-    rows = [(words, input_ids, words_scale, words_zero),
-            (places, _positions(bb, input_ids), places_scale, places_zero)]  # fmt: skip
+    rows = [(_embedded(bb, words, input_ids, "an id"), words_scale, words_zero),
+            (_of_position(bb, places, input_ids), places_scale, places_zero)]  # fmt: skip
     if segment_ids is not None:
-        rows.append((segments, segment_ids, segments_scale, segments_zero))
-    total = _sum(
-        bb,
-        [
-            dequantize_linear(bb, bb.emit_te(gather, table, ids, 0), scale, zero)
-            for table, ids, scale, zero in rows
-        ],
-    )
+        embedded = _embedded(bb, segments, segment_ids, "a segment")
+        rows.append((embedded, segments_scale, segments_zero))
+    total = _sum(bb, [dequantize_linear(bb, *row) for row in rows])
     y = _normalized(bb, total, gamma, beta, epsilon, -1, centred=True)
     return y, _mask_counts(bb, mask, input_ids)
 

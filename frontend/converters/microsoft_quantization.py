@@ -13,6 +13,7 @@ from tvm_ext.ops.quantized_weights import gathered_weights
 from ..arithmetic import multiplied, subtracted
 from ..axes import placed, placed_all
 from ..broadcasting import emit_broadcast
+from ..indices import demand_indices
 from ..microsoft import microsoft
 from ..precision import accumulator, cast, constant
 from .logical import where
@@ -88,6 +89,7 @@ def gather_block_quantized(bb, data, indices, scales, zero_points=None, *, bits=
         raise NotImplementedError(f"gather_axis {gather_axis}, along which codes are packed")
     if block_size < 1:
         raise NotImplementedError(f"block_size {block_size}")
+    demand_indices(bb, indices, bb.shape(data)[take], f"an index on axis {take}")
     return bb.emit_te(gathered_weights, data, indices, scales, zero_points, take, along, block_size,
                       bits if packed else None, accumulator(bb.dtype(scales)),
                       1 << (bits - 1) if packed else 0)  # fmt: skip

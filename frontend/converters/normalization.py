@@ -10,6 +10,7 @@ from tvm_ext.ops.instance_norm import instance_norm
 from ..axes import placed
 from ..broadcasting import emit_broadcast
 from ..precision import accumulator, cast, constant
+from ..run_time import demand_parts
 from ..table import converter
 
 # The values of stash_type, and the type of the statistics.
@@ -91,8 +92,7 @@ def group_normalization(bb, x, scale, bias, *, epsilon=1e-5, num_groups, stash_t
 
 def _group_normalization(bb, x, scale, bias, epsilon, groups, affine):
     n, channels, *spatial = bb.shape(x)
-    if isinstance(channels, int) and channels % groups:
-        raise NotImplementedError(f"{channels} channels in {groups} groups")
+    demand_parts(bb, channels, groups, "the number of channels")
     grouped = bb.emit(relax.op.reshape(x, [n, groups, channels // groups, *spatial]))
     affine = [1, *affine, *[1] * len(spatial)]
     scale, bias = (_reshaped(bb, operand, affine) for operand in (scale, bias))

@@ -11,6 +11,8 @@ from tvm import relax
 from tvm_ext.ops import pooling as ops
 
 from .. import window as windows
+from ..indices import demand_between
+from ..known import as_expr
 from ..precision import accumulator, cast
 from ..table import converter
 
@@ -117,7 +119,23 @@ def max_unpool(bb, x, indices, output_shape=None, *, kernel_shape, pads=None, st
     ]
     inferred = [*shape[:2], *inferred]
     outputs = inferred if output_shape is None else bb.dims(output_shape, len(shape))
+    if not _are_of_pool(bb, x, inferred):
+        area = prod(map(as_expr, inferred[2:]))
+        inside = bb.emit_te(ops.channel_places, indices, area)
+        demand_between(bb, inside, 0, bb.simplify(area - 1), "a place in a channel")
     return bb.emit_te(ops.max_unpool, x, indices, outputs, inferred)
+
+
+def _are_of_pool(bb, x, shape):
+    """Whether the indices of the node come from a MaxPool of a tensor of ``shape``."""
+    pool = None if bb.walk is None else bb.node.inputs[1].producer()
+    if pool is None or (pool.domain, pool.op_type) != ("", "MaxPool"):
+        return False
+    order = pool.attributes.get("storage_order")
+    source = bb.walk.values.get(pool.inputs[0])
+    if source is None or (order is not None and order.as_int()) or bb.rank(source) != len(shape):
+        return False
+    return all(map(bb.equal, bb.shape(source), shape))
 
 
 def _window(bb, x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode):

@@ -5,6 +5,8 @@ from tvm import relax
 from tvm_ext.ops import rearrangement as ops
 
 from ..axes import placed_all
+from ..indices import demand_between
+from ..run_time import demand_parts
 from ..table import converter
 from .shape import reshaped
 
@@ -17,8 +19,7 @@ def depth_to_space_1(bb, x, *, blocksize):
 @converter("DepthToSpace", 11, 13, 28)
 def depth_to_space(bb, x, *, blocksize, mode="DCR"):
     n, c, h, w = bb.shape(x)
-    if isinstance(c, int) and c % (blocksize * blocksize):
-        raise ValueError(f"{c} channels in blocks of {blocksize} x {blocksize}")
+    demand_parts(bb, c, blocksize * blocksize, "the number of channels")
     if mode == "DCR":
         return bb.emit_te(ops.depth_to_space, x, [blocksize] * 2)
     b, depth = blocksize, bb.simplify(c // (blocksize * blocksize))
@@ -39,6 +40,8 @@ def space_to_depth_13(bb, x, *, blocksize):
 @converter("SpaceToDepth", 28)
 def space_to_depth(bb, x, *, blocksize, mode="DCR"):
     n, c, h, w = bb.shape(x)
+    demand_parts(bb, h, blocksize, "the height")
+    demand_parts(bb, w, blocksize, "the width")
     b, rows, columns = blocksize, bb.simplify(h // blocksize), bb.simplify(w // blocksize)
     order = [0, 3, 5, 1, 2, 4] if mode == "DCR" else [0, 1, 3, 5, 2, 4]
     return _regroup(bb, x, [n, c, rows, b, columns, b], order, [n, c * b * b, rows, columns])
@@ -53,4 +56,5 @@ def _regroup(bb, x, split, order, shape):
 @converter("ReverseSequence", 10, 28)
 def reverse_sequence(bb, x, sequence_lens, *, batch_axis=1, time_axis=0):
     time_axis, batch_axis = placed_all((time_axis, batch_axis), bb.rank(x))
+    demand_between(bb, sequence_lens, 0, bb.shape(x)[time_axis], "a length")
     return bb.emit_te(ops.reverse_sequence, x, sequence_lens, time_axis, batch_axis)

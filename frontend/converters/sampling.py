@@ -4,6 +4,7 @@ from tvm import relax
 
 from tvm_ext.ops import sampling as ops
 
+from ..indices import demand_indices
 from ..table import converter
 
 # So many channels are worth two transpositions of an image.
@@ -46,7 +47,8 @@ def grid_sample_16(bb, x, grid, *, align_corners=0, mode="bilinear", padding_mod
 
 @converter("AffineGrid", 20)
 def affine_grid(bb, theta, size, *, align_corners=0):
-    spatial = bb.dims(size, bb.declared_rank)[2:]
+    batch, _, *spatial = bb.dims(size, bb.declared_rank)
+    bb.demand_dims([batch], bb.shape(theta)[:1], "the size asks for {given} grids, not {wanted}")
     return bb.emit_te(ops.affine_grid, theta, spatial, bool(align_corners))
 
 
@@ -55,6 +57,7 @@ def roi_align(bb, x, rois, batch_indices, *, coordinate_transformation_mode="hal
               mode="avg", output_height=1, output_width=1, sampling_ratio=0,
               spatial_scale=1.0):  # fmt: skip
     boxes = bb.shape(rois)[0]
+    demand_indices(bb, batch_indices, bb.shape(x)[0], "the image of a box", negative=False)
     rois, batch_indices = bb.of_shape(rois, [boxes, 4]), bb.of_shape(batch_indices, [boxes])
     shift = coordinate_transformation_mode == "half_pixel"
     options = (output_height, output_width), spatial_scale, sampling_ratio, shift, mode

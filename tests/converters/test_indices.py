@@ -7,7 +7,7 @@ onnxruntime says what is right and what is refused.
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 from tvm_ext import convert_and_build, load
 from tvm_ext.errors import RunError
@@ -176,3 +176,78 @@ def test_indices_beyond_their_axis_end_the_run(make, way, opt_level, tmp_path):
                 np.testing.assert_array_equal(
                     compiled.run(None, other)[0], oracle.run(None, other)[0]
                 )
+
+
+# What else takes places: the opset, the node, its inputs, the places in a run that is right, the
+# rank of its result, and places that are refused, in place of the last, with what is told.
+CACHE = np.linspace(0, 1, 16, dtype="float32").reshape(8, 2)
+HEADS = np.linspace(-1, 1, 24, dtype="float32").reshape(1, 2, 3, 4)
+TABLE, ONE = np.linspace(-1, 1, 24, dtype="float32").reshape(4, 6), np.ones(6, "float32")
+IMAGE = np.arange(16, dtype="float32").reshape(1, 2, 2, 4)
+SCORES = np.linspace(-3, 3, 12, dtype="float32").reshape(3, 4)
+BOX = np.float32([[0, 0, 1, 1]])
+OWN = np.array([[[0, 2, 4, 6], [16, 18, 20, 22]], [[32, 34, 36, 38], [48, 50, 52, 54]]])[None]
+EMBED = {"w": TABLE, "p": TABLE, "t": TABLE, "g": ONE, "b": ONE}
+OTHERS = [
+    (21, "y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i)", {"x": IMAGE}, OWN, 4,
+     [(64, "a place in a channel is 32, not 0..31"), (-1, "is -33, not 0..31")]),
+    (24, "y = ReverseSequence (x, i)", {"x": SCORES.T}, np.array([4, 0, 1]), 2,
+     [(5, "a length is 5, not 0..4"), (-1, "a length is -1, not 0..4")]),
+    (24, "y = TensorScatter (x, u, i)", {"x": np.zeros((2, 1, 4, 3), "float32"),
+     "u": np.ones((2, 1, 2, 3), "float32")}, np.array([2, 0]), 4,
+     [(3, "a place to write to is 3, not 0..2"), (-1, "is -1, not 0..2")]),
+    (24, 'y = TensorScatter <mode = "circular"> (x, u, i)', {"x": np.zeros((2, 1, 4, 3), "float32"),
+     "u": np.ones((2, 1, 2, 3), "float32")}, np.array([7, 0]), 4,
+     [(-1, "a place to write to is -1, not 0..")]),
+    (24, 'y = NegativeLogLikelihoodLoss <ignore_index = -100, reduction = "none"> (x, i)',
+     {"x": SCORES}, np.array([3, -100, 0]), 1,
+     [(4, "a class is 4, not -4..3"), (-5, "a class is -5, not -4..3")]),
+    (24, 'y = SoftmaxCrossEntropyLoss <reduction = "none"> (x, i)', {"x": SCORES},
+     np.array([3, 2, 0]), 1, [(4, "a class is 4, not -4..3")]),
+    (21, "y = RoiAlign (x, u, i)", {"x": IMAGE, "u": BOX}, np.array([0]), 4,
+     [(1, "the image of a box is 1, not 0..0"), (-1, "is -1, not 0..0")]),
+    (24, "y = RotaryEmbedding (x, c, s, i)", {"x": HEADS, "c": CACHE, "s": CACHE},
+     np.array([[0, 7, 1]]), 4, [(8, "a position is 8, not 0..7"), (-1, "is -1, not 0..7")]),
+    (24, "y = com.microsoft.RotaryEmbedding (x, i, c, s)", {"x": HEADS, "c": CACHE, "s": CACHE},
+     np.array([[0, 7, 1]]), 4, [(8, "a position is 8, not 0..7"), (-1, "is -1, not 0..7")]),
+    (24, "y = com.microsoft.RotaryEmbedding (x, i, c, s)", {"x": HEADS, "c": CACHE, "s": CACHE},
+     np.array([5]), 4, [(6, "the first position is 6, not 0..5"), (-1, "is -1, not 0..5")]),
+    (24, "y, m = com.microsoft.EmbedLayerNormalization (i, u, w, p, t, g, b)",
+     {"u": np.int32([[0, 3, 1]]), **EMBED}, np.int32([[0, 3, 1]]), 3,
+     [(4, "an id is 4, not 0..3"), (-1, "an id is -1, not 0..3")]),
+    (24, "y, m = com.microsoft.EmbedLayerNormalization (u, i, w, p, t, g, b)",
+     {"u": np.int32([[0, 3, 1]]), **EMBED}, np.int32([[0, 3, 1]]), 3,
+     [(4, "a segment is 4, not 0..3"), (-1, "a segment is -1, not 0..3")]),
+]  # fmt: skip
+
+
+def declared(name, array):
+    kind = {"float32": "float", "int64": "int64", "int32": "int32"}[array.dtype.name]
+    return f"{kind}[{', '.join(map(str, array.shape))}] {name}"
+
+
+@pytest.mark.parametrize("opt_level", [0, 3])
+@pytest.mark.parametrize("opset, node, fixed, places, rank, wrong", OTHERS)
+def test_other_places_that_are_not_there_end_the_run(
+    opset, node, fixed, places, rank, wrong, opt_level
+):
+    feeds = fixed | {"i": places}
+    dims = ", ".join(f"y{k}" for k in range(rank))
+    more = ", int32[batch] m" * (" m = " in node)
+    model = parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]> g '
+        f"({', '.join(declared(*pair) for pair in feeds.items())}) "
+        f"=> (float[{dims}] y{more}) {{ {node} }}"
+    )
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
+    compiled = convert_and_build(model, "llvm", opt_level=opt_level)
+    assert isinstance(compiled.executor, StaticExecutor)
+    for place, told in wrong:
+        right = oracle.run(None, feeds)[0]
+        np.testing.assert_allclose(compiled.run(None, feeds)[0], right, 1e-5, 1e-5)
+        bad = places.copy()
+        bad.flat[-1] = place
+        with pytest.raises(RunError, match=told):
+            compiled.run(None, feeds | {"i": bad})
+        with pytest.raises(Exception, match=r"(?i)out of|must be in|tensorscatter|RUNTIME"):
+            oracle.run(None, feeds | {"i": bad})

@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm_ext.frontend.window import resolve
 
 from tests.oracle import check_model, check_node, node_model
+from tvm_ext.errors import RunError
 
 RNG = np.random.default_rng(0)
 
@@ -159,18 +160,19 @@ def test_max_unpool_undoes_max_pool():
 
 
 def test_max_unpool_into_a_larger_image():
-    """Places count in the image that the windows give; one of another channel is left out."""
+    """Places count in the image that the windows give; one of another channel is refused."""
     x, places = data(2, 2, 2, 2), np.arange(16).reshape(2, 2, 2, 2) * 4
-    places[1, 0, 1, 1] = 2
     want = np.zeros((2, 2, 16), "float32")
     for n, c, i in np.ndindex(2, 2, 4):
         place = places.reshape(2, 2, 4)[n, c, i] - (2 * n + c) * 16
-        if place >= 0:
-            want[n, c, place] = x.reshape(2, 2, 4)[n, c, i]
+        want[n, c, place] = x.reshape(2, 2, 4)[n, c, i]
     want = np.pad(want.reshape(2, 2, 4, 4), [(0, 0), (0, 0), (0, 1), (0, 3)])
     inputs = [x, places, np.array([2, 2, 5, 7])]
     attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
     check_node("MaxUnpool", inputs, attributes, expected=[want], constants=(2,), opt_levels=(0, 3))
+    places[1, 0, 1, 1] = 2
+    with pytest.raises(RunError, match=r"a place in a channel is -30, not 0\.\.15"):
+        check_node("MaxUnpool", inputs, attributes, expected=[want], constants=(2,))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -70,6 +70,23 @@ NODES = [
      [(number(0), "DFT spectrum: dft_length is 0, less than 1")]),
     ("int64[2] block", ints(2, 1), "image = Col2Im (columns, area, block)",
      [(ints(2, 0), "Col2Im image: a size of the block is 0, less than 1")]),
+    ("float[1, ch, hi, wi] stacked", np.ones((1, 4, 2, 2), "float32"),
+     "moved = DepthToSpace <blocksize = 2> (stacked)",
+     [(np.ones((1, 6, 2, 2), "float32"),
+       "DepthToSpace moved: the number of channels is 6, which is no multiple of 4")]),
+    ("float[1, deep, high, wide_] space", np.ones((1, 2, 4, 2), "float32"),
+     "packed = SpaceToDepth <blocksize = 2> (space)",
+     [(np.ones((1, 2, 3, 2), "float32"),
+       "SpaceToDepth packed: the height is 3, which is no multiple of 2"),
+      (np.ones((1, 2, 4, 5), "float32"),
+       "SpaceToDepth packed: the width is 5, which is no multiple of 2")]),
+    ("float[1, blocks, places_] unfolded", np.ones((1, 4, 9), "float32"),
+     "folded = Col2Im (unfolded, area, two_by_one)",
+     [(np.ones((1, 4, 8), "float32"), "Col2Im folded: axis 2 of 'unfolded' is 8, not 9"),
+      (np.ones((1, 3, 9), "float32"),
+       "Col2Im folded: axis 1 of 'unfolded' is no multiple of .*: 1 are left")]),
+    ("int64[4] grids", ints(1, 1, 2, 3), "grid = AffineGrid (theta, grids)",
+     [(ints(2, 1, 2, 3), "AffineGrid grid: the size asks for 2 grids, not 1")]),
 ]  # fmt: skip
 # What is taken from elements in a way that only the VM follows.
 MORE = [
@@ -110,6 +127,8 @@ CONSTANTS = """
     area = Constant <value_ints = [4, 3]> ()
     nought = Constant <value_float = 0.0> ()
     one_half = Constant <value_float = 1.5> ()
+    two_by_one = Constant <value_ints = [2, 1]> ()
+    theta = Constant <value = float[1, 2, 3] {1, 0, 0, 0, 1, 0}> ()
 """
 RANKS = {
     "longer": 3,
@@ -118,6 +137,8 @@ RANKS = {
     "window": 1,
     "summed": 2,
     "mirrored": 2,
+    "folded": 4,
+    "grid": 4,
 }  # of what onnx does not infer
 FIXED = {
     "x": X,

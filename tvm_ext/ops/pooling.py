@@ -179,6 +179,17 @@ def lp_pool(x, kernel, strides, dilations, before, outputs, p):
     )
 
 
+def channel_places(indices, area):
+    """Places in a tensor ``[N, C, ...]``, as places in channels of ``area``: those of others are
+    beyond it."""
+    channels = indices.shape[1]
+
+    def place(n, c, *window):
+        return indices(n, c, *window).astype("int64") - (n * channels + c) * area
+
+    return te.compute(indices.shape, place, "channel_places")
+
+
 def max_unpool(x, indices, shape, inferred):
     """Zeros of ``shape`` with each ``x`` at its place in a tensor of shape ``inferred``.
 

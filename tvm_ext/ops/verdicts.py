@@ -5,14 +5,17 @@ from functools import reduce
 from tvm import te, tirx
 
 
-def extremes(values, neutral, types=()):
+def extremes(values, neutral, types=(), but=None):
     """The least and the greatest of all ``values`` and of ``neutral``: ``int64[2]``.
 
-    Elements are given ``types`` before, one after the other.
+    Elements are given ``types`` before, one after the other; those that are ``but`` count nothing.
     """
 
     def element(*index):
-        return reduce(lambda x, ty: x.astype(ty), types, values(*index[:-1]))
+        value = reduce(lambda x, ty: x.astype(ty), (*types, "int64"), values(*index[:-1]))
+        if but is None:
+            return value
+        return tirx.Select(value == but, tirx.const(neutral, "int64"), value)
 
     return _extremes(element, values.shape, 1, neutral, "extremes")
 
