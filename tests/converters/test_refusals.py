@@ -43,7 +43,7 @@ CONTRADICTIONS = [
     (X, "k = Constant <value_ints = [-1]> () y, i = TopK (x, k)", "the -1 largest of 3"),
     (X, "k = Constant <value_ints = [1, -2]> () y = Tile (x, k)", r"the shape \[2, -6\]"),
     (IMAGE, "y = MaxPool <kernel_shape = [9, 9]> (x)", r"the shape \[1, 3, -4, -4\]"),
-    (IMAGE, "y = DepthToSpace <blocksize = 2> (x)", "the number of channels is 3, which is no multiple of 4"),
+    (IMAGE, "y = DepthToSpace <blocksize = 2> (x)", "channels is 3, which is no multiple of 4"),
     ("(float[1, 3, 4, 4] x, float[2] s)", "y = InstanceNormalization (x, s, s)",
      "2 elements for 3 channels"),
     ("(float[1, 3, 4, 4] x, float[5, 3, 7, 7] w)", "y = Conv (x, w)",
