@@ -4,7 +4,7 @@ Index arithmetic is about names then, and kernels that differ only in the formul
 follows from the dims of former operands stays a formula of them.
 
 Before: ``conv(x: [n, (h - 1) // 8 + 1], h: int64, y: [n, (h - 1) // 16 + 1])``
-After:  ``conv(x: [n, d0], h: int64, y: [n, (d0 - 1) // 2 + 1])``, which uses ``h`` no more
+After:  ``conv(x: [n, d0], h: int64, y: [n, (d0 + 1) // 2])``, which uses ``h`` no more
 """
 
 from __future__ import annotations
@@ -90,7 +90,16 @@ class _Names:
                 if int(node.b) % divisor == 0:  # (x // a) // b == x // (a * b)
                     return tirx.floordiv(quotient, int(node.b) // divisor)
         term, apart = _parts(node)
-        return node if term.same_as(node) else _plus(term, apart)
+        return node if term.same_as(node) else self._rounded_up(term, apart)
+
+    def _rounded_up(self, term: Expr, apart: int) -> Expr:
+        """``(name - 1) // 4 + 1`` as ``(name + 3) // 4``, which is how TVM simplifies both."""
+        if isinstance(term, tirx.FloorDiv) and isinstance(term.b, tirx.IntImm):
+            name, offset = _parts(term.a)
+            total = offset + apart * int(term.b)
+            if name in self.fresh and 0 <= total < int(term.b):
+                return tirx.floordiv(_plus(name, total), term.b)
+        return _plus(term, apart)
 
     def retyped(self, buffer: tirx.Var) -> tirx.Var:
         """``buffer`` with its shape told."""

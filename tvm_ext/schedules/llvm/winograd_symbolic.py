@@ -28,6 +28,8 @@ __all__ = ["Conv2dWinogradSymbolic"]
 # output transform: their axes, and which of these numbers the tiles.
 _BODY = ["SSSSS", "SSSSS", "SSSS", "SSSSRR", "SSSS", "SSSSS", "SSSSS"]
 _TILES = [1, 1, 2, 2, 2, 1, 1]
+# Tiles in a group where there are not many: of 7 x 7 pixels by 2 x 2, two groups, for two cores.
+_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,9 @@ class Conv2dWinogradSymbolic(dl.base.ScheduleRule):
         columns = (machine.registers - vectors - 2) // vectors
         fitting = int(self.room * machine.l2_bytes) // (bytes_per_tile * columns)
         wide = columns * max(1, min(2, fitting))
+        few = min(columns, _FEW)
         choices = []
-        for most, tile in {wide: columns, 1: 1}.items():
+        for most, tile in {wide: columns, few: few, 1: 1}.items():
             own = in_tiles(func, _TILES, most, _places)
             if own is None:
                 return None
