@@ -17,6 +17,7 @@ from .named_values import rewrite_stores
 from .near_lanes import load_near_lanes
 from .round_trips import keep_round_trips
 from .safe_vectors import keep_vectors_inside
+from .short_loops import shorten_loops
 from .small_loops import serial_where_small
 
 __all__ = ["TIR_PIPELINE", "bytes_off_stack", "finalize_host", "lower"]
@@ -128,6 +129,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         keep_vectors_inside,
         loops.VectorizeLoop(),
         load_near_lanes,
+        shorten_loops,
         blocks.InjectVirtualThread(),
         blocks.InjectDoubleBuffer(),
         loops.StorageRewrite(),

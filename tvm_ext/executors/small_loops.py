@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.sym import Analyzer
+from tvm.tirx.analysis import undefined_vars
 
 from ..schedules.statements import map_children, reads_memory, serial_copy
 
@@ -179,7 +180,17 @@ def _bound(cost: tirx.Expr, bind: tirx.Bind) -> tirx.Expr:
 
 
 def _within(cost: tirx.Expr, var: tirx.Var) -> tirx.Expr:
-    """``cost`` without ``var``, which is not known outside: it counts as a small number."""
+    """``cost`` without ``var``, which is not known outside: it counts as a small number.
+
+    Loops that end early, ``min(16, n - var)``, count as if they did not.
+    """
+
+    def whole(least: tirx.Min) -> tirx.Expr:
+        numbers = [side for side in (least.a, least.b) if isinstance(side, tirx.IntImm)]
+        known = all(not var.same_as(used) for used in undefined_vars(least))
+        return least if known or not numbers else numbers[0]
+
+    cost = tvm_ffi.structural_map(cost, (tirx.Min, whole))
     return tvm_ffi.structural_map(
         cost, (tirx.Var, lambda v: tirx.const(_SOME_TRIPS, v.ty) if v.same_as(var) else v)
     )
