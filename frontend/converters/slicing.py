@@ -45,7 +45,9 @@ def _slice(bb, x, starts, ends, axes, steps):
             raise ValueError("a step is 0")
         axis = placed(axis, rank)
         strides[axis] = step
-        begins[axis], lengths[axis] = _bounds(bb, start, end, step, dims[axis])
+        begins[axis], length = _bounds(bb, start, end, step, dims[axis])
+        # Where it hangs on a sum of sizes whether a bound counts from the end.
+        (lengths[axis],) = bb.measured([length])
     return take_slice(bb, x, begins, strides, lengths)
 
 

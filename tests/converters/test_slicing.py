@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, parser
 
 from tests.onnxruntime_oracle import run_onnxruntime
 from tests.oracle import check_model, check_node, node_model
@@ -127,3 +127,29 @@ def test_to_the_end_of_a_symbolic_dim(start, end, step):
     model.graph.node.append(helper.make_node("Neg", ["y0"], ["z"]))
     model.graph.output[0].name = "z"
     check_model(model, {"x0": X}, expected=[-X[start:None:step]], opt_levels=(0, 3))
+
+
+def test_rows_padded_by_their_own_ends_one_after_another():
+    """The length of a slice was a choice, that of the next a formula of several."""
+
+    def ring(k, x, count):
+        return f"""
+          last{k} = Slice (x{k}, from{count}, far, two)
+          first{k} = Slice (x{k}, zero, to{count}, two)
+          wide{k} = Concat <axis = 2> (last{k}, {x}, first{k})
+          x{k + 1} = Conv (wide{k}, w)"""
+
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[n, 16, t] x0) => (float[n, 16, m] y)
+        <int64[3] full = {{16, 16, 3}}, int64[1] zero = {{0}}, int64[1] two = {{2}},
+         int64[1] from1 = {{-1}}, int64[1] to1 = {{1}}, int64[1] from2 = {{-2}},
+         int64[1] to2 = {{2}}, int64[1] far = {{9223372036854775807}}> {{
+          w = ConstantOfShape <value = float[1] {{0.02}}> (full)
+          {ring(0, "x0", 1)} {ring(1, "x1", 2)} {ring(2, "x2", 2)}
+          y = Relu (x3)
+        }}"""
+    )
+    built = convert_and_build(model, "llvm")
+    for length in (5, 40):
+        x = np.random.default_rng(0).normal(size=(2, 16, length)).astype("float32")
+        np.testing.assert_allclose(built(x), *run_onnxruntime(model, {"x0": x}), atol=1e-5)
