@@ -79,4 +79,6 @@ def roi_align_10(bb, x, rois, batch_indices, *, mode="avg", output_height=1, out
 
 @converter("MaxRoiPool", 1, 22)
 def max_roi_pool(bb, x, rois, *, pooled_shape, spatial_scale=1.0):
+    images = bb.emit_te(ops.box_images, rois)
+    demand_indices(bb, images, bb.shape(x)[0], "the image of a box", negative=False)
     return bb.emit_te(ops.max_roi_pool, x, rois, list(pooled_shape), spatial_scale)

@@ -206,6 +206,9 @@ OTHERS = [
      np.array([3, 2, 0]), 1, [(4, "a class is 4, not -4..3")]),
     (21, "y = RoiAlign (x, u, i)", {"x": IMAGE, "u": BOX}, np.array([0]), 4,
      [(1, "the image of a box is 1, not 0..0"), (-1, "is -1, not 0..0")]),
+    (21, "j = Concat <axis = 1> (i, u)  y = MaxRoiPool <pooled_shape = [1, 1]> (x, j)",
+     {"x": IMAGE, "u": BOX}, np.float32([[0]]), 4,
+     [(1, "the image of a box is 1, not 0..0"), (-1, "is -1, not 0..0")]),
     (24, "y = RotaryEmbedding (x, c, s, i)", {"x": HEADS, "c": CACHE, "s": CACHE},
      np.array([[0, 7, 1]]), 4, [(8, "a position is 8, not 0..7"), (-1, "is -1, not 0..7")]),
     (24, "y = com.microsoft.RotaryEmbedding (x, i, c, s)", {"x": HEADS, "c": CACHE, "s": CACHE},
@@ -249,5 +252,5 @@ def test_other_places_that_are_not_there_end_the_run(
         bad.flat[-1] = place
         with pytest.raises(RunError, match=told):
             compiled.run(None, feeds | {"i": bad})
-        with pytest.raises(Exception, match=r"(?i)out of|must be in|tensorscatter|RUNTIME"):
+        with pytest.raises(Exception, match=r"(?i)out of|must be in|tensorscatter|RUNTIME|RoiPool"):
             oracle.run(None, feeds | {"i": bad})

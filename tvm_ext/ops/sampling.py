@@ -4,7 +4,7 @@ from itertools import product
 
 from tvm import te, tirx
 
-__all__ = ["affine_grid", "grid_sample", "max_roi_pool", "roi_align"]
+__all__ = ["affine_grid", "box_images", "grid_sample", "max_roi_pool", "roi_align"]
 
 CUBIC = -0.75  # the coefficient of Keys' kernel that ONNX and torch use
 
@@ -260,6 +260,11 @@ def roi_align(
         return (total(r, *rest) / count.astype(dtype)).astype(x.dtype)
 
     return te.compute(shape, mean, "roi_align")
+
+
+def box_images(rois):
+    """Which images the boxes ``rois[R, 5]`` of MaxRoiPool are of: their first numbers."""
+    return te.compute(rois.shape[:1], lambda r: rois(r, 0).astype("int64"), "box_images")
 
 
 def max_roi_pool(x, rois, pooled, spatial_scale):
