@@ -1,8 +1,9 @@
 """Kernels of operands whose dims are formulas: these have names there."""
 
 import numpy as np
+import pytest
 import tvm_ffi
-from onnx import helper
+from onnx import helper, numpy_helper
 from tvm import IRModule, te, tirx
 
 from tests.oracle import reference
@@ -52,6 +53,15 @@ def test_what_does_not_follow_has_a_name_too():
     assert dims(named(kernel(tirx.floordiv(h, 3), tirx.floordiv(h, 2), h))) == ["d0", "d1"]
 
 
+def test_a_multiple_of_a_size_stays():
+    """It is the size that formulas of it are simplified to."""
+    h = tirx.Var("h", "int64")
+    twice = 2 * halved(h) + 2
+    assert dims(named(kernel(twice, twice - 2, h))) == dims(kernel(twice, twice - 2, h))
+    mixed = dims(named(kernel(halved(h), twice, h)))
+    assert mixed[0] == "d0" and "h" not in mixed[1]
+
+
 def test_formulas_of_the_dims_of_operands_stay():
     h = tirx.Var("h", "int64")
     func = kernel(h, halved(h))
@@ -77,12 +87,15 @@ def test_layers_that_differ_in_their_depth_alone_are_one_kernel():
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_rules_know_layers_behind_others():
+@pytest.mark.parametrize("resized", [False, True])
+def test_rules_know_layers_behind_others(resized):
     """Tiles of a layer are counted in its own sizes, as of one that sees the input."""
     nodes = [
         helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3, 3], strides=[2, 2]),
-        helper.make_node("Conv", ["p", "w"], ["c"], pads=[1] * 4),
+        helper.make_node("Resize", ["p", "", "twice"], ["r"], mode="nearest"),
+        helper.make_node("Conv", ["r" if resized else "p", "w"], ["c"], pads=[1] * 4),
         helper.make_node("Relu", ["c"], ["y"]),
     ]
     model = conv_network(nodes, ("n", 64, "h", "w"), {"w": (64, 64, 3, 3)})
+    model.graph.initializer.append(numpy_helper.from_array(np.float32([1, 1, 2, 2]), "twice"))
     assert 'T.sblock("columns_' in convert_and_build(model, "llvm").sources()["schedule"]

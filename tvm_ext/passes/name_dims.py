@@ -1,7 +1,8 @@
-"""Kernels call the dims of their operands by names of their own, whatever formulas these are.
+"""Kernels call dims of their operands that are quotients by names of their own.
 
-Index arithmetic is about names then, and kernels that differ only in the formulas are one. What
-follows from the dims of former operands stays a formula of them.
+Index arithmetic is about names then, not about what each pool or stride before has left of a size,
+and kernels that differ only in that are one. What follows from the dims of former operands stays a
+formula of them.
 
 Before: ``conv(x: [n, (h - 1) // 8 + 1], h: int64, y: [n, (h - 1) // 16 + 1])``
 After:  ``conv(x: [n, d0], h: int64, y: [n, (d0 + 1) // 2])``, which uses ``h`` no more
@@ -58,23 +59,28 @@ class _Names:
         self.fresh: list[tirx.Var] = []
         self._dims: set[tirx.Var] = set()  # that an operand has as they are
         self._terms: dict[Any, Expr] = {}
-        self._quotients: dict[Any, list[tuple[int, Expr]]] = {}
+        self._quotients: dict[Any, list[tuple[int, int, Expr]]] = {}
 
     def add(self, dim: Expr) -> None:
-        """Name a dim, unless it is one, or follows from dims that were added before."""
+        """Name a dim that is a quotient and does not follow from dims that were added before.
+
+        Of a multiple of a size it is the size that others are simplified to: that has no name.
+        """
         if isinstance(dim, tirx.Var):
             self._dims.add(dim)
         told = self.tell(dim)
         if set(tirx.analysis.undefined_vars(told, [])) <= {*self._dims, *self.fresh}:
             return
+        term, apart = _parts(told)
+        if not isinstance(term, tirx.FloorDiv) or not isinstance(term.b, tirx.IntImm):
+            return
         name = tirx.Var(f"d{len(self.fresh)}", dim.ty)
         self.fresh.append(name)
-        term, apart = _parts(told)
         self._terms[_key(told)] = name
         self._terms[_key(term)] = rest = _plus(name, -apart)
-        if isinstance(term, tirx.FloorDiv) and isinstance(term.b, tirx.IntImm):
-            known = self._quotients.setdefault(_key(term.a), [])
-            known.append((int(term.b), rest))
+        whole, offset = _parts(term.a)
+        known = self._quotients.setdefault(_key(whole), [])
+        known.append((offset, int(term.b), rest))
 
     def tell(self, formula: Any) -> Any:
         """``formula`` by the names that there are."""
@@ -86,19 +92,23 @@ class _Names:
         if known is not None:
             return known
         if isinstance(node, tirx.FloorDiv) and isinstance(node.b, tirx.IntImm):
-            for divisor, quotient in self._quotients.get(_key(node.a), ()):
-                if int(node.b) % divisor == 0:  # (x // a) // b == x // (a * b)
-                    return tirx.floordiv(quotient, int(node.b) // divisor)
+            whole, offset = _parts(node.a)
+            for own, divisor, quotient in self._quotients.get(_key(whole), ()):
+                apart = offset - own
+                # (x + a * c) // (a * b) == (x // a + c) // b
+                if int(node.b) % divisor == 0 and apart % divisor == 0:
+                    whole, offset = _parts(quotient)
+                    shifted = _plus(whole, offset + apart // divisor)
+                    return tirx.floordiv(shifted, int(node.b) // divisor)
         term, apart = _parts(node)
         return node if term.same_as(node) else self._rounded_up(term, apart)
 
     def _rounded_up(self, term: Expr, apart: int) -> Expr:
-        """``(name - 1) // 4 + 1`` as ``(name + 3) // 4``, which is how TVM simplifies both."""
+        """``(name - 1) // 4 + 1`` as ``(name + 3) // 4``: TVM simplifies formulas of it the same."""
         if isinstance(term, tirx.FloorDiv) and isinstance(term.b, tirx.IntImm):
             name, offset = _parts(term.a)
-            total = offset + apart * int(term.b)
-            if name in self.fresh and 0 <= total < int(term.b):
-                return tirx.floordiv(_plus(name, total), term.b)
+            if name in self.fresh:
+                return tirx.floordiv(_plus(name, offset + apart * int(term.b)), term.b)
         return _plus(term, apart)
 
     def retyped(self, buffer: tirx.Var) -> tirx.Var:
