@@ -565,3 +565,24 @@ def test_taps_outside_of_the_image_are_left_out():
     assert re.search(
         r"(T.int64\(1\), ){2}T.int64\(\d+\), T.int64\(\d+\)\)", compiled.sources()["select"]
     )
+
+
+def test_depthwise_products_of_integers_of_any_size():
+    """Their pads are of another type than the image: it is not read as it is between them."""
+    rng = np.random.default_rng(3)
+    node = helper.make_node("ConvInteger", ["x", "w", "z"], ["y"], group=16, pads=[1] * 4)
+    w = rng.integers(-9, 9, (16, 1, 3, 3), np.int8)
+    graph = helper.make_graph(
+        [node],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, ("n", 16, "h", "w"))],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.uint8(7), "z")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = onnx.shape_inference.infer_shapes(model)
+    built = convert_and_build(model, "llvm")
+    for shape in (2, 16, 5, 31), (1, 16, 1, 1):
+        x = {"x": rng.integers(0, 255, shape, np.uint8)}
+        for got, expected in zip(built.run(None, x), reference(model, x), strict=True):
+            np.testing.assert_array_equal(got, expected)

@@ -104,7 +104,7 @@ class _Names:
         return node if term.same_as(node) else self._rounded_up(term, apart)
 
     def _rounded_up(self, term: Expr, apart: int) -> Expr:
-        """``(name - 1) // 4 + 1`` as ``(name + 3) // 4``: TVM simplifies formulas of it the same."""
+        """``(name - 1) // 4 + 1`` as ``(name + 3) // 4``: TVM then simplifies both alike."""
         if isinstance(term, tirx.FloorDiv) and isinstance(term.b, tirx.IntImm):
             name, offset = _parts(term.a)
             if name in self.fresh:

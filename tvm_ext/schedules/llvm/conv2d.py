@@ -12,7 +12,6 @@ from math import prod
 from typing import ClassVar
 
 from tvm import DataType, s_tir, tirx
-from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
@@ -20,7 +19,7 @@ from tvm.target import Target
 from ..machine import Machine
 from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, feeds, is_batched, is_number, size
-from .padded_taps import guarded, guards, is_padded
+from .padded_taps import copies, guarded, guards, is_padded
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
 __all__ = [
@@ -300,8 +299,8 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
         # Zeros around the image are not stored but left out, unless each tap would compute what
         # pads copy once, or ask in each turn whether it sees one.
         held = holds_taps(machine.registers, kernel.weight[kernel.spatial])
-        copies = all(_copies(sch, pad) for pad in kernel.pads)
-        zeros = held and copies and is_padded(sch, kernel.contraction)
+        plain = all(copies(sch, pad) for pad in kernel.pads)
+        zeros = held and plain and is_padded(sch, kernel.contraction)
         near = kernel.spatial == 2 or (kernel.spatial == 1 and not held)
         if kernel.spatial == 1 and not held and width % columns:
             parts = 1  # what the last tile repeats is in one part with it
@@ -344,12 +343,6 @@ def _loops(kernel: _Kernel, columns: int) -> tuple:
     if rows:
         return n, o, sch.fuse(*rows), wo, wi, lane
     return n, o, wo, sch.add_unit_loop(wi), wi, lane
-
-
-def _copies(sch, pad) -> bool:
-    """Whether ``pad`` puts elements of its operand, as they are, between pads."""
-    _, element, _ = sch.get(pad).body.value.args
-    return isinstance(element, TensorLoad)
 
 
 def run_by_itself(sch, pad) -> None:

@@ -16,7 +16,15 @@ from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
 from ..statements import map_children, substituted
 
-__all__ = ["guarded", "guards", "is_padded", "sees_image"]
+__all__ = [
+    "copies",
+    "guarded",
+    "guards",
+    "is_padded",
+    "sees_image",
+    "sees_zeros",
+    "without_zeros",
+]
 
 # The annotation of a block that sums, or compares, over an image between pads: size, pads before,
 # stride and dilation of each axis.
@@ -109,10 +117,22 @@ def guarded(sch: s_tir.Schedule, guards: Mapping[tirx.Var, tirx.Expr]) -> s_tir.
     return s_tir.Schedule(tirx.PrimFunc(func.params, rewrite(func.body), func.ret_type, func.attrs))
 
 
+def copies(sch: s_tir.Schedule, pad) -> bool:
+    """Whether ``pad`` puts elements of its operand, as they are, between pads."""
+    return _is_between_pads(sch.get(pad).body.value)
+
+
+def _is_between_pads(value: tirx.Expr) -> bool:
+    return (
+        isinstance(value, Call)
+        and value.op.name.endswith("if_then_else")
+        and isinstance(value.args[1], TensorLoad)
+    )
+
+
 def sees_zeros(sch: s_tir.Schedule, contraction, pad) -> bool:
     """Whether ``contraction`` sums an image of symbolic size that ``pad`` copies between zeros."""
-    _, element, _ = sch.get(pad).body.value.args
-    return _PADS in sch.get(contraction).annotations and isinstance(element, TensorLoad)
+    return _PADS in sch.get(contraction).annotations and copies(sch, pad)
 
 
 def without_zeros(sch: s_tir.Schedule, contraction, rows_of_taps: Sequence) -> s_tir.Schedule:
@@ -132,7 +152,7 @@ def without_zeros(sch: s_tir.Schedule, contraction, rows_of_taps: Sequence) -> s
     inside: list[tuple] = []
 
     def columns(call: Call) -> tirx.Expr:
-        if not call.op.name.endswith("if_then_else"):
+        if not _is_between_pads(call):
             return call
         _, element, zero = call.args
         *places, column = element.indices[2:-1]
