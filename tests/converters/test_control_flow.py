@@ -229,6 +229,19 @@ def test_the_first_scan_scans_each_member_of_a_batch():
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+def test_what_a_loop_gives_is_sorted():
+    """Its shape is known by a cast alone."""
+    text = """g (float[9] x) => (float[a] y, int64[b] at, int64[c] p)
+      <int64 n = {2}, bool go = {1}, int64[1] k = {2}> {
+        w = Loop (n, go, x) <body = b (int64 i, bool c, float[9] v) => (bool d, float[9] u) {
+            d = Identity (c)
+            u = Add (v, x) }>
+        y, at = TopK (w, k)
+        distinct, p = Unique (w)
+    }"""
+    check(text, {"x": np.random.default_rng(4).standard_normal(9).astype("float32")}, (0, 2, 3))
+
+
 def test_a_carried_value_that_grows_from_declared_nothing():
     """As torchvision's Mask R-CNN is exported: the body declares the dims of the first trip."""
     text = """<ir_version: 8, opset_import: ["" : 17]>

@@ -203,6 +203,35 @@ def test_consumers_are_fused_where_it_allows(epilogue):
     assert kernels[0].nodes == ("Add s", "Relu r", *["Neg y"] * epilogue)
 
 
+IF = """total = ReduceMax<keepdims=0>(x) opposite = Neg(total) flag = Less(total, opposite)
+    b = If(flag)<then_branch = t () => (float[3,5] p) { p = Tanh(x) },
+                 else_branch = e () => (float[3,5] q) { q = Exp(x) }>"""
+
+
+def test_operands_of_a_block_before_an_if():
+    """What was computed for the add alone, and fused, is read behind the If now."""
+    relu_of_add()
+    model = graph(f"t = Exp(x) n = Neg(t) s = Add(n, z) {IF} r = Relu(s) y = Mul(r, b)")
+    assert selected(model) == ["acme.relu_of_add"]
+    check_answer(model)
+
+
+def test_an_operand_is_what_its_dims_were_found_of():
+    """A loop's result has its shape by a cast, which patterns must not look through."""
+    x = wildcard()
+    declared = compound("acme.tanh", is_op("relax.tanh")(x), parts={"x": x})
+    known = []
+    declared.check(lambda m: known.append(m.dims("x")) or True)
+    model = graph(
+        "one = Constant<value = int64 {1}>() go = Constant<value = bool {1}>()"
+        "w = Loop(one, go, x) <body = l (int64 i, bool c, float[3,5] v)"
+        " => (bool d, float[3,5] u) { d = Identity(c) u = Add(v, z) }> y = Tanh(w)"
+    )
+    assert selected(model) == ["acme.tanh"]
+    assert known == [[3, 5]]
+    check_answer(model)
+
+
 def test_a_pattern_may_be_a_function():
     def find(graph, var):
         add = graph.call(var, "relax.add")

@@ -74,6 +74,31 @@ def test_layout_changes_only_at_the_ends():
     assert text.count("R.reshape") == 1
 
 
+BEHIND_AN_IF = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,16,5,4] x) => (float[a,b,c,d] y, float[e,f,g,h] z)
+      <float[16,16,1,1] w = {}, float[4,3] v = {}, float[4] bias = {}> {
+        conv = Conv (x, w)
+        leaky = LeakyRelu (conv)
+        sum = Add (leaky, bias)
+        total = ReduceMax <keepdims = 0> (conv)
+        opposite = Neg (total)
+        flag = Less (total, opposite)
+        z = If (flag) <then_branch = t () => (float[1,16,5,4] p) { p = Relu (x) },
+                       else_branch = e () => (float[1,16,5,4] q) { q = Tanh (conv) }>
+        product = MatMul (sum, v)
+        y = Tanh (product)
+    }""")
+
+
+def test_a_blocked_result_that_a_product_behind_an_if_reads():
+    model, random = onnx.ModelProto(), np.random.default_rng(5)
+    model.CopyFrom(BEHIND_AN_IF)
+    for tensor in model.graph.initializer:
+        array = random.standard_normal(list(tensor.dims)).astype("float32")
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    check_model(model, feeds((1, 16, 5, 4)), opt_levels=(3,), rtol=1e-4, atol=1e-5)
+
+
 def test_a_chain_of_blocked_kernels_is_right():
     check_model(CHAIN, feeds((2, 16, 13, 11)), opt_levels=(2, 3), rtol=1e-4, atol=1e-5)
 

@@ -29,7 +29,7 @@ from tvm_ext.ops.conv2d_blocked import block, pack_channels, unblock
 
 from .facts import OPAQUE, OUT_ELEMWISE_FUSABLE, dims_of, dtype_of
 from .fused import COMPOSITE, CCode, c_kernel, fused
-from .graph import BLOCKED, OPERAND, Graph
+from .graph import BLOCKED, OPERAND, Graph, variables
 from .grouping import grouped
 from .match import Match, Pattern
 
@@ -144,6 +144,7 @@ class _Rewriter(PyExprMutator):
         self.target = target
         self.found: dict[relax.Var, _Site] = {}  # by the binding in whose place it stands
         self.given: set[relax.Var] = set()  # results that stand elsewhere
+        self.carried: set[relax.Var] = set()  # what kernels in a later block read
         self.declined: dict[str, str] = {}
 
     def transform(self) -> IRModule:
@@ -152,7 +153,7 @@ class _Rewriter(PyExprMutator):
             if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
                 func, sites = self._find(func)
                 if sites:
-                    self._expect(sites)
+                    self._expect(func, sites)
                     self.builder_.update_func(gv, self.visit_expr(func))
                     changed = True
         if not changed:
@@ -196,12 +197,17 @@ class _Rewriter(PyExprMutator):
         # In the order of the program, in which kernels are numbered.
         return order, [_Site(m, kernel, self._template(m, kernel)) for m, kernel in found[::-1]]
 
-    def _expect(self, sites: Sequence[_Site]) -> None:
-        """Say at which bindings ``sites`` stand."""
+    def _expect(self, func: relax.Function, sites: Sequence[_Site]) -> None:
+        """Say at which bindings of ``func`` the ``sites`` stand, and what their blocks lack."""
+        block_of = {b.var: k for k, block in enumerate(func.body.blocks) for b in block.bindings}
         for site in sites:
             match = site.match
-            self.found[match.inner[0] if match.others else match.root] = site
+            place = match.inner[0] if match.others else match.root
+            self.found[place] = site
             self.given.update(match.results if match.others else ())
+            read = {var for operand in site.kernel.operands for var in variables(operand)}
+            inside = (var for var in read if isinstance(var, relax.DataflowVar))
+            self.carried.update(var for var in inside if block_of[var] != block_of[place])
 
     def _template(self, match: Match, kernel: Kernel) -> relax.Call:
         """A call of the kernel, whose operands stand for those of the match.
@@ -256,6 +262,16 @@ class _Rewriter(PyExprMutator):
             self._replace(site)
         elif binding.var not in self.given:
             super().visit_var_binding_(binding)
+        self._carry(binding.var)
+
+    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
+        super().visit_match_cast_(binding)
+        self._carry(binding.var)
+
+    def _carry(self, var: relax.Var) -> None:
+        """Let ``var`` leave its dataflow block, where a kernel in a later one reads it."""
+        if var in self.carried:
+            self.set_var_remap(var, self.builder_.emit_output(self.visit_expr(var), var.name))
 
     def _replace(self, site: _Site) -> None:
         """Emit the kernel; what reads a result of the match reads that of the kernel."""

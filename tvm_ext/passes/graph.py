@@ -52,7 +52,8 @@ class Graph:
         uses: how often a variable is read, the function's result included.
         owner: the variable that a value is bound to.
         var2val: ``values``, as TVM's pattern matcher takes them: the name of a kernel that is a
-            whole ONNX node is that of its operator.
+            whole ONNX node is that of its operator, and a variable that is another one, cast to a
+            shape or handed out of its block, is no value: patterns would name the other.
         module: where the kernels are that the function calls.
     """
 
@@ -67,14 +68,18 @@ class Graph:
         for block in self.main.body.blocks:
             for binding in block.bindings:
                 self.values[binding.var] = binding.value
-                if not isinstance(binding.value, relax.Var):  # which is seen as of another shape
+                if not isinstance(binding.value, relax.Var):
                     self.owner[binding.value] = binding.var
                 for var in variables(binding.value):
                     self.uses[var] += 1
                     self.readers.setdefault(var, []).append(binding.var)
         self.uses.update(variables(self.main.body.body))
-        seen = {var: _by_operator(value) for var, value in self.values.items()}
-        self.owner |= {x: var for var, x in seen.items() if not isinstance(x, relax.Var)}
+        seen = {
+            var: _by_operator(value)
+            for var, value in self.values.items()
+            if not isinstance(value, relax.Var)
+        }
+        self.owner |= {value: var for var, value in seen.items()}
         self.var2val = tvm_ffi.convert(seen)
 
     def reader(self, var: relax.Var) -> relax.Var | None:

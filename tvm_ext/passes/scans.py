@@ -9,7 +9,7 @@ For CPUs: on GPUs TVM has scans and sorts of many threads.
 from functools import partial
 from operator import add, mul
 
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.relax.dpl import is_op, wildcard
 from tvm.target import Target
 
@@ -49,8 +49,7 @@ def _top_k(match: Match, _target: Target) -> Kernel | None:
     k, axis = int(call.attrs.k), int(call.attrs.axis) % x.ty.ndim
     if match.dtype("x") not in _KEYED or (call.attrs.ret_type, call.attrs.dtype) != _BOTH:
         return None
-    largest = bool(call.attrs.largest)
-    along = None if x.ty.shape is None else x.ty.shape.values[axis]
+    largest, along = bool(call.attrs.largest), x.ty.shape.values[axis]
     few = isinstance(along, tirx.IntImm) and 0 < k * _FEW <= int(along) and k <= _HEAP
     if few and "64" not in match.dtype("x"):
         return Kernel((x,), top_k, (axis, k, largest), name="top_k")
@@ -59,15 +58,10 @@ def _top_k(match: Match, _target: Target) -> Kernel | None:
 
 def _argsort(match: Match, _target: Target) -> Kernel | None:
     call, x = match["sorted"], match["x"]
-    if not _is_keyed(match):
+    if match.dtype("x") not in _KEYED:
         return None
     axis, dtype = int(call.attrs.axis) % x.ty.ndim, match.dtype()
     return Kernel((x,), argsort, (axis, bool(call.attrs.descending), dtype), name="argsort")
-
-
-def _is_keyed(match: Match) -> bool:
-    """Whether the elements can be sorted by digits, and their dims have names."""
-    return match.dtype("x") in _KEYED and isinstance(match["x"].ty.shape, relax.ShapeExpr)
 
 
 _BOTH = ("both", "int64")
