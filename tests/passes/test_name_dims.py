@@ -62,6 +62,16 @@ def test_a_multiple_of_a_size_stays():
     assert mixed[0] == "d0" and "h" not in mixed[1]
 
 
+def test_sums_of_elements_are_left_alone():
+    """Those of bytes wrap around: their numbers are not added up."""
+    h = tirx.Var("h", "int64")
+    x = te.placeholder((halved(h),), "uint8", "x")
+    high, more = tirx.const(250, "uint8"), tirx.const(10, "uint8")
+    y = te.compute(x.shape, lambda i: x[i] + high + more, "y")
+    text = named(te.create_prim_func([x, h, y]).without_attr("global_symbol")).script()
+    assert "d0" in text and "T.uint8(250) + T.uint8(10)" in text
+
+
 def test_formulas_of_the_dims_of_operands_stay():
     h = tirx.Var("h", "int64")
     func = kernel(h, halved(h))

@@ -56,7 +56,7 @@ class _Names:
     """What is known of dims: formulas that have names, or are told by those that have."""
 
     def __init__(self) -> None:
-        self.fresh: list[tirx.Var] = []
+        self.fresh: set[tirx.Var] = set()
         self._dims: set[tirx.Var] = set()  # that an operand has as they are
         self._terms: dict[Any, Expr] = {}
         self._quotients: dict[Any, list[tuple[int, int, Expr]]] = {}
@@ -69,13 +69,13 @@ class _Names:
         if isinstance(dim, tirx.Var):
             self._dims.add(dim)
         told = self.tell(dim)
-        if set(tirx.analysis.undefined_vars(told, [])) <= {*self._dims, *self.fresh}:
+        if set(tirx.analysis.undefined_vars(told, [])) <= self._dims | self.fresh:
             return
         term, apart = _parts(told)
         if not isinstance(term, tirx.FloorDiv) or not isinstance(term.b, tirx.IntImm):
             return
         name = tirx.Var(f"d{len(self.fresh)}", dim.ty)
-        self.fresh.append(name)
+        self.fresh.add(name)
         self._terms[_key(told)] = name
         self._terms[_key(term)] = rest = _plus(name, -apart)
         whole, offset = _parts(term.a)
@@ -100,16 +100,19 @@ class _Names:
                     whole, offset = _parts(quotient)
                     shifted = _plus(whole, offset + apart // divisor)
                     return tirx.floordiv(shifted, int(node.b) // divisor)
-        term, apart = _parts(node)
-        return node if term.same_as(node) else self._rounded_up(term, apart)
+        return self._summed(node)
 
-    def _rounded_up(self, term: Expr, apart: int) -> Expr:
-        """``(name - 1) // 4 + 1`` as ``(name + 3) // 4``: TVM then simplifies both alike."""
+    def _summed(self, node: Expr) -> Expr:
+        """``name - 1 + 1`` as ``name``; ``(name - 1) // 4 + 1`` as ``(name + 3) // 4``: TVM then
+        simplifies both alike."""
+        term, apart = _parts(node)
+        if term in self.fresh:
+            return _plus(term, apart)
         if isinstance(term, tirx.FloorDiv) and isinstance(term.b, tirx.IntImm):
             name, offset = _parts(term.a)
             if name in self.fresh:
                 return tirx.floordiv(_plus(name, offset + apart * int(term.b)), term.b)
-        return _plus(term, apart)
+        return node
 
     def retyped(self, buffer: tirx.Var) -> tirx.Var:
         """``buffer`` with its shape told."""

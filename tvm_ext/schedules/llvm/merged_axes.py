@@ -25,7 +25,7 @@ from tvm.s_tir import dlight as dl
 from tvm.sym import Analyzer
 
 from ..statements import substituted
-from .register_tiles import int64, loop, same, sequence, var
+from .register_tiles import int64, nest, same, sequence, var
 
 __all__ = ["MergedAxes"]
 
@@ -176,7 +176,7 @@ def _merged(func: tirx.PrimFunc) -> _Merged | None:
     new = {
         buffer: _joined_buffer(buffer, joints[buffer]) for buffer in buffers if any(joints[buffer])
     }
-    nests = [_nest(block, new, joints) for block in blocks]
+    nests = [_rebuilt(block, new, joints) for block in blocks]
     allocated = [new.get(buffer, buffer) for buffer in root.alloc_buffers]
     body = SBlock([], [], [], root.name_hint, sequence(nests), None, allocated, [], {})
     params = [new.get(param, param) for param in func.params]
@@ -214,19 +214,27 @@ def _plain_block(stmt: tirx.Stmt) -> _Block | None:
     while isinstance(stmt, tirx.For):
         loops.append(stmt.loop_var)
         stmt = stmt.body
-    if not isinstance(stmt, s_tir.SBlockRealize) or stmt.block.alloc_buffers:
+    if not isinstance(stmt, s_tir.SBlockRealize) or len(loops) != len(stmt.iter_values):
         return None
-    if len(loops) != len(stmt.iter_values):
-        return None
-    if not all(map(tirx.Var.same_as, loops, stmt.iter_values)):
+    if not _is(stmt.predicate, 1) or not all(map(tirx.Var.same_as, loops, stmt.iter_values)):
         return None
     block = stmt.block
+    if block.alloc_buffers or block.match_buffers or _takes_whole_buffers(block):
+        return None
     units = {
         axis.var: int64(0)
         for axis in block.iter_vars
         if axis.iter_type == tirx.IterVar.CommReduce and same(axis.dom.extent, int64(1))
     }
     return _Block(_without(block, units) if units else block)
+
+
+def _takes_whole_buffers(block: SBlock) -> bool:
+    """Whether ``block`` gives a buffer to a function, which may access it in any way."""
+    calls: list[ir.Call] = []
+    tvm_ffi.structural_walk(block.body, (ir.Call, calls.append))
+    given = (arg for call in calls for arg in call.args)
+    return any(isinstance(arg, tirx.Var) and tirx.is_buffer_var(arg) for arg in given)
 
 
 def _joints(blocks: list[_Block], buffers: Sequence[tirx.Var]) -> dict[tirx.Var, Joints]:
@@ -279,7 +287,7 @@ def _joined_buffer(buffer: tirx.Var, joints: Joints) -> tirx.Var:
     return tirx.decl_buffer(shape, str(buffer.ty.dtype.dtype), buffer.name, scope=buffer.scope())
 
 
-def _nest(block: _Block, buffers: Mapping, joints: Mapping[tirx.Var, Joints]) -> tirx.Stmt:
+def _rebuilt(block: _Block, buffers: Mapping, joints: Mapping[tirx.Var, Joints]) -> tirx.Stmt:
     """The loops and the block, over merged axes."""
     axes: list[tirx.IterVar] = []
     own: dict[tirx.Var, tirx.Var] = {}
@@ -311,12 +319,7 @@ def _nest(block: _Block, buffers: Mapping, joints: Mapping[tirx.Var, Joints]) ->
     def moved(part):
         return None if part is None else _with_buffers(part, buffers, indices, region)
 
-    loops = [var(axis.var.name) for axis in axes]
-    merged = _with_parts(block.block, axes, moved)
-    stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.const(True), merged)
-    for variable, axis in reversed(list(zip(loops, axes, strict=True))):
-        stmt = loop(variable, axis.dom.extent, stmt)
-    return stmt
+    return nest(_with_parts(block.block, axes, moved))
 
 
 def _without(block: SBlock, units: Mapping[tirx.Var, ir.Expr]) -> SBlock:

@@ -23,7 +23,7 @@ from tvm.ir.expr import TensorRegion
 from tvm.s_tir import SBlock
 
 from ..statements import if_any, substituted
-from .register_tiles import int64, loop, same, scheduled, sequence, var
+from .register_tiles import int64, nest, same, scheduled, sequence, var
 
 __all__ = ["Choice", "Spread", "choose", "in_tiles"]
 
@@ -83,9 +83,9 @@ def in_tiles(
         if k < len(blocks) - 1:
             old = block.writes[0].source
             moved[old] = axis, _in_parts(old, axis, extent, columns)
-        nests.append(_nest(_tiled(block, axis, columns, extent, moved)))
+        nests.append(nest(_tiled(block, axis, columns, extent, moved)))
     if spread is not None:
-        nests.append(_nest(_spread(blocks[-1], columns, extent, moved, spread)))
+        nests.append(nest(_spread(blocks[-1], columns, extent, moved, spread)))
     buffers = [moved[buffer][1] if buffer in moved else buffer for buffer in root.alloc_buffers]
     body = _root(sequence([*stmts[:start], *nests]), buffers, "root")
     return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
@@ -271,12 +271,3 @@ def _moved(
         [],
         block.annotations,
     )
-
-
-def _nest(block: SBlock) -> tirx.Stmt:
-    """A loop for each axis of ``block``."""
-    loops = [var(axis.var.name) for axis in block.iter_vars]
-    stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.const(True), block)
-    for variable, axis in reversed(list(zip(loops, block.iter_vars, strict=True))):
-        stmt = loop(variable, axis.dom.extent, stmt)
-    return stmt

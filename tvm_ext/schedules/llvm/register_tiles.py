@@ -23,6 +23,7 @@ __all__ = [
     "lanewise",
     "local",
     "loop",
+    "nest",
     "parts",
     "same",
     "scheduled",
@@ -193,6 +194,15 @@ def loop(
     """A loop from 0 on."""
     count = int64(extent) if isinstance(extent, int) else extent
     return tirx.For(variable, int64(0), count, kind, body)
+
+
+def nest(block: s_tir.SBlock) -> tirx.Stmt:
+    """A loop for each axis of ``block``."""
+    loops = [var(axis.var.name) for axis in block.iter_vars]
+    stmt: tirx.Stmt = s_tir.SBlockRealize(loops, tirx.const(True), block)
+    for variable, axis in reversed(list(zip(loops, block.iter_vars, strict=True))):
+        stmt = loop(variable, axis.dom.extent, stmt)
+    return stmt
 
 
 def same(a: ir.Expr, b: ir.Expr) -> bool:
