@@ -95,6 +95,9 @@ static void run_alone(void) {
     if (k < 2) tvmx_alone(k);
     expect(launch(counts, &seen, 0) == 0 && seen == tasks[k], "alone");
   }
+  struct { int32_t type; uint32_t none; int64_t number; } yes = {1, 0, 1};
+  expect(tvmx_packed_alone(NULL, &yes, 1, NULL) == 0, "packed");
+  expect(tvmx_get_region()(counts, &seen, 0) == 0 && seen == 1, "alone, as TVM says it");
 }
 
 static void *many(void *unused) {

@@ -1,11 +1,16 @@
 """Loops of symbolic size are parallel where their work pays for that."""
 
+import ctypes
+
 import pytest
+import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
 from tvm.sym import Analyzer
 
-from tvm_ext.executors.small_loops import alone_where_small, serial_where_small
+from tvm_ext.executors import threads
+from tvm_ext.executors.pool import one_pool
+from tvm_ext.executors.small_loops import ALONE, alone_where_small, told_where_small
 
 
 def rows_of_half(n, divided):
@@ -27,22 +32,22 @@ def test_the_work_counts_sizes_that_are_named_inside_and_no_indices_but_division
     divided, few, many
 ):
     n = tirx.Var("n", "int64")
-    (func,) = serial_where_small(rows_of_half(n, divided)).functions.values()
-    choice = func.body
-    assert isinstance(choice, tirx.IfThenElse)
-    assert choice.then_case.kind == tirx.ForKind.SERIAL
-    assert choice.else_case.kind == tirx.ForKind.PARALLEL
+    (func,) = told_where_small(rows_of_half(n, divided)).functions.values()
+    told, loop = func.body.seq
+    assert loop.kind == tirx.ForKind.PARALLEL
+    assert told.value.args[0].value == ALONE
+    small = told.value.args[1].value  # as a number
     (func,) = alone_where_small(rows_of_half(n, divided)).functions.values()
-    say, loop = func.body.seq  # our runtime runs the one loop either way
+    say, loop = func.body.seq
     assert loop.kind == tirx.ForKind.PARALLEL
     assert say.value.args[0].value == "tvmx_alone"
-    same = tirx.Cast(say.value.args[1].ty, choice.condition)
+    same = tirx.Cast(say.value.args[1].ty, small)
     assert tvm_ffi.structural_equal(say.value.args[1], same, map_free_vars=True)
 
     def serial(size):
         number = tirx.const(size, "int64")
         at = tvm_ffi.structural_map(
-            choice.condition, (tirx.Var, lambda var: number if var.same_as(n) else var)
+            small, (tirx.Var, lambda var: number if var.same_as(n) else var)
         )
         return bool(Analyzer().simplify(at))
 
@@ -57,5 +62,18 @@ def test_a_loop_of_static_extents_in_scalable_vectors_stays_as_its_schedule_made
     row = tirx.For(j, tirx.const(0, "int64"), vectors, tirx.ForKind.SERIAL, store)
     trips = tirx.const(64, "int64")
     loop = tirx.For(i, tirx.const(0, "int64"), trips, tirx.ForKind.PARALLEL, row)
-    (func,) = serial_where_small(IRModule({"main": tirx.PrimFunc([y], loop)})).functions.values()
+    (func,) = told_where_small(IRModule({"main": tirx.PrimFunc([y], loop)})).functions.values()
     assert isinstance(func.body, tirx.For) and func.body.kind == tirx.ForKind.PARALLEL
+
+
+def test_what_tvm_calls_before_a_small_loop_leaves_it_to_the_caller():
+    tasks = []
+    body = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    note = body(lambda task, _group, _data: tasks.append(task) or 0)
+    with one_pool():
+        region = ctypes.CFUNCTYPE(ctypes.c_int, body, ctypes.c_void_p, ctypes.c_int)(
+            threads.entrances()[0]
+        )
+        tvm.get_global_func(ALONE)(1)
+    assert region(note, None, 3) == 0 and tasks == [0]
+    assert region(note, None, 3) == 0 and sorted(tasks) == [0, 0, 1, 2]

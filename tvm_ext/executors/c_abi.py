@@ -19,7 +19,7 @@ from ..schedules.statements import map_children
 from .lowering import bytes_off_stack, finalize_host, lower
 from .machine_code import MachineCode, compiled, parted
 from .plan import aligned
-from .small_loops import alone_where_small, serial_where_small
+from .small_loops import alone_where_small, told_where_small
 
 __all__ = ["Scratch", "build_c_abi", "calls_tvm"]
 
@@ -127,7 +127,7 @@ def _thread_bytes(kernel: tirx.PrimFunc) -> int:
 # They want pointers for parameters, so they run behind the pass that makes them.
 _STORAGE = (tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize())
 # What kernels are lowered by for TVM, and here otherwise.
-_OTHERWISE = (serial_where_small, tirx.transform.MakePackedAPI(), *_STORAGE)
+_OTHERWISE = (told_where_small, tirx.transform.MakePackedAPI(), *_STORAGE)
 
 
 def _without(*names: str) -> PassContext:

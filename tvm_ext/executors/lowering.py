@@ -18,7 +18,7 @@ from .near_lanes import load_near_lanes
 from .round_trips import keep_round_trips
 from .safe_vectors import keep_vectors_inside
 from .short_loops import shorten_loops
-from .small_loops import serial_where_small
+from .small_loops import told_where_small
 
 __all__ = ["TIR_PIPELINE", "bytes_off_stack", "finalize_host", "lower"]
 
@@ -152,7 +152,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.LowerThreadAllreduce(),
         blocks.MergeSharedMemoryAllocations(),
         skip_empty_launches,
-        serial_where_small,
+        told_where_small,
         loops.SplitHostDevice(),
         loops.MakePackedAPI(),
         loops.FP8StorageLegalize(),

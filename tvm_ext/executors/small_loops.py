@@ -4,9 +4,10 @@ What a region costs does not depend on its size, 1-3 us and far more where threa
 decide by static sizes; where the work depends on run-time sizes, so does the decision.
 
 Before: ``for i in T.parallel(n): y[i] = f(x[i])``
-After, with our runtime: ``tvmx_alone(n * cost < WORK); for i in T.parallel(n): y[i] = f(x[i])``
-After, with TVM's:       ``if n * cost < WORK: for i in range(n): ...  else: ...``, which takes
-twice as long to compile
+After:  ``tvmx_alone(n * cost < WORK); for i in T.parallel(n): y[i] = f(x[i])``
+
+Kernels that TVM loads find that function by a name of TVM's, ``tvm_ext.alone``. A second loop that
+is serial would take as long to compile as the first.
 """
 
 from collections.abc import Callable
@@ -17,9 +18,12 @@ from tvm import IRModule, ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
-from ..schedules.statements import map_children, reads_memory, serial_copy
+from ..schedules.statements import map_children, reads_memory
 
-__all__ = ["WORK", "alone_where_small", "serial_where_small"]
+__all__ = ["ALONE", "WORK", "alone_where_small", "told_where_small"]
+
+#: What TVM calls ``tvmx_alone``.
+ALONE = "tvm_ext.alone"
 
 #: Vector or scalar operations, of which a core does 4-10 in a nanosecond, that pay for a region.
 WORK = 1 << 15
@@ -40,25 +44,27 @@ _OPERATIONS = (
 )
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
-# What becomes of a loop that is small on a condition.
-_Choice = Callable[[tirx.For, tirx.Expr], tirx.Stmt]
+# What says whether the next loop is small.
+_Say = Callable[[tirx.Expr], tirx.Expr]
 
 
-@tvm.transform.module_pass(opt_level=0, name="SerialWhereSmall")
-def serial_where_small(module: IRModule, _context: object) -> IRModule:
+@tvm.transform.module_pass(opt_level=0, name="ToldWhereSmall")
+def told_where_small(module: IRModule, _context: object) -> IRModule:
     """The module pass, on lowered kernels: vectors are made, loops unrolled and cut."""
-    return _with_choices(module, _serial)
+    return _with_choices(module, lambda small: tirx.call_packed(ALONE, small.astype("int64")))
 
 
 @tvm.transform.module_pass(opt_level=0, name="AloneWhereSmall")
 def alone_where_small(module: IRModule, _context: object) -> IRModule:
     """The same of kernels that are linked with our runtime."""
-    return _with_choices(module, _alone)
+    return _with_choices(
+        module, lambda small: tirx.call_extern("int32", "tvmx_alone", small.astype("int32"))
+    )
 
 
-def _with_choices(module: IRModule, choose: _Choice) -> IRModule:
+def _with_choices(module: IRModule, say: _Say) -> IRModule:
     functions = {
-        symbol: function.with_body(_rewritten(function.body, choose))
+        symbol: function.with_body(_rewritten(function.body, say))
         if isinstance(function, tirx.PrimFunc)
         else function
         for symbol, function in module.functions_items()
@@ -66,30 +72,21 @@ def _with_choices(module: IRModule, choose: _Choice) -> IRModule:
     return IRModule(functions, attrs=module.attrs)
 
 
-def _rewritten(stmt: tirx.Stmt, choose: _Choice) -> tirx.Stmt:
+def _rewritten(stmt: tirx.Stmt, say: _Say) -> tirx.Stmt:
     if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
-        return map_children(stmt, lambda child: _rewritten(child, choose))
+        return map_children(stmt, lambda child: _rewritten(child, say))
     if _counts_are_numbers(stmt):
         return stmt  # the schedule has decided
     work = _ANALYZER.simplify(_of_narrow_vectors(_cost(stmt)))
     if int(_ANALYZER.simplify(_at_least(work))) >= WORK or isinstance(work, tirx.IntImm):
         return stmt  # enough in any case
-    return choose(stmt, work < WORK)
+    return tirx.SeqStmt([tirx.Evaluate(say(work < WORK)), stmt])
 
 
 def _counts_are_numbers(loop: tirx.For) -> bool:
     extents: list[tirx.Expr] = []
     tvm_ffi.structural_walk(loop, (tirx.For, lambda inner: extents.append(inner.extent)))
     return all(isinstance(extent, tirx.IntImm) for extent in extents)
-
-
-def _alone(loop: tirx.For, small: tirx.Expr) -> tirx.Stmt:
-    say = tirx.call_extern("int32", "tvmx_alone", small.astype("int32"))
-    return tirx.SeqStmt([tirx.Evaluate(say), loop])
-
-
-def _serial(loop: tirx.For, small: tirx.Expr) -> tirx.Stmt:
-    return tirx.IfThenElse(small, serial_copy(loop), loop)
 
 
 def _of_narrow_vectors(work: tirx.Expr) -> tirx.Expr:

@@ -17,7 +17,8 @@ from typing import Any
 from ..errors import OptionError
 
 __all__ = [
-    "follow", "launcher", "set_affinity", "set_spin", "set_threads", "threads", "usable_cores",
+    "entrances", "follow", "launcher", "set_affinity", "set_spin", "set_threads", "threads",
+    "usable_cores",
 ]  # fmt: skip
 
 _COUNT = "TVM_NUM_THREADS"  # TVM's own variable
@@ -97,11 +98,22 @@ def launcher(library: Any = None) -> int | None:
     """
     global _pool
     with _choosing:
-        if _pool is None and hasattr(library, "tvmx_get_launcher"):
+        if _pool is None and hasattr(library, "tvmx_get_region"):
             library.tvmx_get_launcher.restype = ctypes.c_void_p
+            library.tvmx_get_region.restype = ctypes.c_void_p
             _serve(library)
             _pool = library
     return _pool.tvmx_get_launcher() if _pool is not None else None
+
+
+def entrances(library: Any = None) -> tuple[int, int] | None:
+    """The addresses of what kernels that TVM runs call in our runtime: for a parallel loop, and
+    before one that is small. See :func:`launcher`.
+    """
+    if launcher(library) is None:
+        return None
+    alone = ctypes.cast(_pool.tvmx_packed_alone, ctypes.c_void_p).value or 0
+    return _pool.tvmx_get_region(), alone
 
 
 def _serve(pool: Any) -> None:

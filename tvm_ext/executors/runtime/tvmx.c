@@ -507,6 +507,20 @@ static int enter_region(region_body body, void *data, int tasks) {
   return used_launcher(in_share, &whole, tasks);
 }
 
+/* An argument as TVM's functions take them. */
+typedef struct {
+  int32_t type;
+  uint32_t none;
+  int64_t number;
+} packed;
+
+int tvmx_packed_alone(void *self, const void *arguments, int32_t count, void *result) {
+  (void)self, (void)count, (void)result;
+  return tvmx_alone((int)((const packed *)arguments)->number);
+}
+
+tvmx_launcher tvmx_get_region(void) { return enter_region; }
+
 void *__TVMBackendParallelLaunch = (void *)enter_region;
 void *__TVMBackendAllocWorkspace = (void *)acquire;
 void *__TVMBackendFreeWorkspace = (void *)release;

@@ -53,6 +53,11 @@ void tvmx_set_launcher(tvmx_launcher launcher);
  * does sooner. Returns 0. */
 int tvmx_alone(int yes);
 
+/* For kernels that TVM runs: what their parallel loops call, and tvmx_alone() as it calls
+ * functions. */
+tvmx_launcher tvmx_get_region(void);
+int tvmx_packed_alone(void *self, const void *arguments, int32_t count, void *result);
+
 /* Seconds of a monotonic clock. */
 double tvmx_seconds(void);
 
