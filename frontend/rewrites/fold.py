@@ -17,6 +17,8 @@ import logging
 from math import prod
 
 import onnx_ir as ir
+from onnx.reference.ops import load_op
+from onnx_ir.passes import common
 from onnxscript.optimizer import fold_constants_ir
 
 from .infer import without_misjudged
@@ -31,13 +33,28 @@ RANDOM = frozenset({
 })  # fmt: skip
 # Kept so that quantisation stays visible, but for what makes 8-bit weights.
 _QUANTISED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-# One pass over their operands: folded whatever their size. Others (Conv, MatMul, Resize, ...)
+# A few passes over their operands: folded whatever their size. Others (Conv, Resize, Einsum, ...)
 # may cost far more than their operands' size suggests.
 _CHEAP = frozenset({
-    "Add", "Cast", "Clip", "Concat", "Div", "Flatten", "Gather", "Mul", "Neg", "QuantizeLinear",
-    "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
-    "ReduceSumSquare", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+    "Abs", "Add", "BatchNormalization", "Cast", "Ceil", "Clip", "Concat", "Div", "Equal", "Exp",
+    "Expand", "Flatten", "Floor", "Gather", "Greater", "InstanceNormalization",
+    "LayerNormalization", "Less", "Log", "Max", "Mean", "Min", "Mul", "Neg", "Pad", "Pow",
+    "QuantizeLinear", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round", "Sigmoid", "Sign",
+    "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze",
+    "Where",
 })  # fmt: skip
+# Operators of several outputs, of which some may be left out.
+_SEVERAL = frozenset({"BatchNormalization", "LayerNormalization", "Split"})
+# What numpy's reference of onnx gets wrong: Softmax before opset 13, LRN of borders, sums of
+# absolute values, groups, slopes of fewer dims, masks of one row.
+_MISJUDGED = frozenset({
+    "Attention", "ConvTranspose", "Hardmax", "LRN", "LogSoftmax", "LpNormalization",
+    "MeanVarianceNormalization", "PRelu", "Softmax",
+})  # fmt: skip
+_EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
+                      ValueError)  # fmt: skip
+_LARGEST_PRODUCT = 1 << 30  # multiply-adds of a MatMul: a tenth of a second
 _SMALL = 1 << 13  # elements that any operator may read
 _LARGEST_RESULT = 1 << 20  # bytes a node may add to the model; more only if it drops as many
 _UNLIMITED = 1 << 62
@@ -46,6 +63,15 @@ _UNLIMITED = 1 << 62
 def fold_constants(model: ir.Model) -> ir.Model:
     """Fold until nothing more is known; types and shapes are inferred on the way."""
     _name_cast_types(model)
+    _fold_single(model)
+    _forget_running_statistics(model)
+    while _fold_several(model):
+        _fold_single(model)
+    return model
+
+
+def _fold_single(model: ir.Model) -> None:
+    """Fold what gives one output: onnxscript."""
     try:
         with without_misjudged(model):
             fold_constants_ir(model, onnx_shape_inference=True, input_size_limit=_UNLIMITED,
@@ -54,7 +80,41 @@ def fold_constants(model: ir.Model) -> ir.Model:
         # onnxscript 0.7 fails on some valid nodes (SplitToSequence whose split is no constant). It
         # replaces nodes one by one, so what is folded so far stands, and the rest is converted.
         _log.debug("folding stops: %s: %s", error, error.__cause__)
-    return model
+
+
+def _fold_several(model: ir.Model) -> bool:
+    """Fold what gives several outputs, which onnxscript leaves: parts of a constant, and weights
+    standardised by a BatchNormalization that trains. Whether there was any."""
+    folded = [node for node in model.graph if node.op_type in _SEVERAL and _fold_node(model, node)]
+    model.graph.remove(folded, safe=True)
+    return bool(folded)
+
+
+def _fold_node(model: ir.Model, node: ir.Node) -> bool:
+    """Make the outputs of ``node`` initializers, if it is known and worth it."""
+    operands = [value for value in node.inputs if value is not None]
+    known = all(value.const_value is not None for value in operands)
+    if not known or node.domain or not _is_worth_it(node) or any(
+        value.is_graph_output() for value in node.outputs
+    ):  # fmt: skip
+        return False
+    kind = load_op("", node.op_type, node.version or model.opset_imports[""])
+    attributes = {name: attr.value for name, attr in node.attributes.items()}
+    arrays = [None if value is None else value.const_value.numpy() for value in node.inputs]
+    try:
+        results = kind.eval(*arrays, n_outputs=len(node.outputs), **attributes)
+    except _EVALUATION_ERRORS as error:
+        # A node that is wrong: its converter says why.
+        _log.debug("%s is not folded: %s", node.op_type, error)
+        return False
+    results = results if isinstance(results, tuple) else (results,)
+    for value, array in zip(node.outputs, results, strict=False):
+        name, value.name = value.name, None
+        constant = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+        constant.shape, constant.dtype = ir.Shape(array.shape), value.dtype
+        model.graph.register_initializer(constant)
+        ir.convenience.replace_all_uses_with(value, constant)
+    return True
 
 
 def _name_cast_types(model: ir.Model) -> None:
@@ -72,6 +132,20 @@ def _name_cast_types(model: ir.Model) -> None:
         )
 
 
+def _forget_running_statistics(model: ir.Model) -> None:
+    """Let a BatchNormalization that trains, and whose statistics no one reads, not wait for the
+    old ones: exporters compute them from the weights that it standardises."""
+    for node in model.graph:
+        if node.op_type != "BatchNormalization" or not node.attributes.get_int("training_mode", 0):
+            continue
+        _, scale, _, mean, variance = node.inputs
+        alike = scale.dtype is not None and scale.dtype == mean.dtype == variance.dtype
+        if alike and not any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+            node.replace_input_with(3, scale)
+            node.replace_input_with(4, scale)
+    common.RemoveUnusedNodesPass()(model)
+
+
 def is_random(node: ir.Node) -> bool:
     """Whether two runs of ``node`` may differ."""
     trains = node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None
@@ -79,18 +153,38 @@ def is_random(node: ir.Node) -> bool:
 
 
 def _affordable(node: ir.Node) -> bool:
-    if is_random(node) or (node.op_type in _QUANTISED and not _makes_bytes(node)):
+    """What onnxscript asks."""
+    single = len(node.outputs) == 1 and node.op_type not in _SEVERAL
+    return single and _is_worth_it(node)
+
+
+def _is_worth_it(node: ir.Node) -> bool:
+    """Whether ``node``, whose operands are known, is cheap and does not make the model larger."""
+    if (
+        is_random(node)
+        or node.op_type in _MISJUDGED
+        or (node.op_type in _QUANTISED and not _makes_bytes(node))
+    ):
         return False
     if any(v is not None and v.dtype == ir.DataType.STRING for v in (*node.inputs, *node.outputs)):
         return False
     operands = [value.const_value for value in node.inputs if value is not None]
-    if node.op_type not in _CHEAP and sum(operand.size for operand in operands) > _SMALL:
+    small = sum(operand.size for operand in operands) <= _SMALL
+    if not (small or node.op_type in _CHEAP or _is_affordable_product(node)):
         return False
-    sizes = [_bytes(value) for value in node.outputs]
+    sizes = [_bytes(value) for value in node.outputs if value.uses() or value.is_graph_output()]
     if None in sizes:
         return False
     dropped = sum(v.const_value.nbytes for v in node.inputs if v and len(v.uses()) == 1)
     return sum(sizes) <= max(_LARGEST_RESULT, dropped)
+
+
+def _is_affordable_product(node: ir.Node) -> bool:
+    """Whether ``node`` multiplies two matrices at little cost: low-rank updates of weights."""
+    if node.op_type not in ("MatMul", "Gemm") or node.outputs[0].shape is None:
+        return False
+    common = node.inputs[0].shape[0 if node.attributes.get_int("transA", 0) else -1]
+    return prod(node.outputs[0].shape) * common <= _LARGEST_PRODUCT
 
 
 def _makes_bytes(node: ir.Node) -> bool:

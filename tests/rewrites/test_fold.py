@@ -32,6 +32,67 @@ def test_a_large_constant_transposes_but_is_not_multiplied_out():
     assert sorted(names) == ["Add", "Gemm"]
 
 
+def test_a_low_rank_update_of_weights_folds():
+    rng = np.random.default_rng(0)
+    shapes = {"w": (256, 192), "a": (256, 8), "b": (8, 192)}
+    arrays = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    proto = model("g (float[3, 256] x) => (float[3, 192] y) "
+                  "{ ab = MatMul(a, b) v = Add(w, ab) y = MatMul(x, v) }", **arrays)  # fmt: skip
+    assert len(assert_same(proto, rewritten(proto, 1), rtol=1e-4, atol=1e-4)) == 1
+
+
+STANDARDISED = """g (float[1, 1024, 3] x) => (float[1, 512, 3] y) {
+    m = ReduceMean <axes = [0, 2], keepdims = 0> (w)
+    m1 = ReduceMean <axes = [0, 2], keepdims = 1> (w)
+    d = Sub(w, m1) e = Mul(d, d) v = ReduceMean <axes = [0, 2], keepdims = 0> (e)
+    n, new_m, new_v = BatchNormalization <training_mode = 1, momentum = 1.0> (w, g, b, m, v)
+    r = Reshape(n, shape) k, l = Split <axis = 1> (r, half) c = Concat <axis = 1> (l, k)
+    y = Conv(x, c)
+}"""
+
+
+def standardised(outputs="float[1, 512, 3] y", momentum=1.0):
+    rng = np.random.default_rng(0)
+    w, g = (rng.uniform(1, 2, shape).astype("float32") for shape in ((1, 512, 1024), 512))
+    text = STANDARDISED.replace("float[1, 512, 3] y", outputs)
+    return model(text.replace("momentum = 1.0", f"momentum = {momentum}"), 17, w=w, g=g, b=g,
+                 shape=np.array([512, 1024, 1]), half=np.array([512, 512]))  # fmt: skip
+
+
+def test_standardised_weights_fold():
+    """As timm exports them: temporaries larger than what folding may add are forgotten."""
+    proto = standardised()
+    assert assert_same(proto, rewritten(proto, 1), rtol=1e-3, atol=1e-3) == ["Conv"]
+
+
+def test_statistics_that_are_read_are_not_forgotten():
+    proto = standardised("float[512] new_m, float[512] new_v", 0.25)
+    assert_same(proto, rewritten(proto, 1))
+
+
+@pytest.mark.parametrize("node, opset", [
+    ("y = Softmax <axis = 1> (c)", 11),
+    ("y = LogSoftmax (c)", 12),
+    ("y = Hardmax <axis = 1> (c)", 11),
+    ("y = LRN <size = 3> (c)", 17),
+    ("y = LpNormalization <p = 1, axis = 1> (c)", 17),
+    ("y = LayerNormalization <axis = 2> (c, ones)", 17),
+    ("m = Max(c, ones) y = Mean(m, c)", 17),
+])  # fmt: skip
+def test_constants_fold_into_what_onnxruntime_computes(node, opset):
+    c = np.random.default_rng(0).normal(size=(2, 6, 4, 4)).astype("float32")
+    ones = np.ones((4, 4) if "Layer" in node else 1, "float32")
+    proto = model(f"g () => (float[2, 6, 4, 4] y) {{ {node} }}", opset, c=c, ones=ones)
+    assert_same(proto, rewritten(proto, 1))
+
+
+def test_a_constant_that_cannot_be_split_is_left_to_the_converter():
+    proto = model("g (float[8] x) => (float[4] y) { a, b = Split(w, parts) y = Add(a, b) }",
+                  17, w=np.ones(8, "float32"), parts=np.array([4, 4]))  # fmt: skip
+    proto.graph.node[0].attribute.append(helper.make_attribute("axis", 3))
+    assert operators(fold_constants(ir.from_proto(proto))) == ["Split", "Add"]
+
+
 def test_normalised_weights_fold():
     v, g = (
         np.random.default_rng(0).normal(size=s).astype("float32") for s in ((64, 96, 9), (64, 1, 1))
