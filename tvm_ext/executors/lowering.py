@@ -15,6 +15,7 @@ from .exact_indices import flatten_buffers
 from .loop_cuts import partition_loops
 from .named_values import rewrite_stores
 from .near_lanes import load_near_lanes
+from .packed_checks import join_checks
 from .round_trips import keep_round_trips
 from .safe_vectors import keep_vectors_inside
 from .short_loops import shorten_loops
@@ -155,6 +156,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         told_where_small,
         loops.SplitHostDevice(),
         loops.MakePackedAPI(),
+        join_checks,
         loops.FP8StorageLegalize(),
         loops.BF16StorageLegalize(),
     ]
