@@ -207,6 +207,9 @@ def resize(g):
     extra = (
         {"nearest_mode": g.pick("floor", "round_prefer_floor", "ceil")} if mode == "nearest" else {}
     )
+    if transform == "align_corners":
+        # Of 4.5 rows onnxruntime aligns the 4 that are there, the official suite the 4.5.
+        scales = np.ceil(scales)
     roi = None if g.opset >= 13 else g.const(np.zeros(0, "float32"))
     if g.chance(0.3):  # to computed sizes
         shape = g.node("Shape", x)
