@@ -113,7 +113,7 @@ def lstm_of(bb, x, input_weights, recurrent_weights, b, sequence_lens, initial_h
     states = [layer.state(initial) for initial in (initial_h, initial_c)]
     kernel = partial(ops.lstm, reverse=reverse, activations=functions, clip=_clip(clip),
                      input_forget=bool(input_forget))  # fmt: skip
-    return layer.emit(kernel, "lstm", layer.gates(), panels, scales, peephole, *states)
+    return layer.emit(kernel, "lstm", [layer.gates(), panels, scales, peephole], *states)
 
 
 @converter("GRU", 1, 3, 7, 14, 22)
@@ -131,7 +131,7 @@ def gru(bb, x, w, r, b=None, sequence_lens=None, initial_h=None, *, activation_a
     else:
         weights = layer.panels(0, 2), layer.panels(2, 3), None
     gates = layer.gates(without_last=bool(linear_before_reset))
-    return layer.emit(kernel, "gru", gates, *weights, layer.state(initial_h))
+    return layer.emit(kernel, "gru", [gates, *weights], layer.state(initial_h))
 
 
 @converter("RNN", 1, 7, 14, 22)
@@ -144,7 +144,8 @@ def rnn(bb, x, w, r, b=None, sequence_lens=None, initial_h=None, *, activation_a
     layer = _Layer(bb, x, w, r, b, sequence_lens, layout, len(reverse), hidden_size, gates=1,
                    together=1)  # fmt: skip
     kernel = partial(ops.rnn, reverse=reverse, activations=functions, clip=_clip(clip))
-    return layer.emit(kernel, "rnn", layer.gates(), layer.panels(0, 1), layer.state(initial_h))
+    operands = [layer.gates(), layer.panels(0, 1)]
+    return layer.emit(kernel, "rnn", operands, layer.state(initial_h))
 
 
 def _directions(direction):
@@ -178,6 +179,7 @@ class _Layer:
         self.dtype = accumulator(self.out_dtype)
         self.x = bb.emit(relax.op.permute_dims(x, [1, 0, 2])) if layout else x
         self.time, self.batch, features = bb.shape(self.x)
+        self.empty = 0 in [dim for dim in (self.time, self.batch) if isinstance(dim, int)]
         known = bb.shape(w)[2]
         self.features = known if isinstance(known, int) else features
         self.directions, self.hidden = directions, _hidden_size(bb, r, hidden_size)
@@ -188,20 +190,29 @@ class _Layer:
         self.r = self.by_gate(r, gates, self.hidden)
         self.bias = None if b is None else self.by_gate(self.wide(b), 2 * gates)
 
-    def emit(self, kernel, name, *operands):
-        """Y and the last states, of the kernel's results of those."""
-        results = self.bb.emit_te(kernel, *operands, self.lengths, primfunc_name_hint=name)
-        y, *states = (
-            cast(self.bb, self.bb.emit(relax.TupleGetItem(results, k)), self.out_dtype)
-            for k in range(len(results.ty.fields))
-        )
+    def emit(self, kernel, name, operands, *initial):
+        """Y and the last states, of the kernel's results of those; without a step the initial."""
+        if self.empty:
+            shape = [self.time, self.directions, self.batch, self.hidden]
+            results = [self._zeros(shape), *initial]
+        else:
+            results = self._stepped(kernel, name, *operands, *initial)
+        y, *states = (cast(self.bb, each, self.out_dtype) for each in results)
         if self.layout:
             y = self.bb.emit(relax.op.permute_dims(y, [2, 0, 1, 3]))
             states = [self._transposed(state, [1, 0, 2]) for state in states]
         return y, *states
 
+    def _stepped(self, kernel, name, *operands):
+        results = self.bb.emit_te(kernel, *operands, self.lengths, primfunc_name_hint=name)
+        fields = range(len(results.ty.fields))
+        return [self.bb.emit(relax.TupleGetItem(results, k)) for k in fields]
+
     def gates(self, without_last=False):
         """The input projected, with its biases: [S, B, D, gates, P]."""
+        if self.empty:  # relax.op.reshape would read a 0 as "copy the dim of x"
+            shape = [self.time, self.batch, self.directions, self.count, self.padded]
+            return self._zeros(shape)
         bb, width = self.bb, self.directions * self.count * self.padded
         weights = self._reshaped(self.w, [width, self.features])
         rows = bb.emit(relax.op.reshape(self.x, [self.time * self.batch, self.features]))
@@ -268,9 +279,12 @@ class _Layer:
         """The initial states: [D, B, H]."""
         shape = [self.directions, self.batch, self.hidden]
         if initial is None:
-            return self.bb.emit(relax.op.zeros(shape, self.dtype))
+            return self._zeros(shape)
         initial = self._transposed(initial, [1, 0, 2]) if self.layout else initial
         return self.wide(self._fixed(initial, shape))
+
+    def _zeros(self, shape):
+        return self.bb.emit(relax.op.zeros(shape, self.dtype))
 
     def _fixed(self, x, shape):
         """``x``, whose symbolic dims are known to be those of ``shape``."""

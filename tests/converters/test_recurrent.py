@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.oracle import check_model, node_model
+from tvm_ext import convert_and_build
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -183,3 +184,30 @@ def test_batch_first_layout(op_type):
     feeds = {f"x{k}": a for k, a in enumerate(inputs) if a is not None}
     expected = [y.transpose(2, 0, 1, 3), *[state.swapaxes(0, 1) for state in states]]
     check_model(model, feeds, expected=expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("time, batch", [(0, 2), (3, 0)])
+@pytest.mark.parametrize("op_type, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_no_steps_or_no_sequences(op_type, gates, time, batch, symbolic):
+    """Nothing comes out of no steps, and the states stay as they were."""
+    rng = np.random.default_rng(0)
+    x, w, r, *states = (
+        rng.standard_normal(shape, "float32")
+        for shape in [
+            (time, batch, 6),
+            (1, gates * 5, 6),
+            (1, gates * 5, 5),
+            *[(1, batch, 5)] * (2 if op_type == "LSTM" else 1),
+        ]
+    )
+    inputs = [x, w, r, None, None, *states]
+    model = node_model(
+        op_type, inputs, {"hidden_size": 5}, outputs=1 + len(states), symbolic=symbolic
+    )
+    feeds = {f"x{k}": array for k, array in enumerate(inputs) if array is not None}
+    wanted = [np.zeros((time, 1, batch, 5), "float32"), *states]
+    for level in (0, 3):
+        results = convert_and_build(model, "llvm", opt_level=level).run(None, feeds)
+        for result, expected in zip(results, wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(result), expected)
