@@ -12,6 +12,8 @@ def _register(op_type, relax_op, *since):
         shape = bb.shape(x)
         # As [before, extent, after] every axis is the same case.
         rows = reshaped(bb, x, around_axis(bb, axis, shape, len(shape)))
+        if any(isinstance(dim, int) and dim == 0 for dim in shape):
+            return x  # no element; TVM's scan, which level 0 takes, divides by the size of a row
         if reverse:
             rows = bb.emit(relax.op.flip(rows, 1))
         dtype = "float32" if bb.dtype(x) in ("float16", "bfloat16") else bb.dtype(x)

@@ -87,3 +87,10 @@ def test_mean_over_nothing():
 def test_bfloat16_logarithms_of_sums():
     x = X.astype("bfloat16")
     check_node("ReduceLogSumExp", [x, np.array([1])], constants=(1,), rtol=1e-2, opt_levels=(0, 3))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_running_sums_of_nothing(axis):
+    model = node_model("CumSum", [X[:2, :0, None], np.array(axis)], {"reverse": 1}, constants=(1,))
+    result = convert_and_build(model, "llvm", opt_level=0).run(None, {"x0": X[:2, :0, None]})[0]
+    assert np.shape(result) == X[:2, :0, None].shape
