@@ -1,4 +1,4 @@
-"""Loops whose values change at several places, in an order that differs by size."""
+"""Loops whose values change at places whose order differs by size."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,18 @@ CONDITIONS = {
     "from and up to sizes": lambda both, q, k, n: both(k >= 3, k < n - 5),
     "below two": lambda both, q, k, n: both(k < q, k < n - 2),
     "above two": lambda both, q, k, n: both(k >= q, k >= 3),
+    "below three": lambda _both, q, k, n: k < 3,
+    "above three": lambda _both, q, k, n: k >= 3,
+    "up to a diagonal": lambda _both, q, k, n: k - q <= RIGHT,
+    "from a diagonal": lambda _both, q, k, n: k - q >= RIGHT,
+    "below a size": lambda _both, q, k, n: k < n - 5,
+    "below another diagonal": lambda _both, q, k, n: k + q < n,
 }
 
 
-def hinted(condition, columns):
+def hinted(condition, columns, rows=None):
     """A kernel that chooses by ``condition`` among ``columns(n)`` columns, its loop to be cut."""
-    rows, n = tirx.Var("rows", "int64"), tirx.Var("n", "int64")
+    rows, n = rows or tirx.Var("rows", "int64"), tirx.Var("n", "int64")
     x = te.placeholder((rows, n), "float32", "x")
     y = te.compute(
         (rows, columns(n)),
@@ -37,16 +43,20 @@ def hinted(condition, columns):
     return sch.mod
 
 
+SIZES = (5, 5), (40, 33), (33, 40), (100, 70), (50, 1), (1, 50), (4, 2), (4, 17), (4, 32)
+
+
+@pytest.mark.parametrize("static", [None, 4])
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_conditions_in_any_order_choose_and_stay_inside(name):
+def test_conditions_in_any_order_choose_and_stay_inside(name, static):
     condition = CONDITIONS[name]
     library = tvm.compile(
-        hinted(condition, lambda n: n),
+        hinted(condition, lambda n: n, static),
         tvm.target.Target("llvm"),
         tir_pipeline=lowering.TIR_PIPELINE,
     )
     around = 512  # what lies behind and before the result
-    for rows, n in ((5, 5), (40, 33), (33, 40), (100, 70), (50, 1), (1, 50)):
+    for rows, n in [(static or rows, n) for rows, n in SIZES]:
         x = np.random.default_rng(rows * n).normal(size=(rows, n)).astype(np.float32)
         memory = np.full(2 * around + rows * n, 7, np.float32)
         inside = memory[around : around + rows * n]
@@ -77,5 +87,6 @@ def test_places_in_one_order_are_cut():
         return found[0]
 
     assert not crossing(lambda both, q, k, n: both(k >= 3, k < n + 3), lambda n: n + 5)
-    assert not crossing(lambda both, q, k, n: k <= q, lambda n: n)
+    assert not crossing(lambda both, q, k, n: k >= q, lambda n: n)
+    assert crossing(lambda both, q, k, n: k <= q, lambda n: n)
     assert crossing(CONDITIONS["between two that move"], lambda n: n)

@@ -1,8 +1,8 @@
 """LoopPartition, kept from cuts that may cross.
 
-LoopPartition cuts a loop where a condition changes: one in a value beside the guard of a vector
-gives the right pieces. Of several it takes for granted that they change one after the other. In
-``select(q - 1 <= k and k <= q + 2, x[k], 0)`` under ``k < n`` they do not where q is beyond n: then
+LoopPartition cuts a loop where a condition changes: one in a value that holds from a place on
+gives the right pieces beside the guard of a vector. Of others it takes for granted that they change
+one after the other. In ``select(k < 3, x[k], 0)`` under ``k < n`` they do not where n is 2: then
 pieces overlap, lose conditions, and write beyond the buffers. Those are hidden from it, unless all
 that changes in the loop does so in one order for every size.
 """
@@ -70,18 +70,21 @@ def _with_shown_conditions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 def _crossing(loop: tirx.For, kernel: tirx.PrimFunc) -> list[tirx.Expr]:
     """What values in ``loop`` compare with its variable, where the order of changes is not known.
 
-    None are where there is one, as there are pieces for it before, at and behind the guard.
+    None are where there is one that holds from a place on, as there are pieces for it before, at
+    and behind the guard.
     """
     guards: list[tirx.Expr] = []
     tvm_ffi.structural_walk(
         loop.body, (tirx.IfThenElse, lambda node: guards.extend(_compared(node.condition, loop)))
     )
     inside = [c for c in _compared(loop.body, loop) if not _is_among(c, guards)]
-    if len(inside) < 2:
+    if not inside:
         return []
     found = [_place(comparison, loop.loop_var) for comparison in (*inside, *guards)]
     known = [place for place in found if place is not None]
-    if len(known) < len(found) or len({step for step, _ in known}) > 1:
+    if len(inside) == 1 and found[0] is not None and found[0][0] > 0:
+        return []
+    if len(known) < len(found) or len({abs(step) for step, _ in known}) > 1:
         return inside
     places = [place for _, place in known]
     analyzer, lanes = _with_ranges(kernel, loop)
@@ -89,7 +92,7 @@ def _crossing(loop: tirx.For, kernel: tirx.PrimFunc) -> list[tirx.Expr]:
         tvm_ffi.structural_map(place, (tirx.Var, lambda var: lanes.get(var, var)))
         for place in places[: len(inside)]
     ]
-    ends = [] if guards else [loop.extent * known[0][0]]
+    ends = [] if guards else [loop.extent * abs(known[0][0])]
     pairs = [*combinations(places, 2), *((place, end) for place in first for end in ends)]
     ordered = all(
         analyzer.can_prove(a <= b) or analyzer.can_prove(a >= b) for a, b in pairs
@@ -117,7 +120,8 @@ def _is_among(comparison: tirx.Expr, others: list[tirx.Expr]) -> bool:
 def _place(comparison: tirx.Expr, var: tirx.Var) -> tuple[int, tirx.Expr] | None:
     """The factor of ``var``, and the multiple of ``var`` at which ``comparison`` changes.
 
-    None where there is no such place.
+    It holds from there on, or up to there where the factor is negative. None where there is no
+    such place.
     """
     if isinstance(comparison, tirx.EQ | tirx.NE):
         return None
@@ -129,7 +133,7 @@ def _place(comparison: tirx.Expr, var: tirx.Var) -> tuple[int, tirx.Expr] | None
     if len(parts) != 2 or not isinstance(parts[0], tirx.IntImm) or int(parts[0]) == 0:
         return None
     step, rest = int(parts[0]), parts[1] - int(strict)
-    return (step, -rest) if step > 0 else (-step, rest + 1)
+    return step, -rest if step > 0 else rest + 1
 
 
 def _with_ranges(
