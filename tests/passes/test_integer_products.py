@@ -85,6 +85,11 @@ CONVOLUTIONS = {
     "dilated": ((1, 24, 8, 9), (40, 24, 3, 3), {"dilations": [2, 1], "pads": [1, 1, 1, 1]}),
     "odd": ((1, 17, 7, 5), (3, 17, 3, 3), {"pads": [1, 1, 1, 1]}),
     "groups": ((1, 32, 9, 9), (32, 16, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+    "groups of one block and a half": (
+        (1, 144, 9, 7),
+        (144, 24, 3, 3),
+        {"group": 6, "strides": [2, 2], "pads": [1, 1, 1, 1]},
+    ),
     "depthwise": ((1, 24, 9, 9), (24, 1, 3, 3), {"group": 24, "pads": [1, 1, 1, 1]}),
 }
 
@@ -121,6 +126,7 @@ def test_convolution_pads_with_the_zero_point(case, dtype, known):
         ("dilated", "int8", False, "avx2"),
         ("odd", "int8", True, "native"),
         ("groups", "uint8", False, "native"),
+        ("groups of one block and a half", "uint8", True, "native"),
         ("depthwise", "uint8", True, "native"),
     ],
 )

@@ -41,6 +41,7 @@ __all__ = [
     "Dense",
     "find_convolution",
     "lanes_of",
+    "merge_groups",
 ]
 
 # Fewer lanes than this leave vector registers mostly empty: such tensors stay NCHW.
@@ -270,25 +271,35 @@ class Dense:
 
 
 def _merged(conv: _Conv2d, in_lanes: int, lanes: int) -> _Conv2d | None:
-    """``conv`` with fewer groups that hold whole blocks: weights between the old ones are zero.
+    """``conv`` with fewer groups that hold whole blocks."""
+    merged = merge_groups(conv.weight, conv.groups, in_lanes, lanes)
+    if merged is None or conv.running is not None:
+        return None
+    return replace(conv, weight=merged[0], groups=merged[1])
 
-    Products of zeros at the full rate are cheaper than groups that fill no vector.
+
+def merge_groups(
+    weight: np.ndarray, groups: int, in_lanes: int, lanes: int
+) -> tuple[np.ndarray, int] | None:
+    """OIHW weights of fewer groups that hold whole blocks, and how many groups; None if too many.
+
+    Weights between the old groups are zero: products of zeros at the full rate are cheaper than
+    groups that fill no vector.
     """
-    (oc, ic), groups = conv.weight.shape[:2], conv.groups
-    filters = oc // groups
+    (oc, ic), filters = weight.shape[:2], weight.shape[0] // groups
     fitting = (
         m
         for m in range(2, min(groups, _MOST_MERGED) + 1)
         if groups % m == ic * m % in_lanes == filters * m % lanes == 0
     )
     count = next(fitting, None)
-    if count is None or conv.running is not None:
+    if count is None:
         return None
-    weight = np.zeros((oc, ic * count, *conv.weight.shape[2:]), conv.weight.dtype)
+    merged = np.zeros((oc, ic * count, *weight.shape[2:]), weight.dtype)
     for k in range(groups):
         own, place = slice(k * filters, (k + 1) * filters), k % count * ic
-        weight[own, place : place + ic] = conv.weight[own]
-    return replace(conv, weight=weight, groups=groups // count)
+        merged[own, place : place + ic] = weight[own]
+    return merged, groups // count
 
 
 def lanes_of(channels: int, vector: int) -> int:

@@ -19,7 +19,7 @@ result again is fused behind.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 import numpy as np
@@ -36,7 +36,7 @@ from ..schedules.llvm.conv2d import choose_columns, choose_tile
 from ..schedules.llvm.dot import Dot
 from ..schedules.llvm.matmul import choose_matmul_tile
 from ..schedules.llvm.matmul_loops import FEW_ROWS
-from .blocked_conv2d import LONG_ROW, MIN_LANES, lanes_of
+from .blocked_conv2d import LONG_ROW, MIN_LANES, lanes_of, merge_groups
 from .compound import Compound, Kernel, Match
 from .facts import dtype_of, image_dims, is_empty, static_dims
 from .graph import Graph
@@ -262,8 +262,10 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
     blocked = in_lanes % dot.depth == 0 and in_lanes >= MIN_LANES
     if not blocked:
         in_lanes = max(dot.depth, MIN_LANES)
-    if reason := _broken_groups(product, groups, in_lanes if blocked else 0, lanes):
-        return reason
+    whole = _whole_groups(product, groups, in_lanes if blocked else 0, lanes)
+    if whole is None:
+        return f"{groups} groups of {product.weight.shape[1]} channels, in blocks of {in_lanes}"
+    product, groups = whole
     tile = choose_tile(target, -(-len(product.weight) // groups // lanes), width)
     packed = ops.pack_integer_weight(product.weight, in_lanes, tile.vectors * lanes, dot.depth)
     return Kernel(
@@ -281,8 +283,10 @@ def _dense_words(product, target, vector, channels, width, groups, geometry) -> 
     """Of symbolic rows or columns: the schedule of floats, on words of four channels."""
     lanes, in_lanes = _result_lanes(product, vector, groups), gcd(channels, vector)
     blocked = in_lanes % dots.BYTES == 0
-    if reason := _broken_groups(product, groups, in_lanes if blocked else 0, lanes):
-        return reason
+    whole = _whole_groups(product, groups, in_lanes if blocked else 0, lanes)
+    if whole is None:
+        return f"{groups} groups of {product.weight.shape[1]} channels, in blocks of {in_lanes}"
+    product, groups = whole
     tile = choose_tile(target, -(-len(product.weight) // groups // lanes), width)
     words = in_lanes // dots.BYTES if blocked else 1
     packed = dots.pack_filter_words(product.weight, words, lanes, tile.vectors)
@@ -303,12 +307,16 @@ def _result_lanes(product: _Product, vector: int, groups: int) -> int:
     return vector if lanes < MIN_LANES and groups == 1 else lanes
 
 
-def _broken_groups(product: _Product, groups: int, in_lanes: int, lanes: int) -> str | None:
-    """Why groups do not hold whole blocks; ``in_lanes`` 0: the input is not blocked."""
+def _whole_groups(
+    product: _Product, groups: int, in_lanes: int, lanes: int
+) -> tuple[_Product, int] | None:
+    """``product`` in groups that hold whole blocks, if need be fewer; ``in_lanes`` 0: the input is
+    not blocked."""
     oc, ic = product.weight.shape[:2]
-    if groups > 1 and (not in_lanes or ic % in_lanes or (oc // groups) % lanes):
-        return f"{groups} groups of {ic} channels, in blocks of {in_lanes}"
-    return None
+    if groups == 1 or (in_lanes and ic % in_lanes == oc // groups % lanes == 0):
+        return product, groups
+    merged = merge_groups(product.weight, groups, in_lanes, lanes) if in_lanes else None
+    return None if merged is None else (replace(product, weight=merged[0]), merged[1])
 
 
 def _sums(product: _Product, lanes: int) -> np.ndarray:
