@@ -9,6 +9,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from .bfloat16 import legalize_bfloat16
 from .bool_vectors import bool_vectors
 from .common_subexpressions import common_subexpressions
+from .compact_buffers import compact_buffers
 from .cuda import constant_bits, skip_empty_launches
 from .dots import lower_dots
 from .exact_indices import flatten_buffers
@@ -111,7 +112,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.ConvertBlocksToOpaque(),
         blocks.LiftThreadBinding(),
         blocks.ManifestSharedMemoryLocalStage(),
-        blocks.CompactBufferAllocation(),
+        compact_buffers,
         blocks.LowerAutoCopy(),
         blocks.UnifyThreadBinding(),
         blocks.LowerMatchBuffer(),

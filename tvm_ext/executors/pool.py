@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-import tvm  # whose symbols are looked up here
+import tvm  # noqa: F401  whose symbols are looked up here
 
 from ..errors import BuildError
 from . import threads
@@ -20,10 +20,6 @@ from .toolchain import link_shared
 __all__ = ["one_pool"]
 
 _swapping = threading.RLock()
-
-
-# On TVM's pool each loop is parallel.
-tvm.register_global_func(ALONE, lambda _small: None, override=True)
 
 
 @contextmanager
