@@ -231,6 +231,7 @@ def regressions(rows: Sequence[Measurement], kept: dict[str, float], slack: floa
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="MODEL", help=f"of {', '.join(EXAMPLES)}")
+    parser.add_argument("--model", nargs="+", default=[], metavar="MODEL", help="the same")
     parser.add_argument("--engines", nargs="+", choices=RIVALS, help="rivals (default: installed)")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=usable_threads())
@@ -249,6 +250,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--check", type=Path, help="fail where a ratio of this file is not reached")
     parser.add_argument("--slack", type=float, default=0.1, help="of --check (default: 0.1)")
     options = parser.parse_args(arguments)
+    options.names += options.model
     unknown = sorted(set(options.names) - set(EXAMPLES))
     if unknown:
         parser.error(f"no models {unknown}; there are {sorted(EXAMPLES)}")

@@ -6,6 +6,7 @@ import tvm
 from tvm import te, tirx
 
 from tvm_ext.executors import lowering
+from tvm_ext.executors.near_lanes import lane
 
 TARGETS = [{"kind": "llvm", "mcpu": cpu} for cpu in ("x86-64", "x86-64-v3")]
 COUNT = 480
@@ -42,3 +43,15 @@ def test_places(name, dtype, target):
     got = tvm.runtime.tensor(np.empty_like(array))
     library["main"](tvm.runtime.tensor(array), got)
     np.testing.assert_array_equal(got.numpy(), array[place(np.arange(COUNT))])
+
+
+def test_a_lane_of_what_is_no_arithmetic():
+    """Of a call, of a variable, and of an element of an array of vectors."""
+    places = tirx.Ramp(tirx.const(3, "int64"), tirx.const(2, "int64"), 4)
+    called = lane(tirx.floor(places.astype("float32x4")), 2)
+    assert str(called) == "T.floor(T.float32(7.0))"
+    vectors = tirx.decl_buffer((5,), "int64x4", "vectors")
+    for value in tirx.Var("place", "int64x4"), tirx.BufferLoad(vectors, [2]):
+        one = lane(tirx.Let(tirx.Var("unused", "int32"), tirx.const(0, "int32"), value + places), 1)
+        assert one.ty.dtype == "int64"
+        assert "T.Shuffle" in str(one)

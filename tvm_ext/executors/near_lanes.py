@@ -62,6 +62,8 @@ def lane(value: ir.Expr, k: int) -> ir.Expr:
         return value.base + value.stride * k
     if isinstance(value, tirx.Broadcast):
         return value.value
+    if isinstance(value, tirx.Var) or _is_of_vectors(value):
+        return tirx.Shuffle([value], [tirx.const(k, "int32")])
     if isinstance(value, TensorLoad):
         *rest, last = value.indices
         return tirx.BufferLoad(value.source, [*rest, lane(last, k)])
@@ -76,8 +78,13 @@ def lane(value: ir.Expr, k: int) -> ir.Expr:
         return tirx.Let(value.var, value.value, lane(value.body, k))
     if isinstance(value, ir.Call):
         dtype = str(value.ty.dtype).split("x")[0]
-        return ir.Call(dtype, value.op, [lane(argument, k) for argument in value.args])
+        return tirx.call_intrin(dtype, value.op, *(lane(argument, k) for argument in value.args))
     return type(value)(lane(value.a, k), lane(value.b, k))
+
+
+def _is_of_vectors(value: ir.Expr) -> bool:
+    """Whether ``value`` is an element of an array of vectors."""
+    return isinstance(value, TensorLoad) and "x" not in str(value.indices[-1].ty.dtype)
 
 
 _ANALYZER = Analyzer()
