@@ -48,13 +48,14 @@ _CHEAP = frozenset({
 _SEVERAL = frozenset({"BatchNormalization", "LayerNormalization", "Split"})
 # What numpy's reference of onnx gets wrong: Softmax before opset 13, LRN of borders, sums of
 # absolute values, groups, slopes of fewer dims, masks of one row.
-_MISJUDGED = frozenset({
+_WRONG_IN_REFERENCE = frozenset({
     "Attention", "ConvTranspose", "Hardmax", "LRN", "LogSoftmax", "LpNormalization",
     "MeanVarianceNormalization", "PRelu", "Softmax",
 })  # fmt: skip
 _EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
                       ValueError)  # fmt: skip
-_LARGEST_PRODUCT = 1 << 30  # multiply-adds of a MatMul: a tenth of a second
+_LARGEST_PRODUCT = 1 << 30  # multiply-adds of a MatMul, which numpy leaves to BLAS
+_BY_BLAS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _SMALL = 1 << 13  # elements that any operator may read
 _LARGEST_RESULT = 1 << 20  # bytes a node may add to the model; more only if it drops as many
 _UNLIMITED = 1 << 62
@@ -109,11 +110,13 @@ def _fold_node(model: ir.Model, node: ir.Node) -> bool:
         return False
     results = results if isinstance(results, tuple) else (results,)
     for value, array in zip(node.outputs, results, strict=False):
-        name, value.name = value.name, None
-        constant = ir.Value(name=name, const_value=ir.tensor(array, name=name))
-        constant.shape, constant.dtype = ir.Shape(array.shape), value.dtype
-        model.graph.register_initializer(constant)
-        ir.convenience.replace_all_uses_with(value, constant)
+        if value.uses():
+            name, value.name = value.name, None
+            tensor = ir.tensor(array, name=name)
+            constant = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype),
+                                const_value=tensor)  # fmt: skip
+            model.graph.register_initializer(constant)
+            ir.convenience.replace_all_uses_with(value, constant)
     return True
 
 
@@ -136,13 +139,14 @@ def _forget_running_statistics(model: ir.Model) -> None:
     """Let a BatchNormalization that trains, and whose statistics no one reads, not wait for the
     old ones: exporters compute them from the weights that it standardises."""
     for node in model.graph:
-        if node.op_type != "BatchNormalization" or not node.attributes.get_int("training_mode", 0):
+        trains = node.attributes.get_int("training_mode", 0)
+        if node.op_type != "BatchNormalization" or not trains or None in node.inputs:
             continue
-        _, scale, _, mean, variance = node.inputs
-        alike = scale.dtype is not None and scale.dtype == mean.dtype == variance.dtype
+        _, scale, _, *statistics = node.inputs
+        alike = scale.dtype is not None and all(x.dtype == scale.dtype for x in statistics)
         if alike and not any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
-            node.replace_input_with(3, scale)
-            node.replace_input_with(4, scale)
+            for k in range(3, len(node.inputs)):
+                node.replace_input_with(k, scale)
     common.RemoveUnusedNodesPass()(model)
 
 
@@ -162,7 +166,7 @@ def _is_worth_it(node: ir.Node) -> bool:
     """Whether ``node``, whose operands are known, is cheap and does not make the model larger."""
     if (
         is_random(node)
-        or node.op_type in _MISJUDGED
+        or node.op_type in _WRONG_IN_REFERENCE
         or (node.op_type in _QUANTISED and not _makes_bytes(node))
     ):
         return False
@@ -181,10 +185,13 @@ def _is_worth_it(node: ir.Node) -> bool:
 
 def _is_affordable_product(node: ir.Node) -> bool:
     """Whether ``node`` multiplies two matrices at little cost: low-rank updates of weights."""
-    if node.op_type not in ("MatMul", "Gemm") or node.outputs[0].shape is None:
+    if node.op_type not in ("MatMul", "Gemm"):
         return False
-    common = node.inputs[0].shape[0 if node.attributes.get_int("transA", 0) else -1]
-    return prod(node.outputs[0].shape) * common <= _LARGEST_PRODUCT
+    left, right = (value.const_value for value in node.inputs[:2])
+    if left.dtype not in _BY_BLAS or not left.shape:
+        return False
+    common = left.shape[0 if node.attributes.get_int("transA", 0) else -1]
+    return left.size * right.size <= _LARGEST_PRODUCT * max(common, 1)
 
 
 def _makes_bytes(node: ir.Node) -> bool:

@@ -272,10 +272,10 @@ class Dense:
 
 def _merged(conv: _Conv2d, in_lanes: int, lanes: int) -> _Conv2d | None:
     """``conv`` with fewer groups that hold whole blocks."""
-    merged = merge_groups(conv.weight, conv.groups, in_lanes, lanes)
-    if merged is None or conv.running is not None:
+    if conv.running is not None:
         return None
-    return replace(conv, weight=merged[0], groups=merged[1])
+    merged = merge_groups(conv.weight, conv.groups, in_lanes, lanes)
+    return None if merged is None else replace(conv, weight=merged[0], groups=merged[1])
 
 
 def merge_groups(

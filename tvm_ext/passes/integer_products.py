@@ -263,8 +263,8 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
     if not blocked:
         in_lanes = max(dot.depth, MIN_LANES)
     whole = _whole_groups(product, groups, in_lanes if blocked else 0, lanes)
-    if whole is None:
-        return f"{groups} groups of {product.weight.shape[1]} channels, in blocks of {in_lanes}"
+    if isinstance(whole, str):
+        return whole
     product, groups = whole
     tile = choose_tile(target, -(-len(product.weight) // groups // lanes), width)
     packed = ops.pack_integer_weight(product.weight, in_lanes, tile.vectors * lanes, dot.depth)
@@ -284,8 +284,8 @@ def _dense_words(product, target, vector, channels, width, groups, geometry) -> 
     lanes, in_lanes = _result_lanes(product, vector, groups), gcd(channels, vector)
     blocked = in_lanes % dots.BYTES == 0
     whole = _whole_groups(product, groups, in_lanes if blocked else 0, lanes)
-    if whole is None:
-        return f"{groups} groups of {product.weight.shape[1]} channels, in blocks of {in_lanes}"
+    if isinstance(whole, str):
+        return whole
     product, groups = whole
     tile = choose_tile(target, -(-len(product.weight) // groups // lanes), width)
     words = in_lanes // dots.BYTES if blocked else 1
@@ -309,14 +309,18 @@ def _result_lanes(product: _Product, vector: int, groups: int) -> int:
 
 def _whole_groups(
     product: _Product, groups: int, in_lanes: int, lanes: int
-) -> tuple[_Product, int] | None:
-    """``product`` in groups that hold whole blocks, if need be fewer; ``in_lanes`` 0: the input is
-    not blocked."""
+) -> tuple[_Product, int] | str:
+    """``product`` in groups that hold whole blocks, if need be fewer, or why there are none.
+
+    ``in_lanes`` 0: the input is not blocked.
+    """
     oc, ic = product.weight.shape[:2]
     if groups == 1 or (in_lanes and ic % in_lanes == oc // groups % lanes == 0):
         return product, groups
     merged = merge_groups(product.weight, groups, in_lanes, lanes) if in_lanes else None
-    return None if merged is None else (replace(product, weight=merged[0]), merged[1])
+    if merged is None:
+        return f"{groups} groups of {ic} channels, in blocks of {in_lanes}"
+    return replace(product, weight=merged[0]), merged[1]
 
 
 def _sums(product: _Product, lanes: int) -> np.ndarray:
