@@ -21,6 +21,9 @@ CONDITIONS = {
     "from a diagonal": lambda _both, q, k, n: k - q >= RIGHT,
     "below a size": lambda _both, q, k, n: k < n - 5,
     "below another diagonal": lambda _both, q, k, n: k + q < n,
+    "of floats": lambda both, q, k, n: both(
+        k.astype("float64") * (q - 9).astype("float64") < 9.5, k >= 3
+    ),
 }
 
 

@@ -4,7 +4,8 @@ LoopPartition cuts a loop where a condition changes: one in a value that holds f
 gives the right pieces beside the guard of a vector. Of others it takes for granted that they change
 one after the other. In ``select(k < 3, x[k], 0)`` under ``k < n`` they do not where n is 2: then
 pieces overlap, lose conditions, and write beyond the buffers. Those are hidden from it, unless all
-that changes in the loop does so in one order for every size.
+that changes in the loop does so in one order for every size; so are comparisons of other values
+than integers, which it ends on.
 """
 
 from collections.abc import Callable
@@ -47,7 +48,7 @@ def _with_hidden_conditions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
             hinted.append(mark.body)
 
     tvm_ffi.structural_walk(kernel.body, (tirx.AttrStmt, note))
-    hidden = [c for loop in hinted for c in _crossing(loop, kernel)]
+    hidden = [c for loop in hinted for c in (*_crossing(loop, kernel), *_of_others(loop))]
 
     def hide(comparison: tirx.Expr) -> tirx.Expr:
         if not any(tvm_ffi.structural_equal(comparison, other) for other in hidden):
@@ -101,12 +102,22 @@ def _crossing(loop: tirx.For, kernel: tirx.PrimFunc) -> list[tirx.Expr]:
 
 
 def _compared(node: tirx.Stmt | tirx.Expr, loop: tirx.For) -> list[tirx.Expr]:
-    """The different comparisons of integers in ``node`` that use the variable of ``loop``."""
+    """The comparisons of integers in ``node`` that use the variable of ``loop``."""
+    return [c for c in _comparisons(node, loop) if "int" in str(c.a.ty.dtype)]
+
+
+def _of_others(loop: tirx.For) -> list[tirx.Expr]:
+    """The comparisons of other values than integers in ``loop`` that use its variable."""
+    return [c for c in _comparisons(loop.body, loop) if "int" not in str(c.a.ty.dtype)]
+
+
+def _comparisons(node: tirx.Stmt | tirx.Expr, loop: tirx.For) -> list[tirx.Expr]:
+    """The different comparisons in ``node`` that use the variable of ``loop``."""
     found: list[tirx.Expr] = []
 
     def visit(comparison: tirx.Expr) -> None:
         uses = any(loop.loop_var.same_as(var) for var in undefined_vars(comparison))
-        if uses and "int" in str(comparison.a.ty.dtype) and not _is_among(comparison, found):
+        if uses and not _is_among(comparison, found):
             found.append(comparison)
 
     tvm_ffi.structural_walk(node, (_COMPARISONS, visit))
