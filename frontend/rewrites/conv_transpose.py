@@ -15,13 +15,14 @@ The outputs ``s m + r`` of a phase ``r`` see the taps ``r, r + s, ...`` of the w
 two strides of 2 each phase of many filters is a convolution of its own then, without these taps,
 and ``c`` their Concat. Of several groups the phases of a filter follow each other, and the mode is
 CRD. Other than two equal strides are moved by PhasesToSpace, of several groups by Reshape and
-Transpose.
+Transpose. Of weights that are known at run time only, ``v`` is computed then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -77,9 +78,11 @@ class ConvTransposeIntoConv(Rule):
         node = spread.producer()
         weight, *bias = self._parameters(node)
         if x.dtype not in FLOATS or weight is None or any(b is None for b in bias):
-            return "not numbers of the model's types, or parameters that are not constant"
-        if rank(x) not in (3, 4, 5) or weight.ndim != rank(x):
+            return "not numbers of the model's types, or quantised ones that are not constant"
+        if rank(x) not in (3, 4, 5) or weight.shape is None or len(weight.shape) != rank(x):
             return "other than 1 to 3 spatial dims"
+        if not all(isinstance(size, int) for size in weight.shape):
+            return "weights of a size known only at run time"
         if node.graph.opset_imports[""] < _OPSET:
             return f"before opset {_OPSET} DepthToSpace has one mode"
         if "output_shape" in node.attributes:
@@ -104,22 +107,20 @@ class ConvTransposeIntoConv(Rule):
         axes = _axes(node, weight)
         phases = prod(axis.stride for axis in axes)
         groups = groups_of(node)
-        filters = _filters(weight, axes, groups)
+        known = isinstance(weight, np.ndarray)
+        filters = (_filters if known else partial(_computed_filters, op))(weight, axes, groups)
 
         def convolved(part, pads, bias):
-            operands = self._operand(op, node, part), *(_const(op, b) for b in bias)
-            return _convolved(op, x, operands, pads, groups)
+            part = self._operand(op, node, part) if known else part
+            return _convolved(op, x, [part, *(_operand(op, b) for b in bias)], pads, groups)
 
-        if groups > 1:
-            pads = [axis.pads for axis in axes]
-            y = convolved(filters, pads, [np.repeat(b, phases) for b in bias])
-        elif _leaves_taps(axes) and weight.shape[1] >= _MANY:
-            parts = zip(np.split(filters, phases), np.ndindex(2, 2), strict=True)
-            convs = (convolved(*_trimmed(f, axes, phase), bias) for f, phase in parts)
+        if groups == 1 and _leaves_taps(axes) and weight.shape[1] >= _MANY:
+            cuts = (_cut(axes, phase, weight.shape[1]) for phase in np.ndindex(2, 2))
+            convs = (convolved(_part(op, filters, first), pads, bias) for first, pads in cuts)
             y = op.Concat(*convs, axis=1)
         else:
             pads = [axis.pads for axis in axes]
-            y = convolved(filters, pads, [np.tile(b, phases) for b in bias])
+            y = convolved(filters, pads, [_repeated(op, b, phases, groups) for b in bias])
         if phases > 1:
             y = _spread(op, y, x, axes, weight.shape[1] * groups, outermost=groups == 1)
         starts, cuts = zip(*(axis.cut for axis in axes), strict=True)
@@ -129,9 +130,13 @@ class ConvTransposeIntoConv(Rule):
         bounds = (_const(op, np.array(v)) for v in (starts, ends, range(2, 2 + len(axes))))
         return op.Slice(y, *bounds)
 
-    def _parameters(self, node: ir.Node) -> list[np.ndarray | None]:
-        """The weights and the bias, if there is one; None for what is not constant."""
-        return [constant(value) for value in node.inputs[1:] if value is not None]
+    def _parameters(self, node: ir.Node) -> list[np.ndarray | ir.Value | None]:
+        """The weights and the bias, if there is one, as arrays where they are constant.
+
+        None for what does not serve.
+        """
+        given = [value for value in node.inputs[1:] if value is not None]
+        return [value if constant(value) is None else constant(value) for value in given]
 
     def _operand(self, op, node: ir.Node, filters: np.ndarray) -> ir.Value:
         """Weights of a convolution in the place of ``node``."""
@@ -143,7 +148,7 @@ def groups_of(node: ir.Node) -> int:
     return node.attributes.get_int("group", 1)
 
 
-def _axes(node: ir.Node, weight: np.ndarray) -> list[_Axis]:
+def _axes(node: ir.Node, weight: np.ndarray | ir.Value) -> list[_Axis]:
     """The spatial axes of a ConvTranspose."""
     taps = weight.shape[2:]
     count = len(taps)
@@ -174,17 +179,62 @@ def _filters(weight: np.ndarray, axes: list[_Axis], groups: int) -> np.ndarray:
     return np.concatenate([*parts])
 
 
-def _trimmed(
-    filters: np.ndarray, axes: list[_Axis], phase: tuple[int, ...]
-) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """The filters of one phase and the pads without taps of zero, which come first."""
-    pads = []
-    for k, (axis, first) in enumerate(zip(axes, phase, strict=True)):
+def _computed_filters(op, weight: ir.Value, axes: list[_Axis], groups: int) -> ir.Value:
+    """The same of weights that are known at run time."""
+    (channels, filters), count = weight.shape[:2], len(axes)
+    grown = [axis.depth * axis.stride - axis.taps for axis in axes]
+    whole = weight
+    if any(grown):
+        whole = op.Pad(weight, _const(op, np.array([0] * (4 + count) + grown)))
+    pairs = [n for axis in axes for n in (axis.depth, axis.stride)]
+    split = [groups, channels // groups, filters, *pairs]
+    parts = op.Reshape(whole, _const(op, np.array(split)))
+    depth, phase = range(3, len(split), 2), range(4, len(split), 2)
+    last, before = np.full(count, -1), np.full(count, np.iinfo(np.int64).min)
+    flipped = op.Slice(parts, *(_const(op, v) for v in (last, before, np.array(depth), last)))
+    outputs = [0, *phase, 2] if groups == 1 else [0, 2, *phase]
+    moved = op.Transpose(flipped, perm=[*outputs, 1, *depth])
+    dims = [-1, channels // groups, *(axis.depth for axis in axes)]
+    made = op.Reshape(moved, _const(op, np.array(dims)))
+    made.dtype, made.shape = weight.dtype, ir.Shape([None, *dims[1:]])
+    return made
+
+
+def _cut(
+    axes: list[_Axis], phase: tuple[int, ...], filters: int
+) -> tuple[tuple[slice, ...], list[tuple[int, int]]]:
+    """Where among all filters those of one phase are, and their pads, without taps of zero, which
+    come first."""
+    taps, pads, number = [], [], 0
+    for axis, first in zip(axes, phase, strict=True):
         begin, end = axis.pads
         zeros = min(axis.depth - -(-(axis.taps - first) // axis.stride), begin, axis.depth - 1)
-        filters = np.delete(filters, range(zeros), axis=2 + k)
+        taps.append(slice(zeros, axis.depth))
         pads.append((begin - zeros, end))
-    return filters, pads
+        number = number * axis.stride + first
+    return (slice(number * filters, (number + 1) * filters), *taps), pads
+
+
+def _part(op, filters: np.ndarray | ir.Value, place: tuple[slice, ...]) -> np.ndarray | ir.Value:
+    """The ``place`` of ``filters`` along all axes but that of channels."""
+    outputs, *taps = place
+    if isinstance(filters, np.ndarray):
+        return filters[(outputs, slice(None), *taps)]
+    starts, ends = ([getattr(each, name) for each in place] for name in ("start", "stop"))
+    axes = [0, *range(2, 2 + len(taps))]
+    return op.Slice(filters, *(_const(op, np.array(v)) for v in (starts, ends, axes)))
+
+
+def _repeated(op, bias: np.ndarray | ir.Value, phases: int, groups: int) -> np.ndarray | ir.Value:
+    """``bias`` for all phases of each filter: of one group all filters of a phase follow each
+    other, else all phases of a filter."""
+    if isinstance(bias, np.ndarray):
+        return np.tile(bias, phases) if groups == 1 else np.repeat(bias, phases)
+    if groups == 1:
+        return op.Concat(*[bias] * phases, axis=0)
+    column = op.Reshape(bias, _const(op, np.array([-1, 1])))
+    rows = op.Concat(*[column] * phases, axis=1)
+    return op.Reshape(rows, _const(op, np.array([-1])))
 
 
 def _convolved(
@@ -232,6 +282,10 @@ def _is_square(axes: list[_Axis]) -> bool:
 def _static(x: ir.Value) -> list[int]:
     """The spatial sizes; 0 for those that are not known."""
     return [dim if isinstance(dim, int) else 0 for dim in x.shape[2:]]
+
+
+def _operand(op, value: np.ndarray | ir.Value) -> ir.Value:
+    return _const(op, value) if isinstance(value, np.ndarray) else value
 
 
 def _const(op, array: np.ndarray) -> ir.Value:

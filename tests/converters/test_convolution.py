@@ -90,6 +90,24 @@ def test_conv_transpose(spatial, kernel, attributes, group):
                atol=1e-5)  # fmt: skip
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("dtype, atol", [("float32", 1e-4), ("float16", 5e-2)])
+@pytest.mark.parametrize("group", [1, 4])
+def test_conv_transpose_of_blocks_of_channels(group, dtype, atol, symbolic):
+    """Weights known at run time only, of which there are enough to fill vectors."""
+    x, w, b = (data(*dims).astype(dtype) for dims in ((2, 64, 5, 7), (64, 16, 3, 3), (16 * group,)))
+    tensors = (torch.from_numpy(array.astype("float64")) for array in (x, w, b))
+    expected = torch.conv_transpose2d(*tensors, 2, 1, 1, group).numpy()
+    attributes = {"strides": [2, 2], "pads": [1] * 4, "output_padding": [1, 1], "group": group}
+    model = node_model("ConvTranspose", [x, w, b], attributes)
+    if symbolic:
+        for axis, name in ((0, "n"), (2, "h"), (3, "v")):
+            model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    feeds = {"x0": x, "x1": w, "x2": b}
+    check_model(model, feeds, expected=[expected], atol=atol, opt_levels=(0, 3))
+
+
 @pytest.mark.parametrize(
     "attributes",
     [

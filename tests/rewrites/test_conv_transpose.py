@@ -100,6 +100,41 @@ def test_groups(attributes, shape, operators):
     assert assert_same(proto, rewritten(proto)) == operators
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("attributes", "shape", "groups"),
+    [
+        ("strides = [2, 2]", (4, 3, 2, 2), 1),
+        ("strides = [2, 2], pads = [2, 1, 0, 2]", (2, 16, 5, 4), 1),
+        ("strides = [3, 2], pads = [2, 0, 4, 3]", (1, 2, 8, 7), 1),
+        ("strides = [2, 2], pads = [1, 1, 1, 1], group = 3", (6, 4, 3, 3), 3),
+        ("strides = [3], group = 2", (4, 5, 4), 2),
+        ("strides = [1, 1], pads = [0, 1, 2, 1]", (4, 3, 3, 2), 1),
+        ("strides = [2, 1, 3], pads = [1, 0, 1, 1, 2, 0]", (2, 3, 3, 4, 5), 1),
+    ],
+)
+def test_weights_known_at_run_time_only(attributes, shape, groups, bias):
+    channels, filters, *taps = shape
+    sizes, names = ", ".join("345"[: len(taps)]), ", ".join("ABC"[: len(taps)])
+    dims, outputs = ", ".join(map(str, shape)), filters * groups
+    more = (f", float[{outputs}] b", ", b") if bias else ("", "")
+    proto = model(
+        f"g (float[N, {channels}, {sizes}] x, float[{dims}] w{more[0]}) "
+        f"=> (float[N, {outputs}, {names}] y) "
+        f"{{ y = ConvTranspose <{attributes}> (x, w{more[1]}) }}"
+    )
+    names = assert_same(proto, rewritten(proto), atol=1e-5)
+    assert "Conv" in names and "ConvTranspose" not in names
+
+
+def test_weights_of_unknown_size_stay():
+    proto = model(
+        "g (float[N, 4, 3, 5] x, float[4, M, 2, 2] w) => (float[N, M, A, B] y) "
+        "{ y = ConvTranspose <strides = [2, 2]> (x, w) }"
+    )
+    assert assert_same(proto, rewritten(proto)) == ["ConvTranspose"]
+
+
 @pytest.mark.parametrize(
     ("attributes", "shape"),
     [
