@@ -34,6 +34,7 @@ def is_turned(sch):
     ((1, 4, 4, 8, 32, 33), (0, 3, 4, 1, 5, 2), "float32"), ((2, 5, 16, 18), (0, 3, 1, 2), "int8"),
     ((2, 5, 16, 18), (0, 3, 1, 2), "float16"), ((4, 70, 31), (0, 2, 1), "float64"),
     ((4, 70, 31), (2, 1, 0), "int64"), ((5, 1, 7), (2, 1, 0), "uint8"),
+    ((3, 37, 21), (0, 2, 1), "bool"),
 ], ids=str)  # fmt: skip
 def test_transpose(shape, axes, dtype):
     x = placeholder(shape, dtype)
@@ -86,6 +87,32 @@ def test_blocks_of_channels(shape, lanes):
         assert is_turned(sch)
 
 
+@pytest.mark.parametrize("stride, start", [(2, 0), (2, 1), (3, 2)])
+@pytest.mark.parametrize("shape", [(2, 8, 5, 9), (1, 64, 3, 16), (1, 48, 6, "w")], ids=str)
+def test_phases_of_blocked_channels_beside_each_other(shape, stride, start):
+    """As behind a transposed convolution: neighbours in a row are of different channels."""
+    n, c, h, w = (N if size == "w" else size for size in shape)
+    lanes, phases = 16 if c % 16 == 0 else 8, stride * stride
+    x = placeholder((n, phases * c // lanes, h, w, lanes))
+
+    def move(b, o, i, j, lane):
+        i, j = i + start, j + start
+        phase = i % stride * stride + j % stride
+        return x[b, phase * (c // lanes) + o, i // stride, j // stride, lane]
+
+    image = [size * stride - start for size in (h, w)]
+    moved = te.compute(tuple(map(int64, (n, c // lanes, *image, lanes))), move, "moved")
+    sch = kernel(x, unblock(moved, int64(c)))
+    assert is_turned(sch)
+    for columns in (1, 3, 16, 21) if w is N else (w,):
+        given = np.random.default_rng(0).standard_normal((n, phases * c, h, columns), "float32")
+        split = given.reshape(n, -1, lanes, h, columns)
+        parts = given.reshape(n, stride, stride, c, h, columns).transpose(0, 3, 4, 1, 5, 2)
+        expected = parts.reshape(n, c, h * stride, -1)[:, :, start:, start:]
+        (got,) = run(sch, [np.moveaxis(split, 2, -1).copy()], [(expected.shape, "float32")])
+        np.testing.assert_array_equal(got, expected)
+
+
 def test_weights_are_packed_as_constants_are():
     weight = np.random.default_rng(0).standard_normal((40, 32, 3, 3)).astype("float32")
     for layout in ((16, 16, 2), (16, 8, 1)):
@@ -131,8 +158,7 @@ def test_symbolic_sides_shorter_than_a_square_too(shape, axes):
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("shape, dtype", [((17, 33), "bool"),
-    ((17, 33), "bfloat16"), ((3, 33), "float32")], ids=str)  # fmt: skip
+@pytest.mark.parametrize("shape, dtype", [((17, 33), "bfloat16"), ((3, 33), "float32")], ids=str)
 def test_sides_and_types_that_are_left_to_loops(shape, dtype):
     x = placeholder(shape, dtype)
     assert not is_turned(kernel(x, topi.transpose(x, (1, 0)), target=WIDE))

@@ -126,10 +126,19 @@ def _worth_inlining(sch: Schedule, block: SBlockRV) -> bool:
         for access in reader.inputs
         if access.buffer.same_as(producer.written[0])
     ]
-    # What is costly is computed in whole vectors, though a reader leaves elements out.
-    skips = any(access.strides[reader.kinds.rfind("S")] not in (0, 1) for reader, access in loads)
+    # What is costly is computed in whole vectors, though a reader leaves elements out; moves are
+    # one move in the end.
+    skips = not _moves(producer) and any(
+        access.strides[reader.kinds.rfind("S")] not in (0, 1) for reader, access in loads
+    )
     total = sum(volume(reader.extents) for reader, _ in loads)
     return not skips and total <= volume(producer.extents)
+
+
+def _moves(facts: Walk) -> bool:
+    """Whether a block stores what it loads: all that it computes is places."""
+    store = facts.block.body
+    return isinstance(store, tirx.BufferStore) and isinstance(store.value, ir.TensorLoad)
 
 
 @dataclass

@@ -34,9 +34,11 @@ __all__ = ["in_squares", "tasks"]
 # the registers.
 _LEAST, _MOST = 4, 16
 
-# Types whose vectors can be shuffled: TVM stores others as if they were of another type.
+# Types whose vectors can be shuffled, those of bool as bytes: TVM stores others as if they were of
+# another type.
 _DTYPES = {"float64", "float32", "float16", "int64", "int32", "int16", "int8"}
-_DTYPES |= {"uint64", "uint32", "uint16", "uint8"}
+_DTYPES |= {"uint64", "uint32", "uint16", "uint8", "bool"}
+_HELD = {"bool": "uint8"}  # in squares
 
 
 def in_squares(sch: Schedule, block: SBlockRV, machine: Machine) -> Schedule | None:
@@ -48,7 +50,18 @@ def in_squares(sch: Schedule, block: SBlockRV, machine: Machine) -> Schedule | N
     facts = Walk(sch.get(block))
     if not _may_turn(facts):
         return None
-    sch, block = _with_digits(sch.copy(), block, facts)
+    made = (_along(sch.copy(), block, facts, last, machine) for last in (True, False))
+    return next(filter(None, made), None)
+
+
+def _along(
+    sch: Schedule, block: SBlockRV, facts: Walk, last: bool, machine: Machine
+) -> Schedule | None:
+    """:func:`in_squares` where the last variable is in digits as well, or is not.
+
+    Of few phases that are moved beside each other the last digit is too short for squares.
+    """
+    sch, block = _with_digits(sch, block, facts, last)
     collapse(sch, block)
     nest = [sch.get(each) for each in sch.get_loops(block)]
     realize = get_sblockrealize(sch, block)
@@ -86,9 +99,16 @@ def _may_turn(facts: Walk) -> bool:
     return any(last & set().union(*indices) - indices[-1] for indices in used if indices)
 
 
-def _with_digits(sch: Schedule, block: SBlockRV, facts: Walk) -> tuple[Schedule, SBlockRV]:
-    """With two variables for one that is divided: of the channels of a blocked tensor, say."""
+def _with_digits(
+    sch: Schedule, block: SBlockRV, facts: Walk, last: bool
+) -> tuple[Schedule, SBlockRV]:
+    """With two variables for one that is divided: of the channels of a blocked tensor, say.
+
+    ``last``: also where it is the last.
+    """
     digits = [_digit(facts, k) for k in range(len(facts.variables))]
+    if not last:
+        digits[-1] = None
     if not any(digits):
         return sch, block
 
@@ -168,9 +188,9 @@ def _stays_inside(facts: Walk, load: ir.TensorLoad, row: int) -> bool:
 
 
 def _turns(access: Access, row: int, column: int) -> bool:
-    """Whether an access is contiguous along ``row`` and jumps along ``column``."""
+    """Whether an access is contiguous along ``row`` and jumps along ``column``, also unevenly."""
     step = access.strides[column]
-    jumps = step is not None and (not isinstance(step, int) or step > 1)
+    jumps = not isinstance(step, int) or step > 1
     return access.strides[row] == 1 and jumps
 
 
@@ -235,18 +255,19 @@ class _Squares:
                 return node
             node = self._clamped(node)
             shape, dtype = (side, side), str(node.source.ty.dtype.dtype)
-            tile, other = (tirx.decl_buffer(shape, dtype, "tile", scope="local") for _ in range(2))
+            held = _HELD.get(dtype, dtype)
+            tile, other = (tirx.decl_buffer(shape, held, "tile", scope="local") for _ in range(2))
             buffers.extend((tile, other))
             for k in range(side):
 
                 def filled(lane: tirx.Expr, k: int = k) -> tirx.Stmt:
-                    value = self._at(node, row + lane, column + k)
+                    value = self._at(node, row + lane, column + k).astype(held)
                     return tirx.BufferStore(tile, value, [int64(k), lane])
 
                 made.append(lanewise(0, side, filled))
             turns, last = transposed(tile, other, side)
             made.extend(turns)
-            return tirx.BufferLoad(last, [number, place])
+            return tirx.BufferLoad(last, [number, place]).astype(dtype)
 
         value = tvm_ffi.structural_map(store.value, (ir.TensorLoad, load))
         result = tirx.BufferStore(store.buffer, value, list(store.indices))
