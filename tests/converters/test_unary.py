@@ -42,3 +42,27 @@ def test_trigonometry_of_any_number():
         ulp = np.spacing(np.abs(want[known]).astype("float32"))
         assert (np.abs(got[known] - want[known]) <= 4 * ulp).all()
         assert np.array_equal(np.signbit(got[x == 0]), np.signbit(want[x == 0]))
+
+
+def test_tanh_and_elu_of_doubles():
+    """3 ulp: random bits, what is near 0 and 1, both zeros, infinities, NaN, subnormal numbers."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**64, 20000, dtype="uint64").view("float64")
+    near = rng.standard_normal(20000) * 10.0 ** rng.uniform(-20, 2, 20000)
+    worst = [0.0, -0.0, 5e-324, -1e-310, 0.17328, -19.1, 22.0, -709.0, np.inf, -np.inf, np.nan]
+    x = np.concatenate([bits, near, worst])
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 22]> g (double[{x.size}] x) => '
+        f"(double[{x.size}] t, double[{x.size}] e) {{ t = Tanh(x) e = Elu(x) }}"
+    )
+    results = convert_and_build(model, "llvm").run(None, {"x": x})
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = x.astype("longdouble")
+        expected = np.tanh(wide), np.where(wide < 0, np.expm1(wide), wide)
+    for got, want in zip(results, expected, strict=True):
+        assert np.array_equal(np.isnan(got), np.isnan(want))
+        known = np.isfinite(want)
+        assert np.array_equal(got[~known], want[~known].astype("float64"), equal_nan=True)
+        error = np.abs(got[known] - want[known]) / np.spacing(np.abs(want[known].astype("float64")))
+        assert error.max() <= 3
+        assert np.array_equal(np.signbit(got[x == 0]), np.signbit(x[x == 0]))

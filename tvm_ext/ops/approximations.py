@@ -4,8 +4,9 @@ The stock lowering calls libm once per element, and its tanh and atanh lose all 
 accuracy near 0. Each function here maps one scalar expression to another. float32 is computed
 by polynomials without a branch, within the stated error (in ulp, over all finite arguments,
 against float64; with fused multiply-add); NaN, infinities and subnormal results are as IEEE
-says. float64 goes to libm. The argument reductions rely on the order of operations: do not
-compile them with reassociation.
+says. float64 goes to libm, but for tanh and e**x - 1 of negative
+numbers. The argument reductions rely on the order of operations: do not compile them with
+reassociation.
 
 The float32 polynomials are minimax fits on the reduced range of each function, in the forms that
 N. Juffa published for single precision.
@@ -14,6 +15,7 @@ N. Juffa published for single precision.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import factorial
 
 import numpy as np
 from tvm import tirx
@@ -43,6 +45,9 @@ __all__ = [
 LN2 = 0.693147182
 LN2_HIGH, LN2_LOW = 6.93145752e-1, 1.42860677e-6  # n * LN2_HIGH is exact for |n| < 2**8
 EXPM1 = (1.97350979e-4, 1.39309070e-3, 8.33343994e-3, 4.16668020e-2, 1.66666716e-1, 4.99999970e-1)
+# The same of float64: the Taylor series, whose next term is below a tenth of an ulp.
+LN2_HIGH_64, LN2_LOW_64 = 6.93147180369123816490e-1, 1.90821492927058770002e-10
+EXPM1_64 = tuple(1 / factorial(k) for k in range(13, 1, -1))
 # e**r and 2**r without the first terms: 1, or 1 and r.
 EXP = (1.38145836e-3, 8.36872397e-3, 4.16683887e-2, 1.66665206e-1, 4.99999934e-1)
 EXP2 = (1.53211222e-4, 1.33901846e-3, 9.61851846e-3, 5.55036217e-2, 2.40226477e-1, 6.93147182e-1)
@@ -107,7 +112,9 @@ def exp_nonpositive(x: tirx.Expr) -> tirx.Expr:
 
 @formula
 def expm1_negative(x: tirx.Expr) -> tirx.Expr:
-    """e**x - 1 for x <= 0, 1 ulp."""
+    """e**x - 1 for x <= 0, 1 ulp; of float64 2 ulp."""
+    if _is_double(x):
+        return _expm1_negative_64(x)
     if not _by_polynomial(x):
         return _libm("expm1", x)
     x = once(x)
@@ -150,11 +157,11 @@ def log1p_positive(x: tirx.Expr) -> tirx.Expr:
 @formula
 def tanh(x: tirx.Expr) -> tirx.Expr:
     """Hyperbolic tangent, 3 ulp."""
-    if not _by_polynomial(x):
+    if not _by_polynomial(x) and not _is_double(x):
         return _libm("tanh", x)
     x = once(x)
     t = once(expm1_negative(_magnitude(x) * -2.0))
-    return _with_sign(-t / (t + 2.0), x)
+    return _with_sign(_magnitude(t) / (t + 2.0), x)
 
 
 @formula
@@ -337,6 +344,20 @@ def _reduced_expm1(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
     return once(n.astype("int32")), once(_horner(EXPM1, r) * (r * r) + r)
 
 
+def _expm1_negative_64(x: tirx.Expr) -> tirx.Expr:
+    """e**x - 1 for x <= 0 of float64."""
+    x = once(x)
+    # NaN stays; adding 1.5 * 2**52 leaves the nearest integer in the low bits.
+    part = once(tirx.Select(x < -40.0, tirx.const(-40.0, "float64"), x))
+    shifted = once(part * 1.4426950408889634 + 6755399441055744.0)
+    n = once(shifted - 6755399441055744.0)
+    bits = tirx.shift_left(_as_int(shifted), tirx.const(52, "int64"))
+    scale = once(_as_float(bits + tirx.const(1023 << 52, "int64")))
+    r = once(part - n * LN2_HIGH_64 - n * LN2_LOW_64)
+    p = once(_horner(EXPM1_64, r) * (r * r) + r)
+    return _nan_or(x, scale * p + (scale - 1.0))
+
+
 def _log1p_reduced(m: tirx.Expr) -> tirx.Expr:
     """log(1 + m) for m in [-1/3, 1/3]."""
     m = once(m)
@@ -360,7 +381,7 @@ def _power_of_two(n: tirx.Expr) -> tirx.Expr:
 
 
 def _horner(coefficients: Sequence[float], x: tirx.Expr) -> tirx.Expr:
-    result = _f32(coefficients[0])
+    result = tirx.const(coefficients[0], x.ty.dtype)
     for coefficient in coefficients[1:]:
         result = result * x + coefficient
     return result
@@ -372,12 +393,14 @@ def _clamped(x: tirx.Expr, low: float, high: float) -> tirx.Expr:
 
 
 def _magnitude(x: tirx.Expr) -> tirx.Expr:
-    return _as_float(tirx.bitwise_and(_as_int(x), tirx.const(0x7FFFFFFF, "int32")))
+    bits = _as_int(x)
+    return _as_float(tirx.bitwise_and(bits, tirx.max_value(bits.ty.dtype)))
 
 
 def _with_sign(magnitude: tirx.Expr, x: tirx.Expr) -> tirx.Expr:
     """A non-negative ``magnitude`` (or NaN) with the sign of ``x``."""
-    sign = tirx.bitwise_and(_as_int(x), tirx.const(-(1 << 31), "int32"))
+    bits = _as_int(x)
+    sign = tirx.bitwise_and(bits, tirx.min_value(bits.ty.dtype))
     return _as_float(tirx.bitwise_or(_as_int(magnitude), sign))
 
 
@@ -387,6 +410,10 @@ def _nan_or(x: tirx.Expr, result: tirx.Expr) -> tirx.Expr:
 
 def _by_polynomial(x: tirx.Expr) -> bool:
     return str(x.ty.dtype) == "float32" and not _by_libm.get()
+
+
+def _is_double(x: tirx.Expr) -> bool:
+    return str(x.ty.dtype) == "float64" and not _by_libm.get()
 
 
 def _libm(name: str, x: tirx.Expr) -> tirx.Expr:
@@ -403,7 +430,7 @@ def _infinity() -> tirx.Expr:
 
 
 def _as_int(x: tirx.Expr) -> tirx.Expr:
-    return tirx.reinterpret("int32", x)
+    return tirx.reinterpret("int64" if str(x.ty.dtype) == "float64" else "int32", x)
 
 
 def _bits_of(value: float) -> tirx.Expr:
@@ -412,4 +439,4 @@ def _bits_of(value: float) -> tirx.Expr:
 
 
 def _as_float(bits: tirx.Expr) -> tirx.Expr:
-    return tirx.reinterpret("float32", bits)
+    return tirx.reinterpret("float64" if str(bits.ty.dtype) == "int64" else "float32", bits)
