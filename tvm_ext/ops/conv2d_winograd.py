@@ -152,21 +152,7 @@ def conv2d_winograd(
         frame = image % frames_out[0] * step + o // ic_blocks * dilation
         return source(image // frames_out[0], o % ic_blocks, frame, row, column, lane)
 
-    half_in = te.compute(
-        (*groups, summed, tiles, window, window, in_lanes),
-        lambda p, q, o, t, a, j, lane: _nth(
-            a, _input_rows(m, stride, lambda i: pixel(p, q, o, t, i, j, lane))
-        ),
-        "half_in",
-    )
-    inputs = te.compute(
-        (*groups, window * window, summed, tiles, in_lanes),
-        lambda p, q, ab, o, t, lane: _nth(
-            ab % window,
-            _input_rows(m, stride, lambda j: half_in(p, q, o, t, ab // window, j, lane)),
-        ),
-        "inputs",
-    )
+    inputs = _inputs(pixel, groups, summed, tiles, in_lanes, m, stride)
     ro, ri = te.reduce_axis((0, summed), "ro"), te.reduce_axis((0, in_lanes), "ri")
 
     def product(p, q, ab, o, to, ti, lane):
@@ -185,20 +171,7 @@ def conv2d_winograd(
         lambda p, q, ab, o, t, lane: tiled[p, q, ab, o, t // columns, t % columns, lane],
         "products",
     )
-    half_out = te.compute(
-        (*groups, oc_blocks, tiles, m, window, out_lanes),
-        lambda p, q, o, t, i, b, lane: _nth(
-            i, _output_rows(m, stride, lambda a: products(p, q, a * window + b, o, t, lane))
-        ),
-        "half_out",
-    )
-    outputs = te.compute(
-        (*groups, oc_blocks, tiles, m, m, out_lanes),
-        lambda p, q, o, t, i, j, lane: _nth(
-            j, _output_rows(m, stride, lambda b: half_out(p, q, o, t, i, b, lane))
-        ),
-        "outputs",
-    )
+    outputs = _outputs(products, m, stride)
 
     def untiled(image, o, *at):
         *frame, i, j, lane = at
@@ -241,20 +214,7 @@ def conv2d_winograd_tiles(
         return tirx.if_then_else(inside, value, tirx.const(0, x.dtype))
 
     windows = te.compute((ic_blocks, tiles, window, window, in_lanes), pixel, "windows")
-    half_in = te.compute(
-        (ic_blocks, tiles, window, window, in_lanes),
-        lambda o, t, a, j, lane: _nth(
-            a, _input_rows(m, stride, lambda i: windows(o, t, i, j, lane))
-        ),
-        "half_in",
-    )
-    inputs = te.compute(
-        (window * window, ic_blocks, tiles, in_lanes),
-        lambda ab, o, t, lane: _nth(
-            ab % window, _input_rows(m, stride, lambda j: half_in(o, t, ab // window, j, lane))
-        ),
-        "inputs",
-    )
+    inputs = _inputs(windows, (), ic_blocks, tiles, in_lanes, m, stride)
     ro, ri = te.reduce_axis((0, ic_blocks), "ro"), te.reduce_axis((0, in_lanes), "ri")
 
     def product(ab, o, t, lane):
@@ -265,20 +225,7 @@ def conv2d_winograd_tiles(
     shape = (window * window, oc_blocks, tiles, out_lanes)
     summed = te.compute(shape, product, "summed")
     products = te.compute(shape, lambda *index: summed(*index), "products")
-    half_out = te.compute(
-        (oc_blocks, tiles, m, window, out_lanes),
-        lambda o, t, i, b, lane: _nth(
-            i, _output_rows(m, stride, lambda a: products(a * window + b, o, t, lane))
-        ),
-        "half_out",
-    )
-    outputs = te.compute(
-        (oc_blocks, tiles, m, m, out_lanes),
-        lambda o, t, i, j, lane: _nth(
-            j, _output_rows(m, stride, lambda b: half_out(o, t, i, b, lane))
-        ),
-        "outputs",
-    )
+    outputs = _outputs(products, m, stride)
 
     def untiled(image, o, i, j, lane):
         t = (image * down + i // m) * across + j // m
@@ -288,6 +235,60 @@ def conv2d_winograd_tiles(
 
 
 Entry = Callable[[int], tirx.Expr]
+
+# What the axes over groups are called in what is printed, as the parameters of a function are.
+_GROUP_NAMES = ["p", "q"]
+
+
+def _inputs(
+    pixel: Callable[..., tirx.Expr],
+    groups: Sequence[tirx.Expr | int],
+    channels: tirx.Expr | int,
+    tiles: tirx.Expr | int,
+    lanes: tirx.Expr | int,
+    m: int,
+    stride: int,
+) -> te.Tensor:
+    """The input transform of ``pixel(*group, o, t, i, j, lane)``: ``[*groups, ab, o, t, lane]``.
+
+    ``o`` counts the blocks of ``channels``, ``t`` the tiles, i and j a tile's rows and columns, and
+    ``ab`` its points.
+    """
+    window, names = window_of(m, stride), _GROUP_NAMES[: len(groups)]
+
+    def half(*index):
+        *at, a, j, lane = index
+        return _nth(a, _input_rows(m, stride, lambda i: pixel(*at, i, j, lane)))
+
+    def whole(*index):
+        *group, ab, o, t, lane = index
+        rows = _input_rows(m, stride, lambda j: half_in(*group, o, t, ab // window, j, lane))
+        return _nth(ab % window, rows)
+
+    shape = (*groups, channels, tiles, window, window, lanes)
+    half_in = te.compute(shape, half, "half_in", varargs_names=[*names, *"otaj", "lane"])
+    shape = (*groups, window * window, channels, tiles, lanes)
+    return te.compute(shape, whole, "inputs", varargs_names=[*names, "ab", *"ot", "lane"])
+
+
+def _outputs(products: te.Tensor, m: int, stride: int) -> te.Tensor:
+    """The output transform: ``[*groups, ab, o, t, lane]`` -> ``[*groups, o, t, m, m, lane]``."""
+    *groups, _, blocks, tiles, lanes = products.shape
+    window, names = window_of(m, stride), _GROUP_NAMES[: len(groups)]
+
+    def half(*index):
+        *group, o, t, i, b, lane = index
+        rows = _output_rows(m, stride, lambda a: products(*group, a * window + b, o, t, lane))
+        return _nth(i, rows)
+
+    def whole(*index):
+        *at, j, lane = index
+        return _nth(j, _output_rows(m, stride, lambda b: half_out(*at, b, lane)))
+
+    shape = (*groups, blocks, tiles, m, window, lanes)
+    half_out = te.compute(shape, half, "half_out", varargs_names=[*names, *"otib", "lane"])
+    shape = (*groups, blocks, tiles, m, m, lanes)
+    return te.compute(shape, whole, "outputs", varargs_names=[*names, *"otij", "lane"])
 
 
 def _input_rows(m: int, stride: int, d: Entry) -> list[tirx.Expr]:
