@@ -62,6 +62,22 @@ def test_networks_of_any_shape_are_right(image, filters, pads, stride):
         np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
 
 
+@pytest.mark.parametrize(
+    ("image", "filters", "dilation"),
+    [((1, 17, 13, 11), 21, 2), ((3, 32, 9, 14), 24, 3), (("n", 16, 8, 9), 32, 4)],
+)
+def test_dilated_networks_are_right(image, filters, dilation):
+    """Of any number of images, too: their phases are joined again."""
+    size, pads = (filters, image[1], 3, 3), [dilation, 0, dilation, dilation]
+    model = network(image, size, pads=pads, dilations=[dilation] * 2)
+    built = convert_and_build(model, steps=always(targets.resolve("llvm")))
+    assert "conv2d_winograd" in built.sources()["select"]
+    for n in (1, 3) if image[0] == "n" else image[:1]:
+        x = feeds((n, *image[1:]))
+        (want,), (got,) = reference(model, x), built.run(None, x)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(("channels", "filters", "stride"), [(17, 21, 1), (64, 32, 1), (17, 32, 2)])
 def test_images_of_any_size_are_right(channels, filters, stride):
     """Fewer tiles than go in a group, whole groups, and some that overlap; tiles past the end."""

@@ -20,51 +20,56 @@ from tvm_ext.schedules.llvm.winograd import (
 V4 = targets.resolve({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
 
 
-def kernel(image, filters, lanes, pads, plan, stride=1):
+def kernel(image, filters, lanes, pads, plan, stride=1, dilation=1):
     """relu(convolution + residual) of ``image`` [N, C, H, W], and its arguments' shapes."""
     n, c, h, w = image
     blocks, tile = filters // lanes, plan.register.vectors * lanes
     x = te.placeholder((n, c // lanes, h, w, lanes), name="x")
     u = te.placeholder(((plan.m + 2) ** 2, filters // tile, c // lanes, lanes, tile), name="u")
     group, columns = (plan.images, plan.rows), plan.register.columns
-    y = conv2d_winograd(x, u, lanes, pads, plan.m, group, columns, stride=stride)
+    y = conv2d_winograd(x, u, lanes, pads, plan.m, group, columns, stride=stride, phases=dilation)
     r = te.placeholder((n, blocks, *y.shape[2:4], lanes), name="r")
     return te.create_prim_func([x, u, r, topi.nn.relu(topi.add(y, r))])
 
 
-def exact(x, w, pads, stride):
+def exact(x, w, pads, stride, dilation):
     """The convolution in float64."""
     top, left, bottom, right = pads
     padded = np.pad(x.astype("float64"), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
-    windows = windows[:, :, ::stride, ::stride]
+    seen = 2 * dilation + 1
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (seen, seen), (2, 3))
+    windows = windows[:, :, ::stride, ::stride, ::dilation, ::dilation]
     return np.einsum("ncijhw,ochw->noij", windows, w.astype("float64"))
 
 
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize(
-    ("image", "filters", "lanes", "pads", "group", "register", "stride"),
+    ("image", "filters", "lanes", "pads", "group", "register", "steps"),
     [
-        ((1, 16, 1, 1), 16, 16, (1, 1, 1, 1), (1, 1), (1, 1), 1),
-        ((2, 8, 3, 2), 24, 8, (1, 1, 1, 1), (2, 2), (3, 5), 1),
-        ((3, 32, 7, 5), 32, 16, (2, 0, 1, 3), (1, 2), (2, 3), 1),
-        ((1, 64, 13, 11), 48, 16, (0, 0, 0, 0), (1, 1), (3, 4), 1),
-        ((2, 20, 9, 17), 12, 4, (1, 1, 0, 2), (1, 5), (1, 7), 1),
-        ((1, 16, 1, 1), 16, 16, (1, 1, 1, 1), (1, 1), (1, 1), 2),
-        ((2, 64, 13, 18), 96, 16, (1, 0, 2, 1), (2, 2), (3, 4), 2),
-        ((3, 12, 7, 17), 8, 4, (0, 0, 0, 0), (1, 1), (2, 3), 2),
+        ((1, 16, 1, 1), 16, 16, (1, 1, 1, 1), (1, 1), (1, 1), (1, 1)),
+        ((2, 8, 3, 2), 24, 8, (1, 1, 1, 1), (2, 2), (3, 5), (1, 1)),
+        ((3, 32, 7, 5), 32, 16, (2, 0, 1, 3), (1, 2), (2, 3), (1, 1)),
+        ((1, 64, 13, 11), 48, 16, (0, 0, 0, 0), (1, 1), (3, 4), (1, 1)),
+        ((2, 20, 9, 17), 12, 4, (1, 1, 0, 2), (1, 5), (1, 7), (1, 1)),
+        ((1, 16, 1, 1), 16, 16, (1, 1, 1, 1), (1, 1), (1, 1), (2, 1)),
+        ((2, 64, 13, 18), 96, 16, (1, 0, 2, 1), (2, 2), (3, 4), (2, 1)),
+        ((3, 12, 7, 17), 8, 4, (0, 0, 0, 0), (1, 1), (2, 3), (2, 1)),
+        ((1, 16, 6, 6), 16, 16, (2, 2, 2, 2), (1, 1), (1, 1), (1, 2)),
+        ((2, 32, 13, 11), 32, 16, (2, 3, 1, 0), (4, 2), (2, 3), (1, 2)),
+        ((3, 20, 7, 10), 12, 4, (3, 3, 3, 3), (3, 1), (1, 5), (1, 3)),
+        ((2, 8, 11, 19), 24, 8, (0, 0, 0, 0), (50, 1), (3, 4), (1, 5)),
     ],
 )
-def test_the_error_is_within_its_bound(m, image, filters, lanes, pads, group, register, stride):
+def test_the_error_is_within_its_bound(m, image, filters, lanes, pads, group, register, steps):
     rng = np.random.default_rng(0)
     w = rng.standard_normal((filters, image[1], 3, 3)).astype("float32")
     plan, tile = WinogradPlan(m, *group, Tile(*register)), register[0] * lanes
-    func = kernel(image, filters, lanes, pads, plan, stride)
+    func = kernel(image, filters, lanes, pads, plan, *steps)
     sch = Conv2dWinograd().apply(func, here(), False)
-    weight = transform_weight(w, m, lanes, tile, stride)
+    weight = transform_weight(w, m, lanes, tile, steps[0])
     for mean in 0, 1000:
         x = (rng.standard_normal(image) + mean).astype("float32")
-        want = exact(x, w, pads, stride)
+        want = exact(x, w, pads, *steps)
         residual = rng.standard_normal(want.shape).astype("float32")
         blocked = pack_channels(residual, lanes)
         args = [pack_channels(x, lanes), weight, blocked]
@@ -134,6 +139,14 @@ def test_weights_grow_by_a_bounded_number_of_bytes(inputs, outputs, m):
     plan = model.choose(conv, V4)
     assert (plan.m if plan else 0) == m
     assert not plan or 4 * ((plan.m + 2) ** 2 - 9) * conv.pairs <= model.added
+
+
+@pytest.mark.parametrize(("size", "dilation", "m"), [(28, 2, 4), (28, 4, 4), (28, 12, 0)])
+def test_phases_are_images_that_may_be_small(size, dilation, m):
+    """Those of 28 x 28 are 3 x 3 where every 12th row is seen: tiles waste as much as they save."""
+    conv = Convolution(1, 32, 32, size, size, 16, 16, phases=dilation)
+    plan = WinogradModel().choose(conv, V4)
+    assert (plan.m if plan else 0) == m
 
 
 def test_a_tiny_image_stays_direct():

@@ -1,4 +1,4 @@
-"""3x3 convolutions of stride 1 or 2 by Winograd's method, where a cost model says it pays.
+"""3x3 convolutions of stride 1 or 2, or dilated, by Winograd's method, where it pays by a model.
 
 Those of volumes, too, with any taps, stride and dilation along the depth.
 
@@ -49,13 +49,18 @@ def winograd(model: WinogradModel | None = None) -> Compound:
 def _simple(dense: Dense) -> bool:
     conv = dense.conv
     kernel = (*conv.weight.shape[2:][-2:], conv.weight.dtype.name)
-    shape = (conv.groups, conv.dilations[-2:], kernel)
-    even = conv.strides[-2:] in ([1, 1], [2, 2])
-    return even and shape == (1, [1, 1], (KERNEL, KERNEL, "float32"))
+    if (conv.groups, kernel) != (1, (KERNEL, KERNEL, "float32")):
+        return False
+    (down, across), (high, wide) = conv.strides[-2:], conv.dilations[-2:]
+    if down != across or high != wide:
+        return False
+    dilated = down == 1 and len(conv.result) == 4 and not conv.symbolic
+    return dilated if high > 1 else down <= 2
 
 
 def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None:
     conv, lanes, stride = dense.conv, dense.lanes, dense.conv.strides[-1]
+    phases = conv.dilations[-1]
     images, _, *frames, height, width = conv.result
     weight = _of_frames(unpack_weight(dense.weight))  # with channels that fill the last block
     filters, channels = weight.shape[:2]
@@ -64,7 +69,8 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
     count = size(images) * prod(frames)
     usual = min(max(_ROWS_OF_CHANNELS // filters, 7), 56)
     rows, columns = (side if isinstance(side, int) else usual for side in (height, width))
-    taken = Convolution(count, channels, filters, rows, columns, dense.in_lanes, lanes, stride)
+    sizes = (count, channels, filters, rows, columns)
+    taken = Convolution(*sizes, dense.in_lanes, lanes, stride, phases)
     plan = model.choose(taken, target)
     if plan is None:
         return None
@@ -82,10 +88,11 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
             epilogue=True,
             name=conv2d_winograd.__name__,
         )
+    group = (plan.images, plan.rows)
     return Kernel(
         (conv.x, relax.const(transformed, "float32")),
         conv2d_winograd,
-        (lanes, conv.pads, plan.m, (plan.images, plan.rows), plan.register.columns, depth, stride),
+        (lanes, conv.pads, plan.m, group, plan.register.columns, depth, stride, phases),
         {"m": plan.m},
         lanes={0: dense.in_lanes},
         result_lanes=lanes,

@@ -8,7 +8,7 @@ choice between direct, m = 2 and m = 4 is a small model of the three costs there
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tvm import s_tir, tirx
@@ -29,7 +29,7 @@ __all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan"]
 class Convolution:
     """A 3x3 convolution: what goes in, what comes out (channels in whole blocks).
 
-    ``height``, ``width``: of the result.
+    ``height``, ``width``: of the result. ``phases``: the dilation along both.
     """
 
     images: int
@@ -40,6 +40,14 @@ class Convolution:
     in_lanes: int
     out_lanes: int
     stride: int = 1
+    phases: int = 1
+
+    @property
+    def apart(self) -> Convolution:
+        """The same with the phases of a dilation as images of their own."""
+        height, width = (-(-side // self.phases) for side in (self.height, self.width))
+        images = self.images * self.phases**2
+        return replace(self, images=images, height=height, width=width, phases=1)
 
     @property
     def pairs(self) -> int:
@@ -91,11 +99,13 @@ class WinogradModel:
         would grow by too much."""
         plain = 4 * 9 * conv.pairs * self.direct
         sizes = [m for m in (2, 4) if _weight_bytes(conv, m) - plain <= self.added]
-        plans = [self.plan(conv, m, target) for m in sizes]
+        plans = [self.plan(conv.apart, m, target) for m in sizes]
         if not plans:
             return None
-        best = min(plans, key=lambda plan: self.cost(conv, plan))
-        return best if self.cost(conv, best) <= self.gain * self.direct_cost(conv, target) else None
+        costs = [self.cost(conv.apart, plan) for plan in plans]
+        least = min(costs)
+        pays = least <= self.gain * self.direct_cost(conv, target)
+        return plans[costs.index(least)] if pays else None
 
     def cost(self, conv: Convolution, plan: WinogradPlan) -> float:
         """Products, transforms, and weights to fetch."""
@@ -203,6 +213,9 @@ class Conv2dWinograd(dl.base.ScheduleRule):
         _unroll(sch, pixel)
         panels, turns = _products(kernel, group, shared)
         _inputs(kernel, group, shared)
+        if kernel.joined is not None:
+            run_by_itself(sch, kernel.joined)
+            sch.vectorize(sch.get_loops(kernel.joined)[-1])
         if kernel.weight_bytes < self.cold:
             return sch
         stored = prod(kernel.weight_shape[:2])
@@ -222,6 +235,7 @@ class _Kernel:
     products: object
     half_out: object
     outputs: object
+    joined: object | None  # where the result is of the phases of a dilation
 
     def extents(self, block) -> list[int]:
         return [size(axis.dom.extent) for axis in self.sch.get(block).iter_vars]
@@ -269,9 +283,13 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
     # Images, or volumes whose frames are convolved.
     if set(kinds[:first] + kinds[end:]) not in ({"S" * 5}, {"S" * 6}):
         return None
-    for block in blocks[end:-1]:
+    result, *others = blocks[end:]
+    joins = bool(others) and sch.get(others[0]).name_hint == "joined"
+    *inlined, last = others if joins else blocks[end:]
+    for block in inlined:
         sch.compute_inline(block)
-    return _Kernel(sch, blocks[:first], blocks[-1], *blocks[first:end])
+    ends = (result, last) if joins else (last, None)
+    return _Kernel(sch, blocks[:first], ends[0], *blocks[first:end], ends[1])
 
 
 def _output_loops(kernel: _Kernel):
