@@ -17,6 +17,7 @@ from .infer import infer_shapes
 from .inline import inline_functions
 from .matmul_to_gemm import MatMulToGemm
 from .pad import fold_pad
+from .resized import convolve_before_resize
 from .rule import rewriting
 from .swish import Swish
 
@@ -59,6 +60,7 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
     )),
     ("conv-transpose-into-conv", rewriting(ConvTransposeIntoConv)),
     ("fold-pad", fold_pad),
+    ("convolve-before-resize", convolve_before_resize),
     ("fuse-norm", rewriting(
         normalization.LayerNorm, normalization.LayerNormByDivision, normalization.RMSNorm,
         normalization.RMSNormByDivision,
