@@ -17,6 +17,7 @@ from .merged_axes import MergedAxes
 from .pool import PoolBlocked
 from .recurrent import Recurrent
 from .row_norm import RowNorm
+from .window_rows import WindowRows
 from .winograd import Conv2dWinograd
 from .winograd_symbolic import Conv2dWinogradSymbolic
 
@@ -46,6 +47,7 @@ LLVM_CONTRACTIONS = (
 LLVM_GENERIC = (
     MergedAxes(Elementwise()),
     Elementwise(),
+    WindowRows(),
     MergedAxes(RowNorm()),
     RowNorm(),
     MergedAxes(BlockByBlock()),

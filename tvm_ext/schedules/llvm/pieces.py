@@ -34,7 +34,7 @@ from .matmul_loops import shared
 from .register_tiles import int64, lanewise, loop, same, scheduled, sequence, var
 from .turned import tasks
 
-__all__ = ["in_pieces"]
+__all__ = ["comparisons", "in_parts", "in_pieces"]
 
 _BRANCH = ir.Op.get("prim.if_then_else")
 _ORDERS = tirx.LT, tirx.LE, tirx.GT, tirx.GE
@@ -76,6 +76,16 @@ def in_pieces(sch: Schedule, block: SBlockRV, machine: Machine) -> Schedule | No
     return scheduled(sch.mod["main"], shared(extents, variables, row))
 
 
+def in_parts(store: tirx.BufferStore, row: tirx.For, lanes: int) -> tirx.Stmt | None:
+    """``store`` along the loop ``row``, in vectors of so many lanes between changes.
+
+    It reads nothing that it stores: the last vector of a part may begin in the one before.
+    None where a condition on the place is no comparison with a number that the row does not change.
+    """
+    changes = _changes(store, row.loop_var)
+    return None if changes is None else _Row(store, row, changes, lanes, again=True).loops()
+
+
 @dataclass(frozen=True)
 class _Change:
     """A ``comparison`` that becomes ``value`` at column ``at``, and is the contrary before."""
@@ -95,7 +105,7 @@ def _changes(store: tirx.BufferStore, column: tirx.Var) -> list[_Change] | None:
 
     tvm_ffi.structural_walk(store.value, (ir.Call, call))
     found: list[tuple[int, _Change]] = []
-    for comparison in chain.from_iterable(map(_comparisons, conditions)):
+    for comparison in chain.from_iterable(map(comparisons, conditions)):
         if column in undefined_vars(comparison):
             change = _change(comparison, column)
             typical = None if change is None else _at_typical_sizes(change.at)
@@ -105,13 +115,13 @@ def _changes(store: tirx.BufferStore, column: tirx.Var) -> list[_Change] | None:
     return [change for _, change in sorted(found, key=itemgetter(0))]
 
 
-def _comparisons(condition: tirx.Expr) -> Iterator[tirx.Expr]:
+def comparisons(condition: tirx.Expr) -> Iterator[tirx.Expr]:
     """What ``condition`` joins."""
     if isinstance(condition, _JOINS):
-        yield from _comparisons(condition.a)
-        yield from _comparisons(condition.b)
+        yield from comparisons(condition.a)
+        yield from comparisons(condition.b)
     elif isinstance(condition, tirx.Not):
-        yield from _comparisons(condition.a)
+        yield from comparisons(condition.a)
     else:
         yield condition
 
@@ -140,12 +150,16 @@ def _at_typical_sizes(value: tirx.Expr) -> int | None:
 
 @dataclass(frozen=True)
 class _Row:
-    """The elements of ``store`` along the loop ``inner``, between ``changes``."""
+    """The elements of ``store`` along the loop ``inner``, between ``changes``.
+
+    ``again``: they may be stored twice.
+    """
 
     store: tirx.BufferStore
     inner: tirx.For
     changes: Sequence[_Change]
     lanes: int
+    again: bool = False
 
     def loops(self) -> tirx.Stmt:
         """The row; element by element where its changes have another order than at other sizes."""
@@ -184,10 +198,17 @@ class _Row:
         if short or (repeats and str(store.value.ty.dtype) == "bfloat16"):
             return self._one_by_one(store, start, length)
         turn, whole = var("turn"), length // self.lanes
-        first = start + turn * self.lanes
-        vectors = loop(turn, whole, lanewise(first, self.lanes, lambda j: self._at(store, j)))
+        vectors = loop(turn, whole, self._vector(store, start + turn * self.lanes))
         done = whole * self.lanes
-        return sequence([vectors, self._one_by_one(store, start + done, length - done)])
+        rest = self._one_by_one(store, start + done, length - done)
+        if self.again:
+            last = self._vector(store, start + (length - self.lanes))
+            rest = tirx.IfThenElse(length >= self.lanes, last, rest)
+            rest = tirx.IfThenElse(length > done, rest, None)
+        return sequence([vectors, rest])
+
+    def _vector(self, store: tirx.BufferStore, first: tirx.Expr) -> tirx.Stmt:
+        return lanewise(first, self.lanes, lambda column: self._at(store, column))
 
     def _one_by_one(
         self, store: tirx.BufferStore, start: tirx.Expr, length: tirx.Expr
