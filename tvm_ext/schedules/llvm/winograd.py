@@ -235,7 +235,7 @@ class _Kernel:
     products: object
     half_out: object
     outputs: object
-    joined: object | None  # where the result is of the phases of a dilation
+    joined: object = None  # the result where that before is of the phases of a dilation
 
     def extents(self, block) -> list[int]:
         return [size(axis.dom.extent) for axis in self.sch.get(block).iter_vars]
@@ -288,8 +288,12 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
     *inlined, last = others if joins else blocks[end:]
     for block in inlined:
         sch.compute_inline(block)
-    ends = (result, last) if joins else (last, None)
-    return _Kernel(sch, blocks[:first], ends[0], *blocks[first:end], ends[1])
+    joined = last if joins else None
+    result = result if joins else last
+    half_in, inputs, tiled, products, half_out, outputs = blocks[first:end]
+    return _Kernel(
+        sch, blocks[:first], result, half_in, inputs, tiled, products, half_out, outputs, joined
+    )
 
 
 def _output_loops(kernel: _Kernel):
