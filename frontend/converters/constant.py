@@ -107,7 +107,9 @@ def _range_length(bb, start, limit, delta):
         raise ValueError("delta is 0")
     if not any(isinstance(v, tirx.Expr) for v in (first, last)):
         return max(0, ceil((last - first) / step))
-    return bb.simplify(tirx.max(-tirx.floordiv(first - last, step), tirx.const(0, "int64")))
+    # Divided by a positive step: TVM neither simplifies n // -1 nor compiles all that has it.
+    span = first - last if step > 0 else last - first
+    return bb.simplify(tirx.max(-tirx.floordiv(span, abs(step)), tirx.const(0, "int64")))
 
 
 @converter("OneHot", 9, 11, 28)

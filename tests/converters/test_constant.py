@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
+from onnx import numpy_helper, parser
 
 from tests.oracle import check_node
+from tvm_ext import convert_and_build
 
 
 def array(value, dtype="float32"):
@@ -47,6 +48,24 @@ def test_constant_of_shape():
 def test_range(start, limit, delta, dtype, constants):
     scalars = [array(v, dtype) for v in (start, limit, delta)]
     check_node("Range", scalars, constants=constants)
+
+
+@pytest.mark.parametrize("step", [-1, -2, 3])
+def test_range_to_or_from_a_symbolic_size(step):
+    ends = "last, minus_one" if step < 0 else "zero, n"
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 18]>
+        g (float[rows, n] x) => (int64[m] y)
+        <int64 zero = {{0}}, int64 one = {{1}}, int64 minus_one = {{-1}}, int64 step = {{{step}}}>
+        {{
+            size = Shape<start = 1>(x)
+            n = Squeeze(size)
+            last = Sub(n, one)
+            y = Range({ends}, step)
+        }}""")
+    compiled = convert_and_build(model, "llvm")
+    for n in (7, 1, 0):
+        wanted = np.arange(n - 1, -1, step) if step < 0 else np.arange(0, n, step)
+        np.testing.assert_array_equal(compiled(np.zeros((2, n), "float32")), wanted)
 
 
 def test_one_hot():
