@@ -48,7 +48,7 @@ def grid_sample(x, grid, mode, padding_mode, align_corners, channels_last=False)
             value = tirx.nearbyint(value)
         low, high = limits(size)
         outside = tirx.any(value < low, value > high)
-        if padding_mode == "border":
+        if padding_mode == "border" and mode != "cubic":  # of which the pixels are clamped
             clamped = tirx.max(tirx.min(value, number(size) - number(1)), number(0))
             return tirx.Select(outside, clamped, value)
         if padding_mode == "reflection":
