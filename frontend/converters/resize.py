@@ -201,7 +201,7 @@ def _lengths_by_scale(bb, x, axes, extents, scales):
         isinstance(e, int) or f.is_integer() for e, f in zip(extents, factors, strict=True)
     ):
         return [
-            int(e * f) if isinstance(e, int) else bb.simplify(e * int(f))
+            ops.scaled_length(e, f) if isinstance(e, int) else bb.simplify(e * int(f))
             for e, f in zip(extents, factors, strict=True)
         ], factors
     dims = [te_dims(bb, x)[axis] for axis in axes]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from tests.onnxruntime_oracle import run_onnxruntime
+from tests.onnxruntime_oracle import check_against_onnxruntime, run_onnxruntime
 from tests.oracle import check_node
 from tvm_ext import convert_and_build
 
@@ -38,12 +38,32 @@ def test_modes(mode, coordinates, known, symbolic):
     constants = [2] if known else []
     check_node(
         "Resize",
-        [X, None, scales(1, 1, 2.6, 0.6)],
+        [X, None, scales(1, 1, 2.7, 0.6)],
         attributes,
         constants=constants,
         symbolic=symbolic,
         rtol=1e-4,
         atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("symbolic", [(), True])
+@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel"])
+@pytest.mark.parametrize("mode", ["nearest", "cubic"])
+def test_scales_are_float32(mode, coordinates, symbolic):
+    # 5 * 2.6 is 13 and 3 / 0.6 is 5; in float64, of these float32, both are less.
+    x = np.random.default_rng(1).normal(size=(1, 2, 5, 10)).astype("float32")
+    attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    if mode == "nearest":
+        attributes["nearest_mode"] = "floor"
+    check_against_onnxruntime(
+        "Resize",
+        [x, None, scales(1, 1, 2.6, 0.6)],
+        attributes,
+        constants=(2,),
+        symbolic=symbolic,
+        domain="",
+        rtol=1e-4,
     )
 
 

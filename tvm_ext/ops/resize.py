@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from math import ceil
 
+import numpy as np
 from tvm import te, tirx
 from tvm.te import Tensor
 
@@ -38,10 +39,14 @@ class Sampling:
         return te.compute((1,), lambda _: 2 * reach.astype("int64"), "tap_count")
 
     def nearest_index(self, length, extent, scale, k, start, end):
-        """The input position of each output position: ``int64[length]``."""
+        """The input position of each output position: ``int64[length]``.
+
+        In float32, as by torch and onnxruntime: 3 / 0.6 is 5, in float64 a float32 of 0.6 makes it
+        less, and that is rounded down.
+        """
 
         def element(i):
-            at = self._coordinate(i, length, extent, scale, k, start, end)
+            at = self._coordinate(i, length, extent, scale, k, start, end, "float32")
             rounded = _ROUNDING[self.nearest_mode](at).astype("int64")
             return tirx.max(tirx.min(rounded, extent - 1), 0)
 
@@ -96,28 +101,32 @@ class Sampling:
         """What stretches the filter where the output is smaller than the input."""
         return smaller(scale, 1.0) if self.antialias else 1.0
 
-    def _coordinate(self, i, length, extent, scale, k, start, end):
-        """The place of output position ``i`` on the input axis, in float64."""
-        scale = _scale(length, extent, scale, k)
-        i, length, extent = (_f64(v) for v in (i, length, extent))
+    def _coordinate(self, i, length, extent, scale, k, start, end, dtype="float64"):
+        """The place of output position ``i`` on the input axis, in ``dtype``."""
+
+        def number(value):
+            return _number(value, dtype)
+
+        scale = _scale(length, extent, scale, k, dtype)
+        i, length, extent = (number(v) for v in (i, length, extent))
         # What the scale asks for; ``length`` is that, rounded down.
         wanted = scale * extent
-        steps = tirx.Select(wanted == 1, _f64(1), wanted - 1)
+        steps = tirx.Select(wanted == 1, number(1), wanted - 1)
         centred = (i + 0.5) / scale - 0.5
         if self.coordinates == "align_corners":
-            return tirx.Select(wanted == 1, _f64(0), i * (extent - 1) / steps)
+            return tirx.Select(wanted == 1, number(0), i * (extent - 1) / steps)
         if self.coordinates == "asymmetric":
             return i / scale
         if self.coordinates == "pytorch_half_pixel":
-            return tirx.Select(length == 1, _f64(0), centred)
+            return tirx.Select(length == 1, number(0), centred)
         if self.coordinates == "tf_half_pixel_for_nn":
             return (i + 0.5) / scale
         if self.coordinates == "half_pixel_symmetric":
             return extent / 2 * (1 - length / wanted) + centred
         if self.coordinates == "tf_crop_and_resize":
-            span = (_entry(end, 0) - _entry(start, 0)) * (extent - 1)
+            span = (_entry(end, 0, dtype) - _entry(start, 0, dtype)) * (extent - 1)
             moved = tirx.Select(wanted == 1, span / 2, i * span / steps)
-            return moved + _entry(start, 0) * (extent - 1)
+            return moved + _entry(start, 0, dtype) * (extent - 1)
         return centred
 
     @staticmethod
@@ -202,11 +211,19 @@ def rounded(x, dtype):
 _MOST = float(1 << 40)  # elements: more than memory holds
 
 
+def scaled_length(extent, scale):
+    """``floor(extent * scale)`` of numbers, in float32 as ONNX infers it: 10 * 2.3 is 23."""
+    return int(np.float32(extent) * np.float32(scale))
+
+
 def scaled_dims(scales, *dims):
-    """``floor(dims * scales)``: ``int64[len(dims)]``; -1 of no scale, or of more than memory."""
+    """``floor(dims * scales)``: ``int64[len(dims)]``; -1 of no scale, or of more than memory.
+
+    In float32, as :func:`scaled_length`.
+    """
 
     def element(k):
-        size = _f64(_pick(dims, k)) * _f64(scales[k])
+        size = _number(_pick(dims, k), "float32") * _number(scales[k], "float32")
         fits = tirx.all(scales[k] > tirx.const(0, scales.dtype), size < _MOST)
         length = te.floor(size).astype("int64")
         return tirx.if_then_else(fits, length, tirx.const(-1, "int64"))
@@ -239,18 +256,24 @@ def _pick(values, position):
     return result
 
 
-def _scale(length, extent, scale, k):
-    return _f64(length) / _f64(extent) if scale is None else _entry(scale, k)
+def _scale(length, extent, scale, k, dtype="float64"):
+    if scale is None:
+        return _number(length, dtype) / _number(extent, dtype)
+    return _entry(scale, k, dtype)
 
 
-def _entry(values, k):
-    """Entry ``k`` of a tensor in float64; a number stands for itself."""
-    return _f64(values[k] if isinstance(values, Tensor) else values)
+def _entry(values, k, dtype="float64"):
+    """Entry ``k`` of a tensor in ``dtype``; a number stands for itself."""
+    return _number(values[k] if isinstance(values, Tensor) else values, dtype)
+
+
+def _number(value, dtype):
+    known = isinstance(value, int | float)
+    return tirx.const(value, dtype) if known else value.astype(dtype)
 
 
 def _f64(value):
-    number = isinstance(value, int | float)
-    return tirx.const(value, "float64") if number else value.astype("float64")
+    return _number(value, "float64")
 
 
 _ROUNDING = {
