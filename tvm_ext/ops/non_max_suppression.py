@@ -4,7 +4,9 @@ The boxes of a class come from a heap, best first, and each is compared with tho
 at once, until one covers it: no more are looked at than are needed. Classes are independent.
 """
 
+from collections.abc import Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import ceil, log2
 
 from tvm import te, tirx
@@ -30,108 +32,150 @@ def non_max_suppression(boxes, scores, limit, overlap, lowest, centred):
     ``overlap[0]``. What follows these two is scratch.
     """
     batches, classes, number = scores.shape
-    groups = batches * classes
-    levels = ceil(log2(int(number) + 1)) if isinstance(number, tirx.IntImm) else WIDEST
-    padded = tirx.floordiv(number + (_BLOCK - 1), _BLOCK) * _BLOCK
+    groups, padded = batches * classes, _blocks(number) * _BLOCK
 
     def body(inputs, outputs):
-        box, score, most, threshold, *floor = inputs
-        selected, total, keys, corners, taken = outputs
-
-        def select(group, b, c):
-            """The boxes that stay become the last ones in the row of ``keys``."""
-            node = T.sblock_alloc_buffer([2], "int64", scope="local")
-            count = T.sblock_alloc_buffer([1], "int64", scope="local")
-            covered = T.sblock_alloc_buffer([1], "int32", scope="local")
-            waiting = Heap(keys, (group,), node, levels)
-            _store(count, 0)
-            _store(taken, 0, group)
-            gather(group, b, c, waiting, count, covered)
-            waiting.build(count[0])
-            with T.serial(0, T.bind(count[0])):
-                with T.If(taken[group] < most[0].astype("int64")), T.Then():
-                    best = T.bind(heap.place_of(tirx.bitwise_not(waiting[0])))
-                    _store(count, count[0] - 1)
-                    waiting.store(0, waiting[count[0]])
-                    waiting.sink(tirx.const(0, "int64"), count[0])
-                    candidate = [T.bind(side) for side in _corners(box, b, best, centred)]
-                    compare(group, candidate, covered)
-                    with T.If(covered[0] == 0), T.Then():
-                        keep(group, candidate, best)
-
-        def gather(group, b, c, waiting, count, above):
-            """Entries of all boxes that may stay; ``above``: a block has some."""
-
-            def add(j):
-                key = heap.entry(heap.order(score[b, c, j], nan_is_largest=False), j)
-                waiting.store(count[0], tirx.bitwise_not(key))
-                _store(count, count[0] + 1)
-
-            if not floor:
-                with T.serial(0, number) as j:
-                    add(j.astype("int64"))
-                return
-            with T.serial(0, tirx.floordiv(padded, _BLOCK)) as block:
-                first = block * _BLOCK
-                size = tirx.min(tirx.const(_BLOCK, "int64"), number - first)
-
-                def passes(t):
-                    return score[b, c, first + t] > floor[0][0]
-
-                _store(above, 0)
-                with T.serial(0, size) as t:
-                    _store(above, tirx.bitwise_or(above[0], passes(t).astype("int32")))
-                with T.If(above[0] != 0), T.Then(), T.serial(0, size) as t:
-                    with T.If(passes(t)), T.Then():
-                        add((first + t).astype("int64"))
-
-        def compare(group, candidate, covered):
-            """Is the candidate ``covered`` by one of those that stay?"""
-            _store(covered, 0)
-            with T.serial(0, tirx.floordiv(taken[group] + (_BLOCK - 1), _BLOCK)) as block:
-                with T.If(covered[0] == 0), T.Then(), T.serial(0, _BLOCK) as t:
-                    other = [corners[group, side, block * _BLOCK + t] for side in range(4)]
-                    hit = _overlaps(other, candidate, threshold[0])
-                    _store(covered, tirx.bitwise_or(covered[0], hit.astype("int32")))
-
-        def keep(group, candidate, best):
-            place = T.bind(taken[group])
-            with T.If(tirx.floormod(place, _BLOCK) == 0), T.Then():
-                with T.serial(0, 4) as side, T.serial(0, _BLOCK) as t:
-                    T.buffer_store(corners, tirx.const(0.0, "float32"), [group, side, place + t])
-            for side, value in enumerate(candidate):
-                T.buffer_store(corners, value, [group, side, place])
-            T.buffer_store(keys, best, [group, number - 1 - place])
-            _store(taken, place + 1, group)
-
-        def collect(group):
-            with T.serial(0, T.bind(taken[group])) as j:
-                place = keys[group, number - 1 - j]
-                row = tirx.floordiv(group, classes), tirx.floormod(group, classes), place
-                for column, value in enumerate(row):
-                    T.buffer_store(selected, value.astype("int64"), [total[0], column])
-                _store(total, total[0] + 1)
-
+        box, score, most, threshold, *lowest = inputs
+        selected, total, *scratch = outputs
+        kernel = _Suppression(box, score, most, threshold, lowest, *scratch, centred)
         with IRBuilder() as builder, _block("root", inputs, outputs):
             with T.serial(0, groups) as loop, T.sblock("classes"):
                 group = T.axis.spatial(Range(0, groups), loop)
                 T.reads(*map(_whole, inputs))
-                rows = keys[group, 0:number], corners[group, 0:4, 0:padded], taken[group]
-                T.writes(*rows)
+                T.writes(*kernel.rows(group))
                 with T.sblock("select"):
                     T.reads(*map(_whole, inputs))
-                    T.writes(*rows)
-                    select(group, tirx.floordiv(group, classes), tirx.floormod(group, classes))
-            with _block("collect", [keys, taken], [selected, total]):
+                    T.writes(*kernel.rows(group))
+                    kernel.select(group)
+            with _block("collect", [kernel.keys, kernel.taken], [selected, total]):
                 _store(total, 0)
                 with T.serial(0, groups) as group:
-                    collect(group)
+                    kernel.collect(group, selected, total)
         return builder.get()
 
     inputs = [boxes, scores, limit, overlap, *([] if lowest is None else [lowest])]
     shapes = [(groups * number, 3), (1,), (groups, number), (groups, 4, padded), (groups,)]
     dtypes = ["int64", "int64", "int64", "float32", "int64"]
     return te.extern(shapes, inputs, body, name="non_max_suppression", dtype=dtypes)
+
+
+@dataclass(frozen=True)
+class _Suppression:
+    """What is emitted for each group, a class of a batch.
+
+    ``keys[groups, boxes]`` have the group's heap in front, and the boxes that stay from the end on;
+    ``corners[groups, 4, ..]`` theirs, whole blocks of them; ``taken[groups]`` says how many stay.
+    """
+
+    box: tirx.Var
+    score: tirx.Var
+    most: tirx.Var
+    threshold: tirx.Var
+    lowest: Sequence[tirx.Var]
+    keys: tirx.Var
+    corners: tirx.Var
+    taken: tirx.Var
+    centred: bool
+
+    @property
+    def number(self):
+        """The boxes of a group."""
+        return self.score.shape[2]
+
+    def place(self, group):
+        """The batch and the class."""
+        classes = self.score.shape[1]
+        return tirx.floordiv(group, classes), tirx.floormod(group, classes)
+
+    def rows(self, group):
+        """What belongs to a group alone."""
+        padded = self.corners.shape[2]
+        keys, corners = self.keys[group, 0 : self.number], self.corners[group, 0:4, 0:padded]
+        return keys, corners, self.taken[group]
+
+    def select(self, group):
+        """The boxes that stay become the last ones in the row of ``keys``."""
+        node = T.sblock_alloc_buffer([2], "int64", scope="local")
+        count = T.sblock_alloc_buffer([1], "int64", scope="local")
+        covered = T.sblock_alloc_buffer([1], "int32", scope="local")
+        number = self.number
+        levels = ceil(log2(int(number) + 1)) if isinstance(number, tirx.IntImm) else WIDEST
+        waiting = Heap(self.keys, (group,), node, levels)
+        batch, label = self.place(group)
+        _store(count, 0)
+        _store(self.taken, 0, group)
+        self.gather(batch, label, waiting, count, covered)
+        waiting.build(count[0])
+        with T.serial(0, T.bind(count[0])):
+            with T.If(self.taken[group] < self.most[0].astype("int64")), T.Then():
+                best = T.bind(heap.place_of(tirx.bitwise_not(waiting[0])))
+                _store(count, count[0] - 1)
+                waiting.store(0, waiting[count[0]])
+                waiting.sink(tirx.const(0, "int64"), count[0])
+                candidate = [T.bind(side) for side in _corners(self.box, batch, best, self.centred)]
+                self.compare(group, candidate, covered)
+                with T.If(covered[0] == 0), T.Then():
+                    self.keep(group, candidate, best)
+
+    def gather(self, batch, label, waiting, count, above):
+        """Entries of all boxes that may stay; ``above``: a block has some."""
+
+        def add(j):
+            rank = heap.order(self.score[batch, label, j], nan_is_largest=False)
+            waiting.store(count[0], tirx.bitwise_not(heap.entry(rank, j)))
+            _store(count, count[0] + 1)
+
+        if not self.lowest:
+            with T.serial(0, self.number) as j:
+                add(j.astype("int64"))
+            return
+        (lowest,) = self.lowest
+        with T.serial(0, _blocks(self.number)) as block:
+            first = block * _BLOCK
+            size = tirx.min(tirx.const(_BLOCK, "int64"), self.number - first)
+
+            def passes(t):
+                return self.score[batch, label, first + t] > lowest[0]
+
+            _store(above, 0)
+            with T.serial(0, size) as t:
+                _store(above, tirx.bitwise_or(above[0], passes(t).astype("int32")))
+            with T.If(above[0] != 0), T.Then(), T.serial(0, size) as t:
+                with T.If(passes(t)), T.Then():
+                    add((first + t).astype("int64"))
+
+    def compare(self, group, candidate, covered):
+        """Is the candidate ``covered`` by one of those that stay?"""
+        _store(covered, 0)
+        with T.serial(0, _blocks(self.taken[group])) as block:
+            with T.If(covered[0] == 0), T.Then(), T.serial(0, _BLOCK) as t:
+                other = [self.corners[group, side, block * _BLOCK + t] for side in range(4)]
+                hit = _overlaps(other, candidate, self.threshold[0])
+                _store(covered, tirx.bitwise_or(covered[0], hit.astype("int32")))
+
+    def keep(self, group, candidate, best):
+        """The candidate stays; what a new block of corners does not hold yet overlaps nothing."""
+        place = T.bind(self.taken[group])
+        with T.If(tirx.floormod(place, _BLOCK) == 0), T.Then():
+            with T.serial(0, 4) as side, T.serial(0, _BLOCK) as t:
+                T.buffer_store(self.corners, tirx.const(0.0, "float32"), [group, side, place + t])
+        for side, value in enumerate(candidate):
+            T.buffer_store(self.corners, value, [group, side, place])
+        T.buffer_store(self.keys, best, [group, self.number - 1 - place])
+        _store(self.taken, place + 1, group)
+
+    def collect(self, group, selected, total):
+        """Rows of the boxes that stay, behind those of the groups before."""
+        with T.serial(0, T.bind(self.taken[group])) as j:
+            row = *self.place(group), self.keys[group, self.number - 1 - j]
+            for column, value in enumerate(row):
+                T.buffer_store(selected, value.astype("int64"), [total[0], column])
+            _store(total, total[0] + 1)
+
+
+def _blocks(number):
+    """How many blocks hold so many boxes."""
+    return tirx.floordiv(number + (_BLOCK - 1), _BLOCK)
 
 
 @contextmanager
