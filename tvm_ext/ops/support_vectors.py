@@ -3,6 +3,8 @@
 Of C classes, pair (i, j), i < j, has a score above 0 where i wins; pairs come in lexical order.
 """
 
+from dataclasses import dataclass
+
 from tvm import te, tirx
 from tvm.script.ir_builder import tirx as T
 
@@ -55,65 +57,86 @@ def coupled(against, classes):
     """
     rows, _ = against.shape
 
-    def wins(values, row, i, j):
-        """The probability that class ``i`` wins against class ``j``."""
-        loss = values[row, _pair(tirx.min(i, j), tirx.max(i, j), classes)]
-        own = sigmoid(tirx.Select(i < j, tirx.const(0, "float32") - loss, loss))
-        return tirx.max(tirx.min(own, 1 - LEAST), LEAST)
-
-    def body(ins, outs):
-        (values,), (p, r, q, qp, total, worst, step) = ins, outs
-
-        def set_(buffer, value, *index):
-            T.buffer_store(buffer, value, list(index))
-
-        def add(buffer, value, *index):
-            set_(buffer, buffer[index] + value, *index)
-
-        def prepare(row):
-            with T.grid(classes, classes) as (i, j):
-                set_(r, wins(values, row, i, j), i, j)
-            with T.serial(0, classes) as i:
-                set_(p, tirx.const(1 / classes, "float32"), row, i)
-                set_(q, tirx.const(0, "float32"), i, i)
-                with T.serial(0, classes) as j:
-                    with T.If(i != j), T.Then():
-                        set_(q, tirx.const(0, "float32") - r[j, i] * r[i, j], i, j)
-                        add(q, r[j, i] * r[j, i], i, i)
-
-        def measure(row):
-            set_(total, tirx.const(0, "float32"), 0)
-            set_(worst, tirx.const(0, "float32"), 0)
-            with T.serial(0, classes) as i:
-                set_(qp, tirx.const(0, "float32"), i)
-                with T.serial(0, classes) as j:
-                    add(qp, q[i, j] * p[row, j], i)
-                add(total, p[row, i] * qp[i], 0)
-            with T.serial(0, classes) as i:
-                set_(worst, tirx.max(worst[0], tirx.abs(qp[i] - total[0])), 0)
-
-        def improve(row):
-            with T.serial(0, classes) as i:
-                set_(step, (total[0] - qp[i]) / q[i, i], 0)
-                change, scale = step[0], step[0] + 1
-                add(p, change, row, i)
-                gain = change * (change * q[i, i] + qp[i] * 2)
-                set_(total, (total[0] + gain) / scale / scale, 0)
-                with T.serial(0, classes) as j:
-                    set_(qp, (qp[j] + change * q[i, j]) / scale, j)
-                    set_(p, p[row, j] / scale, row, j)
-
-        def couple(row):
-            prepare(row)
-            measure(row)
-            with T.serial(0, STEPS):
-                with T.If(worst[0] >= PRECISION / classes), T.Then():
-                    improve(row)
-                    measure(row)
-
-        return serial.nest([rows], couple)
+    def body(inputs, outputs):
+        return serial.nest([rows], _Coupling(classes, *inputs, *outputs).couple)
 
     square = classes, classes
     shapes = [(rows, classes), square, square, (classes,), (1,), (1,), (1,)]
     outs = serial.kernel(shapes, ["float32"] * 7, [against], body, "coupled")
     return outs[0]
+
+
+@dataclass(frozen=True)
+class _Coupling:
+    """What is emitted for a row of pairs, with the letters of the paper: minimise ``p' Q p``."""
+
+    classes: int
+    against: tirx.Var
+    p: tirx.Var
+    r: tirx.Var
+    q: tirx.Var
+    qp: tirx.Var
+    total: tirx.Var
+    worst: tirx.Var
+    step: tirx.Var
+
+    def couple(self, row):
+        """Steps until the error is small."""
+        self.prepare(row)
+        self.measure(row)
+        with T.serial(0, STEPS):
+            with T.If(self.worst[0] >= PRECISION / self.classes), T.Then():
+                self.improve(row)
+                self.measure(row)
+
+    def prepare(self, row):
+        """The matrix, and probabilities to start from."""
+        p, r, q, zero = self.p, self.r, self.q, tirx.const(0, "float32")
+        with T.grid(self.classes, self.classes) as (i, j):
+            _set(r, self.wins(row, i, j), i, j)
+        with T.serial(0, self.classes) as i:
+            _set(p, tirx.const(1 / self.classes, "float32"), row, i)
+            _set(q, zero, i, i)
+            with T.serial(0, self.classes) as j, T.If(i != j), T.Then():
+                _set(q, zero - r[j, i] * r[i, j], i, j)
+                _add(q, r[j, i] * r[j, i], i, i)
+
+    def wins(self, row, i, j):
+        """The probability that class ``i`` wins against class ``j``."""
+        loss = self.against[row, _pair(tirx.min(i, j), tirx.max(i, j), self.classes)]
+        own = sigmoid(tirx.Select(i < j, tirx.const(0, "float32") - loss, loss))
+        return tirx.max(tirx.min(own, 1 - LEAST), LEAST)
+
+    def measure(self, row):
+        """``Q p``, ``p' Q p`` and how far they are from the minimum, where all are equal."""
+        p, q, qp, zero = self.p, self.q, self.qp, tirx.const(0, "float32")
+        _set(self.total, zero, 0)
+        _set(self.worst, zero, 0)
+        with T.serial(0, self.classes) as i:
+            _set(qp, zero, i)
+            with T.serial(0, self.classes) as j:
+                _add(qp, q[i, j] * p[row, j], i)
+            _add(self.total, p[row, i] * qp[i], 0)
+        with T.serial(0, self.classes) as i:
+            _set(self.worst, tirx.max(self.worst[0], tirx.abs(qp[i] - self.total[0])), 0)
+
+    def improve(self, row):
+        """A step along each class in turn, to the minimum there."""
+        p, q, qp, total = self.p, self.q, self.qp, self.total
+        with T.serial(0, self.classes) as i:
+            _set(self.step, (total[0] - qp[i]) / q[i, i], 0)
+            change, scale = self.step[0], self.step[0] + 1
+            _add(p, change, row, i)
+            gain = change * (change * q[i, i] + qp[i] * 2)
+            _set(total, (total[0] + gain) / scale / scale, 0)
+            with T.serial(0, self.classes) as j:
+                _set(qp, (qp[j] + change * q[i, j]) / scale, j)
+                _set(p, p[row, j] / scale, row, j)
+
+
+def _set(buffer, value, *index):
+    T.buffer_store(buffer, value, list(index))
+
+
+def _add(buffer, value, *index):
+    _set(buffer, buffer[index] + value, *index)
