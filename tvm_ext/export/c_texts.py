@@ -23,24 +23,9 @@ __all__ = [
 
 def header(model: Interface) -> str:
     """``<id>.h``: the documented interface."""
-    name, id, macro = comment(model.name), model.id, model.macro
-    where = "embedded" if model.embedded else f"in {id}.bin"
-    sizes, only = ("sizes, ", "const {id}_sizes *sizes") if model.dims else ("", "void")
-    only = only.format(id=id)
-    first = f"const {id}_sizes *sizes, " if model.dims else ""
+    macro = model.macro
     return f"""\
-/* {name}, compiled by tvm_ext {__version__} for {model.triple}.
- *
-{_variants(model)}
- * Weights: {model.checksum[0]} bytes, {where}.
- *
- *   tvmx_model *model;
- *   if ({id}_create(&model, {weights_argument(model)}) != TVMX_OK) puts(tvmx_error());
-{_example_sizes(model)} *   size_t bytes = {id}_workspace_bytes({sizes[:-2]});
- *   void *workspace = aligned_alloc({macro}_WORKSPACE_ALIGNMENT, bytes);
- *   {id}_run(model, {sizes}inputs, {macro}_INPUTS, outputs, {macro}_OUTPUTS, workspace, bytes);
- *   {id}_destroy(model);
- */
+{_usage(model)}
 #ifndef {macro}_H
 #define {macro}_H
 
@@ -61,6 +46,38 @@ def header(model: Interface) -> str:
 extern "C" {{
 #endif
 {_sizes_type(model)}
+{_declarations(model)}
+#ifdef __cplusplus
+}}
+#endif
+#endif
+"""
+
+
+def _usage(model: Interface) -> str:
+    """What the model is, and how it is called."""
+    id, macro, sizes = model.id, model.macro, "sizes, " if model.dims else ""
+    where = "embedded" if model.embedded else f"in {id}.bin"
+    return f"""\
+/* {comment(model.name)}, compiled by tvm_ext {__version__} for {model.triple}.
+ *
+{_variants(model)}
+ * Weights: {model.checksum[0]} bytes, {where}.
+ *
+ *   tvmx_model *model;
+ *   if ({id}_create(&model, {weights_argument(model)}) != TVMX_OK) puts(tvmx_error());
+{_example_sizes(model)} *   size_t bytes = {id}_workspace_bytes({sizes[:-2]});
+ *   void *workspace = aligned_alloc({macro}_WORKSPACE_ALIGNMENT, bytes);
+ *   {id}_run(model, {sizes}inputs, {macro}_INPUTS, outputs, {macro}_OUTPUTS, workspace, bytes);
+ *   {id}_destroy(model);
+ */"""
+
+
+def _declarations(model: Interface) -> str:
+    """The functions."""
+    id = model.id
+    first = f"const {id}_sizes *sizes, " if model.dims else ""
+    return f"""\
 /* Make the model ready. `weights` is the path of its file of weights; NULL where they are
  * embedded. A file is mapped, so that processes share it, and checked. */
 tvmx_status {id}_create(tvmx_model **model, const char *weights);
@@ -69,7 +86,7 @@ tvmx_status {id}_create(tvmx_model **model, const char *weights);
 void {id}_destroy(tvmx_model *model);
 
 /* What a run needs now; more after tvmx_set_threads() with more threads.{_workspace(model)} */
-size_t {id}_workspace_bytes({only});
+size_t {id}_workspace_bytes({first[:-2] or "void"});
 
 /* Run on the caller's buffers, which must not overlap. Nothing is allocated. Threads may run the
  * same model at the same time, each with a workspace of its own. Where a run fails, what outputs
@@ -85,11 +102,6 @@ const tvmx_tensor *{id}_initializers({first}size_t *count);
 void {id}_print_inputs(void);
 void {id}_print_outputs(void);
 void {id}_print_initializers(void);
-
-#ifdef __cplusplus
-}}
-#endif
-#endif
 """
 
 

@@ -1,4 +1,4 @@
-"""The C++ files of a package: one header with a class ``Session``, and its example."""
+"""The C++ file of a package: one header with a class ``Session``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,31 @@ from collections.abc import Sequence
 from .._version import __version__
 from .interface import Interface, Tensor
 
-__all__ = ["example", "header"]
+__all__ = ["header", "type_of", "weights_argument"]
 
 
 def header(model: Interface) -> str:
     """``<id>.hxx``: the C interface as a class."""
+    return f"""\
+{_opening(model)}
+namespace {model.id} {{
+
+{_TYPES}{_results(model)}{_alias(model)}
+// A session is for one thread at a time; copies share the weights and may run beside it.
+class Session {{
+ public:
+{_public(model)}
+ private:
+{_private(model)}}};
+
+}}  // namespace {model.id}
+#endif
+"""
+
+
+def _opening(model: Interface) -> str:
+    """How the class is used, and what it includes."""
     id, macro = model.id, model.macro
-    weights = _weights(model)
-    given = [*_sizes(model), *_pointers(model.inputs, "const ")]
-    into = ", ".join([*given, *_pointers(model.outputs, "", "out_")])
-    sizes = ", ".join(_sizes(model))
-    choice = "&sizes, " if model.dims else ""
     return f"""\
 // {id}: a model as a C++17 class, compiled by tvm_ext {__version__}. Link with lib{id}.
 // Where exceptions are off (-fno-exceptions), what would throw prints its text and aborts.
@@ -38,25 +52,32 @@ def header(model: Interface) -> str:
 #include <stdexcept>
 #include <string>
 #include <vector>
+"""
 
-namespace {id} {{
 
+_TYPES = """\
 // What the C interface reports by a status.
-class Error : public std::runtime_error {{
+class Error : public std::runtime_error {
  public:
-  Error(tvmx_status status, const std::string &text) : std::runtime_error(text), status(status) {{}}
+  Error(tvmx_status status, const std::string &text) : std::runtime_error(text), status(status) {}
   const tvmx_status status;
-}};
+};
 
-struct Tensor {{
+struct Tensor {
   std::string name, dtype;
   std::vector<std::int64_t> shape;
   std::size_t bytes;
-}};
-{_results(model)}{_alias(model)}
-// A session is for one thread at a time; copies share the weights and may run beside it.
-class Session {{
- public:
+};
+"""
+
+
+def _public(model: Interface) -> str:
+    """What callers see: sessions are made and copied, run, and describe the model."""
+    id, macro, choice = model.id, model.macro, _choice(model)
+    given = [*_sizes(model), *_pointers(model.inputs, "const ")]
+    into = ", ".join([*given, *_pointers(model.outputs, "", "out_")])
+    weights = weights_argument(model)
+    return f"""\
   // Throws Error: no weights, weights of another model, a CPU that lacks instructions.
   explicit Session(const char *weights = {weights}) : model_(create(weights), {id}_destroy) {{}}
   Session(const Session &other) : model_(other.model_) {{}}
@@ -85,8 +106,13 @@ class Session {{
         workspace_.get(), bytes_));
   }}
 
-{_metadata(model, sizes, choice)}
- private:
+{_metadata(model)}"""
+
+
+def _private(model: Interface) -> str:
+    """What the public functions are written with, and what a session holds."""
+    id, macro = model.id, model.macro
+    return f"""\
   struct Free {{
     void operator()(void *memory) const {{ ::operator delete(memory, alignment()); }}
   }};
@@ -119,8 +145,8 @@ class Session {{
   }}
 
   // More threads need more workspace.
-  void reserve({sizes}) {{
-    const std::size_t bytes = {id}_workspace_bytes({choice[:-2]});
+  void reserve({", ".join(_sizes(model))}) {{
+    const std::size_t bytes = {id}_workspace_bytes({_choice(model)[:-2]});
     if (workspace_ && bytes <= bytes_) return;
     workspace_.reset(::operator new(bytes, alignment()));
     bytes_ = bytes;
@@ -129,10 +155,6 @@ class Session {{
   std::shared_ptr<tvmx_model> model_;
   std::unique_ptr<void, Free> workspace_;
   std::size_t bytes_ = 0;
-}};
-
-}}  // namespace {id}
-#endif
 """
 
 
@@ -140,15 +162,17 @@ def _answer(model: Interface) -> str:
     return "result" if len(model.outputs) == 1 else "results"
 
 
-def _weights(model: Interface) -> str:
+def weights_argument(model: Interface) -> str:
+    """What a session is made with by default."""
     return "nullptr" if model.embedded else f'"{model.id}.bin"'
 
 
 def _pointers(tensors: Sequence[Tensor], const: str, prefix: str = "") -> list[str]:
-    return [f"{const}{_type(tensor)} *{prefix}{tensor.id}" for tensor in tensors]
+    return [f"{const}{type_of(tensor)} *{prefix}{tensor.id}" for tensor in tensors]
 
 
-def _type(tensor: Tensor) -> str:
+def type_of(tensor: Tensor) -> str:
+    """The C++ type of an element."""
     return tensor.c_type if tensor.c_type in ("float", "double") else f"std::{tensor.c_type}"
 
 
@@ -162,6 +186,11 @@ def _sizes(model: Interface) -> list[str]:
     return ["const Sizes &sizes"] if model.dims else []
 
 
+def _choice(model: Interface) -> str:
+    """The argument that passes it on to C, in front of others."""
+    return "&sizes, " if model.dims else ""
+
+
 def _alias(model: Interface) -> str:
     if not model.dims:
         return ""
@@ -171,8 +200,9 @@ def _alias(model: Interface) -> str:
     )
 
 
-def _metadata(model: Interface, sizes: str, choice: str) -> str:
+def _metadata(model: Interface) -> str:
     """The functions that describe tensors, and list the sizes there are."""
+    sizes, choice = ", ".join(_sizes(model)), _choice(model)
     functions = "".join(
         f"""\
   static std::vector<Tensor> {side}({sizes}) {{
@@ -203,21 +233,21 @@ def _results(model: Interface) -> str:
     """The struct of the outputs, where there are several."""
     if len(model.outputs) == 1:
         return ""
-    fields = "".join(f"  std::vector<{_type(t)}> {t.id};\n" for t in model.outputs)
+    fields = "".join(f"  std::vector<{type_of(t)}> {t.id};\n" for t in model.outputs)
     return f"\nstruct Results {{\n{fields}}};\n"
 
 
 def _result_type(model: Interface) -> str:
-    return f"std::vector<{_type(model.outputs[0])}>" if len(model.outputs) == 1 else "Results"
+    return f"std::vector<{type_of(model.outputs[0])}>" if len(model.outputs) == 1 else "Results"
 
 
 def _infer(model: Interface) -> str:
     single = len(model.outputs) == 1
     fields = ["tvmx_results" if single else f"tvmx_results.{t.id}" for t in model.outputs]
-    choice, first = ("&sizes, ", ["sizes"]) if model.dims else ("", [])
+    first = ["sizes"] if model.dims else []
     lines = [
         f"{_result_type(model)} tvmx_results;",
-        f"const tvmx_tensor *const tvmx_made = {model.id}_outputs({choice}nullptr);",
+        f"const tvmx_tensor *const tvmx_made = {model.id}_outputs({_choice(model)}nullptr);",
         "if (!tvmx_made) check(TVMX_NO_SUCH_SIZES);",
     ]
     lines += [
@@ -227,71 +257,3 @@ def _infer(model: Interface) -> str:
     places = [f"{field}.data()" for field in fields]
     lines.append(f"run({', '.join([*first, *(t.id for t in model.inputs), *places])});")
     return "\n".join(f"    {line}" for line in [*lines, "return tvmx_results;"])
-
-
-def example(model: Interface) -> str:
-    """``session.cpp``: the class answers what the C interface does."""
-    id, macro = model.id, model.macro
-    first, sizes = (["sizes"], "sizes") if model.dims else ([], "")
-    inputs = "".join(
-        f"  std::vector<{_type(t)}> in_{k}(elements<{_type(t)}>(given[{k}]), 1);\n"
-        for k, t in enumerate(model.inputs)
-    )
-    wanted = "".join(
-        f"  std::vector<{_type(t)}> out_{k}(elements<{_type(t)}>(made[{k}]));\n"
-        for k, t in enumerate(model.outputs)
-    )
-    given = [*first, *(f"in_{k}.data()" for k in range(len(model.inputs)))]
-    pointers = [*given, *(f"out_{k}.data()" for k in range(len(model.outputs)))]
-    single = len(model.outputs) == 1
-    answers = ["results" if single else f"results.{tensor.id}" for tensor in model.outputs]
-    checks = "".join(
-        f"  if (std::memcmp({answer}.data(), out_{k}.data(), made[{k}].bytes)) return false;\n"
-        for k, answer in enumerate(answers)
-    )
-    loop = f"for (const auto &sizes : {id}::Session::all_sizes()) " if model.dims else ""
-    parameters = ", ".join(
-        [f"{id}::Session session", *(f"const {id}::{p[6:]}" for p in _sizes(model))]
-    )
-    return f"""\
-// A session and its copy answer the same; inputs are all ones.
-#include "{id}.hxx"
-
-#include <algorithm>
-#include <cstring>
-#include <iostream>
-
-static_assert({macro}_INPUTS == {len(model.inputs)}, "the header belongs to this model");
-
-// At least one: data() of an empty vector may be null.
-template <class T> static std::size_t elements(const {id}::Tensor &tensor) {{
-  return std::max<std::size_t>(1, tensor.bytes / sizeof(T));
-}}
-
-static bool agrees({parameters}) {{
-  const auto given = session.inputs({sizes}), made = session.outputs({sizes});
-  for (const auto &tensor : given) std::cout << tensor.name << " " << tensor.dtype << "\\n";
-{inputs}{wanted}  auto results = session.infer({", ".join(given)});
-  {id}::Session copy = session;
-  copy.run({", ".join(pointers)});
-{checks}  return true;
-}}
-
-static int run(int argc, char **argv) {{
-  {id}::Session session(argc > 1 ? argv[1] : {_weights(model)});
-  {loop}if (!agrees(session{", sizes" if model.dims else ""})) return 1;
-  std::cout << "correct\\n";
-  return 0;
-}}
-
-#ifdef __cpp_exceptions
-int main(int argc, char **argv) try {{
-  return run(argc, argv);
-}} catch (const {id}::Error &error) {{
-  std::cerr << error.what() << "\\n";
-  return 1;
-}}
-#else
-int main(int argc, char **argv) {{ return run(argc, argv); }}
-#endif
-"""

@@ -23,7 +23,7 @@ from ..keep import check_folder
 from ..keep import keep as write_all
 from ..model import CompiledModel
 from ..targets import levels, resolve
-from . import c_example, c_texts, cpp_texts, files, wasm_texts
+from . import c_example, c_texts, cpp_example, cpp_texts, files, wasm_texts
 from .example import Expected, example_input, expected
 from .identifiers import identifiers
 from .interface import Built, Interface, Variant
@@ -251,7 +251,7 @@ def _write_texts(
     if format == "c++":
         texts |= {
             f"{model.id}.hxx": cpp_texts.header(model),
-            "session.cpp": cpp_texts.example(model),
+            "session.cpp": cpp_example.example(model),
         }
         examples["session.cpp"] = "CXX"
     texts |= {
