@@ -283,63 +283,74 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     from .extend.plugin import load_installed  # here, because plugins are built on this module
 
     load_installed()
-    transform = relax.transform
     steps = [Step("import", name, run) for name, run in rewrites.steps(opt_level)]
-
-    def add(phase: str, run: tvm.ir.transform.Pass, at: int = 0, name: str | None = None) -> None:
-        if opt_level >= at:
-            steps.append(Step(phase, name or run.info.name, run))
-
-    def compound(compound: Compound, at: int = 0, bound: float = 1e-4) -> None:
-        if opt_level >= at:
-            run = compound.on(target)
-            steps.append(Step("select", compound.name, run, bound, compound=True))
-
-    if target.kind.name == "llvm":
-        compound(RUNNING, at=1)
-        compound(TOP_K)
-        compound(ARGSORT)
-    add("select", relax.backend.DispatchSampling())
-    add("select", relax.backend.DispatchSortScan())
-    if target.kind.name == "llvm" and opt_level >= 2:
-        rounds = precision == "bf16"
-        compound(SYMBOLIC_ATTENTION, at=3)
-        compound(TILED_ATTENTION, at=3)
-        compound(winograd(WinogradModel(direct=0.5 if rounds else 1.0)), at=3)
-        if Machine.of(target).bfloat16:
-            bound = _BFLOAT16_BOUND if rounds else 1e-4
-            compound(bfloat16_conv2d(rounds), bound=bound)
-            compound(bfloat16_matmul(rounds), bound=bound)
-            if rounds:
-                run = bfloat16_recurrent
-                steps.append(Step("select", run.info.name, run, _BFLOAT16_BOUND))
-        add("select", signed_weights)
-        compound(GATED_CONV2D)
-        compound(BLOCKED_CONV2D)
-        compound(INTEGER_CONV2D)
-        add("select", blocked_layout(target))
-        compound(MATMUL_BLOCKS)
-        compound(TILED_MATMUL)
-        compound(INTEGER_MATMUL)
-        compound(INTEGER_MATMUL_OF_ACTIVATIONS)
-    add("select", legalize(cpu=target.kind.name == "llvm"), name="LegalizeOps")
-    add("fuse", transform.AnnotateTIROpPattern(), at=1)
-    add("fuse", mark_epilogues, at=1)
-    if precision == "bf16":
-        steps.append(Step("fuse", bfloat16_words.info.name, bfloat16_words, _BFLOAT16_BOUND))
-    add("fuse", transform.FoldConstant(), at=1)
-    add("fuse", open_branches, at=1)
-    add("fuse", alike_dims, at=1)
-    add("fuse", _fuse_ops, at=1, name="FuseOps")
-    add("fuse", gather_dims, at=1)
-    add("fuse", transform.FuseTIR(), at=1)
-    add("fuse", order_dims, at=1)
-    add("fuse", name_dims, at=1)
-    add("fuse", order_numbers, at=1)
-    add("fuse", transform.DeadCodeElimination())
-    add("schedule", schedules.apply(target, opt_level))
+    steps += _select(target, opt_level, precision)
+    steps += _fuse(opt_level, precision)
+    steps.append(_step("schedule", schedules.apply(target, opt_level)))
     built_in = Pipeline(target, opt_level, tuple(steps), precision)
     return reduce(lambda pipeline, extend: extend(pipeline), EXTENSIONS, built_in)
+
+
+def _step(phase: str, run: tvm.ir.transform.Pass, name: str = "", bound: float = 1e-4) -> Step:
+    return Step(phase, name or run.info.name, run, bound)
+
+
+def _select(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
+    """Operators become kernels: compound ones first, then TVM's of each operator."""
+    cpu = target.kind.name == "llvm"
+
+    def compound(operator: Compound, bound: float = 1e-4) -> Step:
+        return Step("select", operator.name, operator.on(target), bound, compound=True)
+
+    if cpu:
+        if opt_level >= 1:
+            yield compound(RUNNING)
+        yield compound(TOP_K)
+        yield compound(ARGSORT)
+    yield _step("select", relax.backend.DispatchSampling())
+    yield _step("select", relax.backend.DispatchSortScan())
+    if cpu and opt_level >= 2:
+        rounds = precision == "bf16"
+        if opt_level >= 3:
+            yield compound(SYMBOLIC_ATTENTION)
+            yield compound(TILED_ATTENTION)
+            yield compound(winograd(WinogradModel(direct=0.5 if rounds else 1.0)))
+        if Machine.of(target).bfloat16:
+            bound = _BFLOAT16_BOUND if rounds else 1e-4
+            yield compound(bfloat16_conv2d(rounds), bound)
+            yield compound(bfloat16_matmul(rounds), bound)
+            if rounds:
+                yield _step("select", bfloat16_recurrent, bound=bound)
+        yield _step("select", signed_weights)
+        yield compound(GATED_CONV2D)
+        yield compound(BLOCKED_CONV2D)
+        yield compound(INTEGER_CONV2D)
+        yield _step("select", blocked_layout(target))
+        yield compound(MATMUL_BLOCKS)
+        yield compound(TILED_MATMUL)
+        yield compound(INTEGER_MATMUL)
+        yield compound(INTEGER_MATMUL_OF_ACTIVATIONS)
+    yield _step("select", legalize(cpu=cpu), "LegalizeOps")
+
+
+def _fuse(opt_level: int, precision: str) -> Iterator[Step]:
+    """Kernels that follow each other become one; what they have in common is settled."""
+    transform = relax.transform
+    if opt_level >= 1:
+        yield _step("fuse", transform.AnnotateTIROpPattern())
+        yield _step("fuse", mark_epilogues)
+        if precision == "bf16":
+            yield _step("fuse", bfloat16_words, bound=_BFLOAT16_BOUND)
+        yield _step("fuse", transform.FoldConstant())
+        yield _step("fuse", open_branches)
+        yield _step("fuse", alike_dims)
+        yield _step("fuse", _fuse_ops, "FuseOps")
+        yield _step("fuse", gather_dims)
+        yield _step("fuse", transform.FuseTIR())
+        yield _step("fuse", order_dims)
+        yield _step("fuse", name_dims)
+        yield _step("fuse", order_numbers)
+    yield _step("fuse", transform.DeadCodeElimination())
 
 
 def _check_precision(precision: str, target: Target, opt_level: int) -> None:
