@@ -85,40 +85,33 @@ def compare(
     specialise(source, shapes)
     if not source.graph.outputs:
         raise ComparisonError("the model has no outputs: nothing to compare")
-    plugins = _plugins_of(source)
-    if plugins and against == "onnxruntime":
-        _log.warning("onnxruntime lacks %s: comparing with numpy references", ", ".join(plugins))
-        against = REFERENCE
+    against, plugins = _rival(source, against)
     feeds = feeds_for(source, inputs, batch)
     threads = threads or cores.threads()
     resolved = targets.resolve(target, threads)
-    static = {name: feeds[name].shape for name in declared(source)}
-    specialise(source, static)
+    specialise(source, {name: feeds[name].shape for name in declared(source)})
+    start = time.perf_counter()
+    compiled = convert_and_build(source, resolved, opt_level=opt_level, precision=precision)
+    build_seconds = time.perf_counter() - start
 
     with tempfile.TemporaryDirectory(prefix="tvm_ext_compare_") as folder:
-        start = time.perf_counter()
-        compiled = convert_and_build(source, resolved, opt_level=opt_level, precision=precision)
-        build_seconds = time.perf_counter() - start
-        ours = Path(folder, "model.tvmx")
+        ours, theirs = Path(folder, "model.tvmx"), Path(folder, "model.onnx")
         compiled.save(ours)
-        theirs = _onnx_file(source, Path(folder))
+        ir.save(source, theirs)
         with (
             Worker(Job(ENGINES[OURS], ours, feeds, threads)) as us,
-            Worker(Job(ENGINES[against], theirs, feeds, threads, tuple(plugins.values()))) as them,
+            Worker(Job(ENGINES[against], theirs, feeds, threads, plugins)) as them,
         ):
             outputs = _accuracies([v.name for v in source.graph.outputs], us, them)
             blocks = alternate((us, them), rounds, seconds)
-            memory = compiled.memory
-            sides = (
-                _side(us, blocks[0], build_seconds, memory),
-                _side(them, blocks[1], None, None),
-            )
+            our_side = _side(us, blocks[0], build_seconds, compiled.memory)
+            their_side = _side(them, blocks[1], None, None)
     return Comparison(
         model=_name(model, source),
         inputs=tuple(f"{name}: {a.dtype}{list(a.shape)}" for name, a in feeds.items()),
         outputs=outputs,
-        ours=sides[0],
-        theirs=sides[1],
+        ours=our_side,
+        theirs=their_side,
         threads=threads,
         target=str(resolved.attrs.get("mcpu", resolved.kind.name)),
         opt_level=opt_level,
@@ -143,6 +136,15 @@ def _check(against: str, rounds: int, threads: int | None, seconds: float) -> No
             raise MissingPackageError(f"{package} is not installed: pip install 'tvm-ext[{extra}]'")
 
 
+def _rival(source: ir.Model, against: str) -> tuple[str, tuple[str, ...]]:
+    """The engine to compare with, and the plugins whose operators it needs references of."""
+    plugins = _plugins_of(source)
+    if plugins and against == "onnxruntime":
+        _log.warning("onnxruntime lacks %s: comparing with numpy references", ", ".join(plugins))
+        against = REFERENCE
+    return against, tuple(plugins.values())
+
+
 def _plugins_of(source: ir.Model) -> dict[str, str]:
     """The operators of ``source`` that plugins declare, each with its plugin.
 
@@ -164,12 +166,6 @@ def _plugins_of(source: ir.Model) -> dict[str, str]:
                     )
                 found[str(operator)] = plugin.name
     return found
-
-
-def _onnx_file(source: ir.Model, folder: Path) -> Path:
-    path = folder / "model.onnx"
-    ir.save(source, path)
-    return path
 
 
 def _name(model: object, source: ir.Model) -> str:
