@@ -52,18 +52,18 @@ _Say = Callable[[tirx.Expr], tirx.Expr]
 @tvm.transform.module_pass(opt_level=0, name="ToldWhereSmall")
 def told_where_small(module: IRModule, _context: object) -> IRModule:
     """The module pass, on lowered kernels: vectors are made, loops unrolled and cut."""
-    return _with_choices(module, lambda small: tirx.call_packed(ALONE, small.astype("int64")))
+    return _loops_told(module, lambda small: tirx.call_packed(ALONE, small.astype("int64")))
 
 
 @tvm.transform.module_pass(opt_level=0, name="AloneWhereSmall")
 def alone_where_small(module: IRModule, _context: object) -> IRModule:
     """The same of kernels that are linked with our runtime."""
-    return _with_choices(
+    return _loops_told(
         module, lambda small: tirx.call_extern("int32", "tvmx_alone", small.astype("int32"))
     )
 
 
-def _with_choices(module: IRModule, say: _Say) -> IRModule:
+def _loops_told(module: IRModule, say: _Say) -> IRModule:
     functions = {
         symbol: function.with_body(_rewritten(function.body, say))
         if isinstance(function, tirx.PrimFunc)
