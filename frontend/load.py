@@ -237,3 +237,8 @@ def _place_external_data(model: ir.Model, source: str, path: Path | None) -> Non
                     "give the path of the model, so that its folder is known"
                 )
             tensor.base_dir = str(path.parent.resolve())
+            if not os.path.lexists(tensor.path):
+                raise ModelError(
+                    f"{source} keeps tensor {name!r} in the file {tensor.location!s}, which is not "
+                    "there: keep it beside the model"
+                )

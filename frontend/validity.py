@@ -1,5 +1,6 @@
 """Whether a model is one that the installed onnx defines."""
 
+import os
 from collections.abc import Iterable
 
 import onnx
@@ -54,6 +55,15 @@ def check_opsets(model: ir.Model, source: str) -> None:
         raise ModelError(f"{source} imports no opset of the domain ai.onnx")
 
 
+def _check_end(tensor: ir.ExternalTensor) -> None:
+    size, start = os.path.getsize(tensor.path), tensor.offset or 0
+    if size < start + tensor.nbytes:
+        raise ValueError(
+            f"{tensor.location} has {size} bytes, but {tensor.dtype}{list(tensor.shape)} takes "
+            f"{tensor.nbytes} from byte {start} on: is the file cut short?"
+        )
+
+
 def _check_length(tensor: ir.ExternalTensor) -> None:
     if tensor.length != tensor.nbytes:
         raise ValueError(
@@ -69,6 +79,8 @@ def check_values(model: ir.Model, source: str, limits: Limits) -> None:
         if isinstance(tensor, ir.ExternalTensor | ir.TensorProtoTensor):
             try:
                 if tensor.dtype != ir.DataType.STRING:
+                    if isinstance(tensor, ir.ExternalTensor):
+                        _check_end(tensor)
                     tensor.numpy()
                 if isinstance(tensor, ir.ExternalTensor) and tensor.length is not None:
                     _check_length(tensor)

@@ -122,6 +122,12 @@ def test_external_data_elsewhere_is_refused(location, folder):
         load(folder / "m.onnx")
 
 
+def test_external_data_that_is_not_there_is_named(folder):
+    (folder / "m.onnx").write_bytes(external("absent").SerializeToString())
+    with pytest.raises(ModelError, match="'w' in the file absent, which is not there"):
+        load(folder / "m.onnx")
+
+
 def test_an_absolute_location_is_refused(folder):
     (folder / "m.onnx").write_bytes(external(folder / "weights").SerializeToString())
     with pytest.raises(ModelError, match="relative"):
@@ -135,6 +141,12 @@ def test_an_absolute_location_is_refused(folder):
 def test_external_data_shorter_than_declared_is_refused(size, entries, folder):
     (folder / "m.onnx").write_bytes(external("weights", size, **entries).SerializeToString())
     with pytest.raises(ModelError):
+        load(folder / "m.onnx")
+
+
+def test_external_data_that_is_cut_short_is_named(folder):
+    (folder / "m.onnx").write_bytes(external("weights", 5).SerializeToString())
+    with pytest.raises(ModelError, match=r"'w': weights has 16 bytes, but .* takes 20 from byte 0"):
         load(folder / "m.onnx")
 
 
