@@ -12,6 +12,7 @@ from onnx import helper
 
 from tests.oracle import node_model, reference
 from tvm_ext.cli import main
+from tvm_ext.compare.engines import ENGINES, OURS
 
 
 @pytest.fixture
@@ -52,6 +53,13 @@ def test_help_does_not_wait_for_tvm():
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "tvm-ext build model.onnx -o" in out.stdout
     assert out.stdout.endswith("False\n")
+
+
+def test_help_names_every_engine_to_compare_with(capsys):
+    with pytest.raises(SystemExit):
+        main(["compare", "--help"])
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ENGINES.keys() - {OURS})
 
 
 def test_run_computes_what_the_reference_computes(softmax, tmp_path, capsys):

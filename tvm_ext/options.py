@@ -18,7 +18,7 @@ _EXAMPLES = {
   tvm-ext build model.onnx -o model.tvmx
   tvm-ext build model.onnx -o model.tvmx --shape batch=8 --opt-level 2
   tvm-ext build model.onnx -o model.tvmx --target '{"kind": "llvm", "mcpu": "x86-64-v3"}'
-  tvm-ext build model.onnx -o model.tvmx --tune records --tune-trials 32 --tune-seconds 600""",
+  tvm-ext build model.onnx -o model.tvmx --shape batch=1 --tune records --tune-trials 32""",
     "export": """\
   tvm-ext export model.onnx -o resnet50 --shape batch=1
   tvm-ext export model.onnx -o resnet50 --format c++ --weights file
@@ -153,7 +153,10 @@ def _compare(command: argparse.ArgumentParser) -> None:
     _add_format(command, "table", "json")
     command.add_argument("--threads", type=int, help="threads of both sides (default: all cores)")
     command.add_argument(
-        "--against", default="onnxruntime", help="onnxruntime (default), or onnx's reference"
+        "--against",
+        default="onnxruntime",
+        metavar="ENGINE",
+        help="onnxruntime (default), openvino, openvino-bf16, or reference, which is onnx's",
     )
     command.add_argument("--batch", type=int, help="size of the first dim of every input")
     command.add_argument("--plot", type=Path, help="also draw the comparison into this file")
