@@ -17,6 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..schedules.statements import substituted
 from .facts import OPAQUE
+from .graph import visited
 
 __all__ = ["alike_dims"]
 
@@ -26,7 +27,7 @@ _CALL_TIR = Op.get("relax.call_tir")
 @tvm.transform.module_pass(opt_level=0, name="AlikeDims")
 def alike_dims(module, _context):
     """The module pass, before FuseOps."""
-    return _Apart(module).transform()
+    return visited(module, _Apart(module))
 
 
 @mutator
@@ -36,14 +37,6 @@ class _Apart(PyExprMutator):
     def __init__(self, module: tvm.IRModule):
         super().__init__(module)
         self.module = module
-
-    def transform(self) -> tvm.IRModule:
-        for symbol, func in self.module.functions_items():
-            if isinstance(func, relax.Function):
-                after = self.visit_expr(func)
-                if not after.same_as(func):
-                    self.builder_.update_func(symbol, after)
-        return self.builder_.get()
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)

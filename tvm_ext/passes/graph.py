@@ -10,7 +10,17 @@ import tvm_ffi
 from tvm import IRModule, relax
 from tvm.ir import DictAttrs, GlobalVar, Op
 
-__all__ = ["BLOCKED", "OPERAND", "WHOLE_NODE", "WORDS", "Graph", "stems", "unblocked", "variables"]
+__all__ = [
+    "BLOCKED",
+    "OPERAND",
+    "WHOLE_NODE",
+    "WORDS",
+    "Graph",
+    "stems",
+    "unblocked",
+    "variables",
+    "visited",
+]
 
 #: Before the operator, in the name of a kernel that is a whole ONNX node.
 WHOLE_NODE = "onnx::"
@@ -131,3 +141,13 @@ def variables(expr: relax.Expr) -> Iterator[relax.Var]:
         yield from variables(expr.tuple_value)
     elif isinstance(expr, relax.If | relax.Function | relax.SeqExpr):
         yield from relax.analysis.free_vars(expr)
+
+
+def visited(module: IRModule, mutator: relax.PyExprMutator) -> IRModule:
+    """``module`` with its Relax functions as ``mutator`` leaves them, and the kernels it added."""
+    for symbol, func in module.functions_items():
+        if isinstance(func, relax.Function):
+            after = mutator.visit_expr(func)
+            if not after.same_as(func):
+                mutator.builder_.update_func(symbol, after)
+    return mutator.builder_.get()

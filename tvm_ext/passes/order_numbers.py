@@ -16,6 +16,7 @@ from tvm.relax.expr import _update_type
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .facts import ordered_numbers
+from .graph import visited
 
 __all__ = ["order_numbers"]
 
@@ -41,7 +42,7 @@ def order_numbers(module, _context):
     if not orders:
         return module
     ordered = tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
-    return _Calls(ordered, orders, first).transform()
+    return visited(ordered, _Calls(ordered, orders, first))
 
 
 def _symbol(name: str, kernel: tirx.PrimFunc) -> GlobalVar:
@@ -65,13 +66,7 @@ class _Calls(PyExprMutator):
 
     def __init__(self, module, orders, first):
         super().__init__(module)
-        self.module, self.orders, self.first = module, orders, first
-
-    def transform(self) -> tvm.IRModule:
-        for symbol, func in self.module.functions_items():
-            if isinstance(func, relax.Function):
-                self.builder_.update_func(symbol, self.visit_expr(func))
-        return self.builder_.get()
+        self.orders, self.first = orders, first
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)

@@ -19,6 +19,7 @@ from tvm.ir.expr import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .facts import dtype_of
+from .graph import visited
 
 __all__ = ["signed_weights"]
 
@@ -28,21 +29,11 @@ _LOW, _HIGH = -128, 127
 @tvm.transform.module_pass(opt_level=0, name="SignedWeights")
 def signed_weights(module, _context):
     """The module pass."""
-    return _SignedWeights(module).transform()
+    return visited(module, _SignedWeights(module))
 
 
 @mutator
 class _SignedWeights(PyExprMutator):
-    def __init__(self, module: tvm.IRModule):
-        super().__init__(module)
-        self.module = module
-
-    def transform(self) -> tvm.IRModule:
-        for symbol, func in self.module.functions_items():
-            if isinstance(func, relax.Function):
-                self.builder_.update_func(symbol, self.visit_expr(func))
-        return self.builder_.get()
-
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         if not _is_product(call):

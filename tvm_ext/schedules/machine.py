@@ -8,22 +8,22 @@ from tvm.target import Target, codegen
 
 __all__ = ["Machine"]
 
-# Feature -> (vector bits, vector registers, L1 data bytes, L2 bytes per core); first match wins.
+# Feature -> (vector bits, vector registers, L2 bytes per core); first match wins.
 # Cache sizes are the smallest of the cores that have the feature. Scalable vectors (sve, v) are
 # used as if they had the 128 bits that all of them have.
 _FEATURES = {
-    "avx512f": (512, 32, 32 << 10, 1 << 20),
-    "avx2": (256, 16, 32 << 10, 256 << 10),
-    "avx": (256, 16, 32 << 10, 256 << 10),
-    "sve": (128, 32, 32 << 10, 512 << 10),
-    "fp-armv8": (128, 32, 32 << 10, 512 << 10),
-    "neon": (128, 16, 32 << 10, 256 << 10),  # of 32-bit ARM
-    "sse2": (128, 16, 32 << 10, 256 << 10),
-    "simd128": (128, 16, 32 << 10, 256 << 10),
-    "v": (128, 32, 32 << 10, 256 << 10),
+    "avx512f": (512, 32, 1 << 20),
+    "avx2": (256, 16, 256 << 10),
+    "avx": (256, 16, 256 << 10),
+    "sve": (128, 32, 512 << 10),
+    "fp-armv8": (128, 32, 512 << 10),
+    "neon": (128, 16, 256 << 10),  # of 32-bit ARM
+    "sse2": (128, 16, 256 << 10),
+    "simd128": (128, 16, 256 << 10),
+    "v": (128, 32, 256 << 10),
 }
 # No vectors: LLVM makes one of four of the 32 scalar registers.
-_UNKNOWN = (128, 8, 32 << 10, 256 << 10)
+_UNKNOWN = (128, 8, 256 << 10)
 
 _BFLOAT16 = "avx512bf16"
 
@@ -37,7 +37,6 @@ class Machine:
 
     vector_bits: int
     registers: int
-    l1_bytes: int
     l2_bytes: int
     cores: int
     bfloat16: bool
