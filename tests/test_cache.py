@@ -124,7 +124,7 @@ def test_writers_at_the_same_time(tmp_path):
 def test_a_folder_that_cannot_be_written_costs_no_build(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     np.testing.assert_array_equal(make(tmp_path / "file")(X), X @ W)
-    assert "not cached" in caplog.text
+    assert f"not cached: cannot write {tmp_path / 'file'}: File exists" in caplog.text
 
 
 def test_own_steps_are_refused_and_interactive_plugins_not_kept(tmp_path, builds):

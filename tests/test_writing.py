@@ -64,6 +64,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(saved, tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3 and all("cannot write" in line for line in lines), lines
+    assert all("File too large" in line for line in lines), lines
     assert list(tmp_path.iterdir()) == []
 
 

@@ -61,8 +61,10 @@ class Cache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             model.save(path)
-        except (OSError, BuildError) as error:
+        except (OutputPathError, BuildError) as error:
             _log.warning("not cached: %s", error)
+        except OSError as error:
+            _log.warning("not cached: cannot write %s: %s", self.folder, error.strerror)
         return model
 
     def entries(self) -> list[Path]:
