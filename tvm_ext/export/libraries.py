@@ -58,7 +58,7 @@ def write_libraries(
         sources[-1].write_text(c_texts.source(model))
         if model.embedded:
             blob = work / "weights.bin"
-            blob.write_bytes(weights)
+            blob.write_bytes(weights.data)
             sources.append(work / "weights.s")
             sources[-1].write_text(c_texts.weights_assembly(model, str(blob)))
         else:
@@ -103,4 +103,4 @@ def _write_weights(path: Path, model: Interface, weights: np.ndarray) -> None:
     header = _MAGIC + struct.pack("<3Q", *model.checksum)
     with path.open("wb") as file:
         file.write(header.ljust(ALIGNMENT, b"\0"))
-        file.write(weights)
+        file.write(weights.data)
