@@ -321,3 +321,26 @@ def test_names_that_the_terminal_cannot_show_are_escaped(softmax, tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\xe9.tvmx (" in done.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["-OO"]], ids=["plain", "optimised"])
+def test_any_path_builds_and_runs_in_the_locale_c(softmax, tmp_path, options):
+    """Spaces and what is not ASCII; ``-OO`` leaves out assertions and docstrings."""
+    folder = tmp_path / "späce ✓ and 'quotes'"
+    folder.mkdir()
+    model, built = folder / "mödel.onnx", folder / "mödel.so"
+    softmax.rename(model)
+    x = np.random.default_rng(0).normal(size=(3, 5)).astype("float32")
+    np.save(folder / "x.npy", x)
+    for command in (
+        ["build", model, "-o", built, "--shape", "n=3", "--no-cache"],
+        ["run", built, "--input", f"x={folder / 'x.npy'}", "--output-dir", folder],
+        ["export", model, "-o", folder / "päckage", "--shape", "n=3"],
+    ):
+        subprocess.run(
+            [sys.executable, *options, "-m", "tvm_ext", *map(str, command)],
+            env={**os.environ, "LC_ALL": "C"},
+            check=True,
+        )
+    (expected,) = reference(onnx.load(model), {"x": x})
+    np.testing.assert_allclose(np.load(folder / "a_b.npy"), expected, rtol=1e-5)
