@@ -84,6 +84,11 @@ def causal_conv_with_state(bb, x, w, b=None, past_state=None, *, activation="non
             f"ndim {ndim}, state_window {state_window}, or what onnxruntime has on GPUs only: "
             "input_channels, state_length, state_update_capacity"
         )
+    if state_channels_last not in (-1, channels_last):
+        raise NotImplementedError(
+            f"state_channels_last {state_channels_last} beside channels_last {channels_last}, "
+            "which onnxruntime has on GPUs only"
+        )
     if not channels_last:
         return causal_convolution(bb, x, w, b, past_state, activation, dilation)
     channels, (batch, length, *own) = bb.shape(w)[0], bb.shape(x)

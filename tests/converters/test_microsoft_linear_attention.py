@@ -121,6 +121,14 @@ def test_causal_convolution():
     )  # fmt: skip
 
 
+def test_a_causal_convolution_with_a_state_of_another_layout_is_refused():
+    """What the state means would be another thing, and for a square one nothing would tell."""
+    inputs = [data(B, 2, 7), data(2, 1, 3), data(2), data(B, 2, 2)]
+    model = contrib_model("CausalConvWithState", inputs, {"state_channels_last": 1}, outputs=2)
+    with pytest.raises(ConversionError, match="state_channels_last 1 beside channels_last 0"):
+        convert_and_build(model, "llvm")
+
+
 def convolved(x, w, bias, state, offsets, dilation):
     """Sequence by sequence, in float64."""
     parts, states = [], []
