@@ -315,10 +315,8 @@ class _Words:
             self._absent_as_empty()
         if self.op_type == "Tile" and self.crosses(6):
             self._one_axis()
-        if self.op_type == "Split" and self.crosses(18) and "num_outputs" in self.given:
-            axis = self.given.get("axis", 0)
-            if self.shape(0)[axis] % self.given.pop("num_outputs"):
-                raise Unsayable("parts are equal")
+        if self.op_type == "Split":
+            self._number_of_parts()
         if self.op_type == "Scan" and _between(9, self.source, self.since):
             raise Unsayable("it scans the members of a batch")
         if self.op_type == "GroupNormalization" and self.since < 21 <= self.source:
@@ -326,6 +324,15 @@ class _Words:
         if self.op_type == "ReduceSum" or _MOVES.get(self.op_type) is _AXES_18:
             if self.given.get("axes") == []:
                 del self.given["axes"]
+
+    def _number_of_parts(self) -> None:
+        """From 18 on it is said where the lengths are not; before, the parts are equal."""
+        if self.crosses(18) and "num_outputs" in self.given:
+            axis = self.given.get("axis", 0)
+            if self.shape(0)[axis] % self.given.pop("num_outputs"):
+                raise Unsayable("parts are equal")
+        elif self.source < 18 <= self.since and self.result.value(1) is None:
+            self.given["num_outputs"] = len(self.node.output)
 
     def _inference(self) -> None:
         training = self.result.value(2)
