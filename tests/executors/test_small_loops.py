@@ -54,6 +54,24 @@ def test_the_work_counts_sizes_that_are_named_inside_and_no_indices_but_division
     assert (serial(few), serial(many)) == (True, False)
 
 
+def test_the_work_of_no_rows_divides_by_no_zero():
+    """``for i in parallel(n): for j in range(i % n): ...`` of which the work is asked at n = 0."""
+    n = tirx.Var("n", "int64")
+    x, y = (tirx.decl_buffer((n,), "float32", name) for name in "xy")
+    i, j = (tirx.Var(name, "int64") for name in "ij")
+    store = tirx.BufferStore(y, tirx.BufferLoad(x, [j]) * 2.0, [j])
+    zero = tirx.const(0, "int64")
+    row = tirx.For(j, zero, i % n, tirx.ForKind.SERIAL, store)
+    loop = tirx.For(i, zero, n, tirx.ForKind.PARALLEL, row)
+    module = IRModule({"main": tirx.PrimFunc([x, y, n], loop)})
+    (func,) = alone_where_small(module).functions.values()
+    small = tvm_ffi.structural_map(
+        func.body.seq[0].value.args[1],
+        (tirx.Var, lambda var: zero if var.same_as(n) else var),
+    )
+    assert int(Analyzer().simplify(small)) == 1
+
+
 def test_a_loop_of_static_extents_in_scalable_vectors_stays_as_its_schedule_made_it():
     i, j = (tirx.Var(name, "int64") for name in "ij")
     y = tirx.decl_buffer((64,), "float32", "y")

@@ -11,6 +11,7 @@ from .bool_vectors import bool_vectors
 from .common_subexpressions import common_subexpressions
 from .compact_buffers import compact_buffers
 from .cuda import constant_bits, skip_empty_launches
+from .divisions import divide_sizes_safely
 from .dots import lower_dots
 from .exact_indices import flatten_buffers
 from .loop_cuts import partition_loops
@@ -154,6 +155,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.LowerThreadAllreduce(),
         blocks.MergeSharedMemoryAllocations(),
         skip_empty_launches,
+        divide_sizes_safely,
         told_where_small,
         loops.SplitHostDevice(),
         loops.MakePackedAPI(),

@@ -19,6 +19,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
 from ..schedules.statements import map_children, reads_memory
+from .divisions import DIVISIONS, by_no_zero
 
 __all__ = ["ALONE", "WORK", "alone_where_small", "told_where_small"]
 
@@ -43,7 +44,6 @@ _OPERATIONS = (
     tirx.Select,
     tirx.Cast,
 )
-_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 # What says whether the next loop is small.
 _Say = Callable[[tirx.Expr], tirx.Expr]
@@ -78,7 +78,7 @@ def _rewritten(stmt: tirx.Stmt, say: _Say) -> tirx.Stmt:
         return map_children(stmt, lambda child: _rewritten(child, say))
     if _counts_are_numbers(stmt):
         return stmt  # the schedule has decided
-    work = _ANALYZER.simplify(_of_narrow_vectors(_cost(stmt)))
+    work = _ANALYZER.simplify(_of_no_loop(_of_narrow_vectors(_cost(stmt))))
     if int(_ANALYZER.simplify(_at_least(work))) >= WORK or isinstance(work, tirx.IntImm):
         return stmt  # enough in any case
     return tirx.SeqStmt([tirx.Evaluate(say(work < WORK)), stmt])
@@ -97,6 +97,11 @@ def _of_narrow_vectors(work: tirx.Expr) -> tirx.Expr:
         return tirx.const(1, call.ty) if call.op == _VSCALE else call
 
     return tvm_ffi.structural_map(work, (ir.Call, least))
+
+
+def _of_no_loop(work: tirx.Expr) -> tirx.Expr:
+    """``work`` where sizes may be 0 by which only loops without trips would divide."""
+    return tvm_ffi.structural_map(work, (DIVISIONS, by_no_zero))
 
 
 def _at_least(work: tirx.Expr) -> tirx.Expr:
@@ -156,11 +161,11 @@ def _operations(stmt: tirx.Stmt) -> int:
 
     tvm_ffi.structural_walk(
         value,
-        [(_OPERATIONS, operation), (_DIVISIONS, division), (ir.TensorLoad, load), (ir.Call, call)],
+        [(_OPERATIONS, operation), (DIVISIONS, division), (ir.TensorLoad, load), (ir.Call, call)],
     )
     if isinstance(stmt, tirx.BufferStore):
         for index in stmt.indices:
-            tvm_ffi.structural_walk(index, (_DIVISIONS, division))
+            tvm_ffi.structural_walk(index, (DIVISIONS, division))
     return count
 
 

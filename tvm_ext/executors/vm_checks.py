@@ -19,6 +19,7 @@ from tvm.ir.expr import StringImm
 
 from ..checks import CHECKS, failure
 from ..errors import RunError
+from .divisions import DIVISIONS, by_no_zero
 from .results import NO_MEMORY
 
 __all__ = ["failures_told", "tell_checks"]
@@ -47,15 +48,7 @@ def tell_checks(module: IRModule, _context: object) -> IRModule:
 
 def _divided_safely(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Formulas of which a quotient by 0 is one by 1."""
-
-    def nonzero(division: Any) -> tirx.Expr:
-        by = division.b
-        if isinstance(by, tirx.IntImm):
-            return division
-        return type(division)(division.a, tirx.Select(by == 0, tirx.const(1, by.ty), by))
-
-    kinds = tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod
-    body = tvm_ffi.structural_map(func.body, [(kind, nonzero) for kind in kinds])
+    body = tvm_ffi.structural_map(func.body, (DIVISIONS, by_no_zero))
     return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
 
 
