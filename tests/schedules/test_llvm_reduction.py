@@ -96,6 +96,23 @@ def test_a_single_long_row_is_cut_among_the_cores():
     assert text.count("T.parallel(2)") == 1
 
 
+def test_all_of_a_tensor_of_symbolic_size_is_cut_into_equal_parts_of_lanes():
+    """Beside what stands for no elements, which is in no loop, nothing was taken apart."""
+    x, r = te.placeholder((X * 768,), "float32", "x"), te.reduce_axis((0, X * 768), "r")
+    total = te.compute((), lambda: te.sum(x[r], axis=r), "total")
+    nothing = tirx.const(-1, "float32")
+    result = te.compute((), lambda: tirx.Select(X > 0, total(), nothing), "result")
+    size = te.placeholder((X,), "float32", "size")
+    sch = schedule(RULES, prim_func(size, x, result), WIDE)
+    text = sch.mod.script()
+    assert text.count("T.parallel(T.int64(2))") == 1
+    assert "T.vectorized(T.int64(16))" in text
+    for rows, expected in ((0, -1), (1, 768), (133, 133 * 768)):
+        arrays = [np.ones(count, "float32") for count in (rows, rows * 768)]
+        (got,) = run(sch, arrays, [((), "float32")])
+        assert got == expected
+
+
 def test_kept_contiguous_axis_becomes_the_lanes():
     x, r = te.placeholder((500, 96), "float32", "x"), te.reduce_axis((0, 500), "r")
     func = prim_func(x, te.compute((96,), lambda j: te.sum(x[r, j], axis=r), "total"))

@@ -22,6 +22,9 @@ class BlockByBlock(LoopNestRule):
         self, func: tirx.PrimFunc, sch: Schedule, blocks: list[SBlockRV], machine: Machine
     ) -> Schedule | None:
         for block in blocks:
+            if not sch.get_loops(block):
+                sch.add_unit_loop(block)  # TVM's rfactor breaks beside a block in no loop
+        for block in blocks:
             if "R" in walk(sch, block).kinds:
                 schedule_reduction(sch, block, machine)
             else:

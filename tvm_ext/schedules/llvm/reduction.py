@@ -21,6 +21,7 @@ from .loops import (
     attempt,
     axes,
     collapse,
+    equal,
     fit,
     hint_partition,
     is_clipped,
@@ -197,10 +198,10 @@ def factor(sch: Schedule, block: SBlockRV, skip: int, machine: Machine) -> list[
         few = vectors < ACCUMULATORS and inner.size >= 8 * ACCUMULATORS
         return _factor_once(sch, inner.loop, ACCUMULATORS, -2) if few else []
     lanes = fit(lane.extent, lanes)
+    # What a symbolic number of elements leaves over is summed in memory: it is less of two vectors.
+    widths = (ACCUMULATORS, 2, 1) if isinstance(lane.extent, int) else (2, 1)
     width = lanes * next(
-        n
-        for n in (ACCUMULATORS, 2, 1)
-        if n == 1 or lane.size >= 16 * n * lanes or lane.size % (n * lanes) == 0
+        n for n in widths if n == 1 or lane.size >= 16 * n * lanes or lane.size % (n * lanes) == 0
     )
     blocks = _factor_once(sch, lane.loop, width)
     while blocks and width > 2:
@@ -236,7 +237,6 @@ def _cut_among_cores(
         or not _reorderable(facts)
         or kept >= enough
         or (kept > 1 and kept % machine.cores == 0)
-        or not isinstance(longest.extent, int)
     ):
         return None
     # Parts of unequal length would need a predicate that outlives the split.
@@ -244,13 +244,14 @@ def _cut_among_cores(
         (
             n
             for n in range(machine.cores, 8 * machine.cores)
-            if longest.extent % n == 0 and shares_evenly([n], machine)
+            if equal(longest.extent % n, 0) and shares_evenly([n], machine)
         ),
         None,
     )
     if parts is None:
         return None
-    part, _ = sch.split(longest.loop, [parts, None])
+    # TVM cannot prove that equal parts of a symbolic length end where the whole does.
+    part, _ = sch.split(longest.loop, [parts, None], disable_predication=True)
     made: list[SBlockRV] = []
     attempt(lambda: made.append(sch.rfactor(part, 0)))
     return made[0] if made else None
