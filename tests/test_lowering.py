@@ -1,5 +1,7 @@
 """The TIR pipeline of our builds."""
 
+import re
+
 import numpy as np
 import pytest
 import tvm
@@ -108,3 +110,29 @@ def test_arrays_of_one_vector_of_booleans():
     built = convert_and_build(model, "llvm")
     for x in np.int64([[40, 31], [-3, 4], [0, 1], [-8, -5]]):
         np.testing.assert_array_equal(built(x), *run_onnxruntime(model, {"x": x}))
+
+
+@pytest.mark.parametrize("elements", [100, 255])
+def test_arrays_on_the_stack_begin_at_a_line_of_the_cache(elements):
+    x, y = (tirx.decl_buffer((elements,), "float32", name) for name in "xy")
+    t = tirx.decl_buffer((elements,), "float32", "t", scope="local")
+    i, j = tirx.Var("i", "int32"), tirx.Var("j", "int32")
+
+    def loop(place, target, value):
+        store = tirx.BufferStore(target, value, [place])
+        return tirx.For(place, tirx.const(0, "int32"), elements, tirx.ForKind.SERIAL, store)
+
+    last = elements - 1
+    body = [
+        tirx.AllocBuffer(t),
+        loop(i, t, tirx.BufferLoad(x, [i]) * 2.0),
+        loop(j, y, tirx.BufferLoad(t, [last - j])),
+    ]
+    kernel = tirx.PrimFunc([x, y], tirx.SeqStmt(body)).with_attr("global_symbol", "main")
+    built = tvm.tirx.build(IRModule({"main": kernel}), target=WIDE, pipeline=lowering.TIR_PIPELINE)
+    (allocated,) = re.findall(r"%t\S* = alloca .*", built.inspect_source("ll"))
+    assert "align 64" in allocated
+    row = np.arange(elements, dtype="float32")
+    result = tvm.runtime.empty((elements,), "float32")
+    built["main"](tvm.runtime.tensor(row), result)
+    np.testing.assert_array_equal(result.numpy(), 2 * row[::-1])

@@ -19,6 +19,7 @@ from ..schedules.statements import map_children
 from .lowering import bytes_off_stack, finalize_host, lower
 from .machine_code import MachineCode, compiled, parted
 from .plan import aligned
+from .scratch_of_parts import scratch_of_parts
 from .small_loops import alone_where_small, told_where_small
 
 __all__ = ["Scratch", "build_c_abi", "calls_tvm"]
@@ -81,7 +82,8 @@ def _lowered(kernels: IRModule, target: Target) -> tuple[IRModule, dict[str, tup
     with target:
         with _without(*(other.info.name for other in _OTHERWISE)):
             lowered = Sequential([tirx.transform.BindTarget(hosted), lower])(kernels)
-        lowered = Sequential([alone_where_small, _addresses_alone, *_STORAGE])(lowered)
+        linked = [alone_where_small, scratch_of_parts, _addresses_alone, *_STORAGE]
+        lowered = Sequential(linked)(lowered)
         taken = {gv: _with_arrays(f) for gv, f in lowered.functions_items()}
         lowered = IRModule({gv: f for gv, (f, _) in taken.items()}, attrs=lowered.attrs)
         lowered = finalize_host()(lowered)
@@ -127,7 +129,7 @@ def _thread_bytes(kernel: tirx.PrimFunc) -> int:
 # They want pointers for parameters, so they run behind the pass that makes them.
 _STORAGE = (tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize())
 # What kernels are lowered by for TVM, and here otherwise.
-_OTHERWISE = (told_where_small, tirx.transform.MakePackedAPI(), *_STORAGE)
+_OTHERWISE = (told_where_small, scratch_of_parts, tirx.transform.MakePackedAPI(), *_STORAGE)
 
 
 def _without(*names: str) -> PassContext:

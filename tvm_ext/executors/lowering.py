@@ -20,6 +20,7 @@ from .near_lanes import load_near_lanes
 from .packed_checks import join_checks
 from .round_trips import keep_round_trips
 from .safe_vectors import keep_vectors_inside
+from .scratch_of_parts import scratch_of_parts
 from .short_loops import shorten_loops
 from .small_loops import told_where_small
 
@@ -33,6 +34,7 @@ blocks, loops = s_tir.transform, tirx.transform
 # only by store promotion, which any extra statement in the reduction loop breaks (up to 2x).
 STACK_BYTES = 16 << 10
 _TVM_STACK_BYTES = 1 << 10
+LINE_BYTES = 64
 
 
 def _with_locals(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -64,18 +66,32 @@ def _with_marks(stmt: tirx.Stmt) -> tirx.Stmt:
     return tirx.SeqStmt(seq)
 
 
-def _marked(stmt: tirx.AllocBuffer) -> tirx.AllocBuffer:
-    small = _scope(stmt.buffer) == "local" and _bytes(stmt.buffer) <= STACK_BYTES
+def _marked(stmt: tirx.AllocBuffer) -> tirx.Stmt:
+    """The allocation of an array, on the stack and at a whole line of the cache if it is small.
+
+    TVM aligns arrays to 16 bytes, LLVM those of vectors to these: a store across lines takes
+    twice as long, and a load waits for all of it.
+    """
+    size = _bytes(stmt.buffer)
+    if size > _most_on_stack(stmt.buffer):
+        return stmt
     marks = {"disable_lower_builtin": tirx.const(1, "bool")}
-    return tirx.AllocBuffer(stmt.buffer, marks) if small else stmt
+    if size < LINE_BYTES:
+        return tirx.AllocBuffer(stmt.buffer, marks)
+    lines = tirx.decl_buffer([-(-size // LINE_BYTES)], f"uint8x{LINE_BYTES}", stmt.buffer.name)
+    array = tirx.DeclBuffer(stmt.buffer, data=lines.data)
+    return tirx.SeqStmt([tirx.AllocBuffer(lines, marks), array])
 
 
 def bytes_off_stack(buffer: tirx.Var) -> int:
     """The bytes of an array of fixed size that leaves the stack; 0 of any other."""
     size = _bytes(buffer)
-    most = STACK_BYTES if _scope(buffer) == "local" else _TVM_STACK_BYTES
     fixed = all(isinstance(extent, tirx.IntImm) for extent in buffer.ty.shape)
-    return size if fixed and size > most else 0
+    return size if fixed and size > _most_on_stack(buffer) else 0
+
+
+def _most_on_stack(buffer: tirx.Var) -> int:
+    return STACK_BYTES if _scope(buffer) == "local" else _TVM_STACK_BYTES
 
 
 def _scope(buffer: tirx.Var) -> str:
@@ -157,6 +173,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         skip_empty_launches,
         divide_sizes_safely,
         told_where_small,
+        scratch_of_parts,
         loops.SplitHostDevice(),
         loops.MakePackedAPI(),
         join_checks,
