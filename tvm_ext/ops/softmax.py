@@ -10,7 +10,14 @@ __all__ = ["hardmax", "log_softmax", "softmax"]
 def softmax(x, axis):
     """``exp(x - max) / sum(exp(x - max))`` along ``axis``; shape and type of ``x``."""
     rows, _, power, total = _powers(x, axis)
-    return te.compute(x.shape, lambda *i: power(*i) / total(*rows.of(i)), "softmax")
+
+    def share(*i):
+        # Lanes of one row share a division: the sum is 1 or more, its inverse is a normal number.
+        if rows.axis == len(x.shape) - 1:
+            return power(*i) * (1 / total(*rows.of(i)))
+        return power(*i) / total(*rows.of(i))
+
+    return te.compute(x.shape, share, "softmax")
 
 
 def log_softmax(x, axis):
