@@ -65,8 +65,11 @@ def test_one_of_everything_and_no_bias(op_type):
 
 
 @pytest.mark.parametrize("op_type", GATES)
-def test_symbolic_time_and_batch(op_type):
-    check(op_type, operands(op_type, time=7, batch=2), symbolic=True)
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_symbolic_time_and_batch(op_type, batch):
+    lengths = [7, 2, 5, 1, 6][:batch]
+    inputs = operands(op_type, time=7, batch=batch, directions=2, lengths=lengths, states=True)
+    check(op_type, inputs, {"direction": "bidirectional"}, symbolic=True)
 
 
 @pytest.mark.parametrize("op_type", GATES)

@@ -6,7 +6,8 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from tests.schedules.kernels import WIDE, prim_func, run
+from tests.schedules.kernels import WIDE, here, prim_func, run
+from tvm_ext.executors.lowering import TIR_PIPELINE
 from tvm_ext.ops.approximations import tanh
 from tvm_ext.ops.recurrent import panel_width, rnn
 from tvm_ext.schedules.llvm.recurrent import Recurrent
@@ -14,13 +15,17 @@ from tvm_ext.schedules.llvm.recurrent import Recurrent
 TIME = 4
 
 
-def layer(batch, hidden, directions=1):
-    """An RNN layer; its operands; what numpy makes of them."""
+def layer(batch, hidden, directions=1, symbolic=False):
+    """An RNN layer, of a symbolic batch if wanted; its operands; what numpy makes of them."""
     width = panel_width(1, hidden, "float32")
     panels = -(-hidden // width)
     shapes = [(TIME, batch, directions, 1, panels * width),
               (directions, panels, hidden, 1, width), (directions, batch, hidden)]  # fmt: skip
-    tensors = [te.placeholder(shape, name=name) for shape, name in zip(shapes, "xrh", strict=True)]
+    sizes = shapes
+    if symbolic:
+        sizes = [[tirx.const(size, "int64") for size in shape] for shape in shapes]
+        sizes[0][1] = sizes[2][1] = tirx.Var("n", "int64")
+    tensors = [te.placeholder(shape, name=name) for shape, name in zip(sizes, "xrh", strict=True)]
     results = rnn(*tensors, None, reverse=[False] * directions, activations=[[tanh]] * directions,
                   clip=lambda x: x)  # fmt: skip
     rng = np.random.default_rng(0)
@@ -84,6 +89,21 @@ def test_large_weights_cores_take_panels_and_turn_around(hidden):
     assert not parallel_around(sch, "sequences")
     assert "% T.int64(2) == T.int64(0)" in sch.mod.script()
     check(sch, arrays, expected)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 6, 8, 9])
+@pytest.mark.parametrize("hidden", [33, 130])
+def test_of_a_symbolic_batch_one_sequence_too_many_steps_alone(batch, hidden):
+    func, arrays, expected = layer(batch, hidden, symbolic=True)
+    sch = schedule(func, step_work=1, own_weights=1)
+    script = sch.mod.script()
+    assert script.count('T.sblock("sequences")') == 2
+    assert script.count("T.vectorized") > script.count('T.sblock("recurrent_product")') == 2
+    built = tvm.tirx.build(sch.mod, target=here(), pipeline=TIR_PIPELINE)
+    results = [tvm.runtime.tensor(np.full(want.shape, 77, "float32")) for want in expected]
+    built["main"](*map(tvm.runtime.tensor, arrays), *results)
+    for got, want in zip(results, expected, strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=0, atol=1e-5)
 
 
 def test_weights_beyond_the_second_cache_are_prefetched():

@@ -173,9 +173,9 @@ def _kernel(name, step, gates, operands, initial, lengths, reverse):
 class _Scan:
     """Emits the loops of one kernel and the blocks in them.
 
-    Directions, and groups of ``rows`` sequences, are independent of each other; what a group has
-    too many repeats the last sequence. In a group: the first states, then step by step all panels
-    (again independent) and the result's rows, at the end the last states.
+    Directions, and groups of ``rows`` sequences, are independent of each other; what the last
+    group has too many repeats the last sequence. In a group: the first states, then step by step
+    all panels (again independent) and the result's rows, at the end the last states.
 
     ``d``, ``group``, ``step`` and ``panel`` are variables of the blocks that are being emitted;
     values in a panel are functions of the row in the group and the unit in the panel.
@@ -187,12 +187,23 @@ class _Scan:
         self.dtype = str(gates.dtype)
         self.time, self.batch, self.directions, _, self.padded = gates.shape
         self.hidden_size = initial[0].shape[2]
-        self.rows = _int64(_rows(self.batch, operands[0], int(self.directions)))
 
     def emit(self, step, y, *last):
         """The whole kernel; ``step(scan, *operands)`` emits one step."""
-        groups = _ceil_div(self.batch, self.rows)
-        with T.grid(self.directions, groups) as loops, T.sblock("sequences"):
+        if isinstance(self.batch, int | tirx.IntImm):
+            rows = _rows(int(self.batch), self.operands[0], int(self.directions))
+            self._emit_groups(rows, -(-int(self.batch) // rows), 0, step, y, *last)
+            return
+        # One sequence alone, or one too many for groups, would repeat the work of a group.
+        groups = tirx.floordiv(self.batch + (FEW_ROWS - 2), FEW_ROWS)
+        single = tirx.floordiv(self.batch + (FEW_ROWS - 1), FEW_ROWS) - groups
+        self._emit_groups(FEW_ROWS, groups, 0, step, y, *last)
+        self._emit_groups(1, single, self.batch - 1, step, y, *last)
+
+    def _emit_groups(self, rows, groups, first, step, y, *last):
+        """So many groups of ``rows`` sequences, from number ``first`` on."""
+        self.rows, self.first = _int64(rows), first
+        with T.grid(self.directions, _int64(groups)) as loops, T.sblock("sequences"):
             self.d, self.group = T.axis.remap("SS", list(loops))
             # The hidden states before and after a step: panels need all of the one.
             self.hiddens = self.buffer(_int64(2), self.rows, self.padded)
@@ -321,7 +332,7 @@ class _Scan:
 
     def sequence(self, b):
         """The sequence that is row ``b`` of the group."""
-        return tirx.min(self.group * self.rows + b, self.batch - 1)
+        return tirx.min(self.first + self.group * self.rows + b, self.batch - 1)
 
     def _after(self):
         return tirx.floormod(self.step + 1, 2)
@@ -343,24 +354,18 @@ class _Scan:
         return value if self.lengths is None else tirx.Select(self._counted(b), value, otherwise)
 
 
-def _rows(batch, panels, directions) -> int:
+def _rows(batch: int, panels, directions: int) -> int:
     """How many sequences step together."""
-    if not isinstance(batch, int | tirx.IntImm):
-        return FEW_ROWS
     weights = prod(map(int, panels.shape[1:])) * DataType(str(panels.dtype)).itemsize
     small = weights <= SMALL_WEIGHTS
-    groups = -(-int(batch) // (FEW_ROWS if small else MANY_ROWS))
+    groups = -(-batch // (FEW_ROWS if small else MANY_ROWS))
     # With small weights, two groups are better than one: they need not meet at every step. Two
     # directions are.
     least = 2 if small and directions == 1 else 1
-    rows = -(-int(batch) // max(groups, min(int(batch), least)))
+    rows = -(-batch // max(groups, min(batch, least)))
     # Whole register tiles of 4, 5 or 6 rows.
     return rows if rows <= 6 else min(-(-rows // tile) * tile for tile in (4, 5, 6))
 
 
 def _int64(value):
-    return tirx.const(int(value), "int64")
-
-
-def _ceil_div(a, b):
-    return tirx.floordiv(a + b - 1, b)
+    return tirx.const(value, "int64") if isinstance(value, int) else value

@@ -48,12 +48,16 @@ class Recurrent(CPUScheduleRule):
     def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> Schedule | None:
         if not self.is_target_available(target) or not hasattr(func.body, "block"):
             return None
-        # Steps depend on each other through their states, which the checks take for conflicts.
-        sch = Schedule(func, debug_mask="none", enable_check=False)
-        sequences = _sequences(sch, sch.get_sblock(func.body.block.name_hint))
-        if sequences is None:
-            return None
+        sch = _unchecked(func)
+        groups = _sequences(sch, sch.get_sblock(func.body.block.name_hint))
         machine = Machine.of(target)
+        for number in range(len(groups)):
+            # Found again: what shares the panels of others may have made another function.
+            sequences = _sequences(sch, sch.get_sblock(func.body.block.name_hint))[number]
+            sch = self._steps(sch, sequences, machine)
+        return sch if groups else None
+
+    def _steps(self, sch: Schedule, sequences: SBlockRV, machine: Machine) -> Schedule:
         children = sch.get_child_blocks(sequences)
         panels = [block for block in children if _is_panel(sch, block)]
         for block in children:
@@ -85,7 +89,7 @@ class Recurrent(CPUScheduleRule):
         func = _swept_back_and_forth(sch, loops)
         if own > machine.l2_bytes:
             func = _prefetched(func)
-        return Schedule(func, debug_mask="none")
+        return _unchecked(func)
 
     def _own_weights(self, count: list, machine: Machine) -> int:
         """Bytes of weights up to which a core keeps them all, of groups of such numbers."""
@@ -96,12 +100,17 @@ class Recurrent(CPUScheduleRule):
         return machine.l2_bytes if even else machine.l2_bytes // 2
 
 
-def _sequences(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
-    """The block around the serial loop."""
-    while len(inner := sch.get_child_blocks(block)) == 1:
-        (block,) = inner
-    panels = [child for child in inner if _is_panel(sch, child)]
-    return block if panels and set(axis_kinds(sch.get(block))) == {"S"} else None
+def _unchecked(func: tirx.PrimFunc) -> Schedule:
+    """A schedule for steps that depend on each other, which the checks take for conflicts."""
+    return Schedule(func, debug_mask="none", enable_check=False)
+
+
+def _sequences(sch: Schedule, block: SBlockRV) -> list[SBlockRV]:
+    """The blocks around a serial loop: of groups of sequences, by their number."""
+    inner = sch.get_child_blocks(block)
+    if any(_is_panel(sch, child) for child in inner):
+        return [block] if set(axis_kinds(sch.get(block))) == {"S"} else []
+    return [found for child in inner for found in _sequences(sch, child)]
 
 
 def _is_panel(sch: Schedule, block: SBlockRV) -> bool:
