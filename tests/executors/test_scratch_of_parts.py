@@ -10,21 +10,22 @@ from tvm_ext.executors import threads
 from tvm_ext.executors.scratch_of_parts import scratch_of_parts
 
 
-def rows(extent_of_scratch):
-    """``for i in parallel(n): t = alloc(extent); t[0] = i; y[i] = t[0]``"""
+def rows(extent_of_scratch, statements=2):
+    """``for i in parallel(n): t = alloc(extent); t[0] = i; y[i] = t[0]``, or the first of these."""
     n, k, i = (tirx.Var(name, "int64") for name in "nki")
     y = tirx.decl_buffer((n,), "int64", "y")
     t = tirx.decl_buffer((extent_of_scratch(k, i),), "int64", "t")
     zero = tirx.const(0, "int64")
     store = tirx.BufferStore(t, i, [zero])
     result = tirx.BufferStore(y, tirx.BufferLoad(t, [zero]), [i])
-    body = tirx.SeqStmt([tirx.AllocBuffer(t), store, result])
+    body = tirx.SeqStmt([tirx.AllocBuffer(t), *[store, result][:statements]])
     loop = tirx.For(i, zero, n, tirx.ForKind.PARALLEL, body)
     return IRModule({"main": tirx.PrimFunc([y, n, k], loop)})
 
 
-def test_scratch_is_taken_around_some_turns():
-    (func,) = scratch_of_parts(rows(lambda k, _i: k)).functions.values()
+@pytest.mark.parametrize("statements", [1, 2])
+def test_scratch_is_taken_around_some_turns(statements):
+    (func,) = scratch_of_parts(rows(lambda k, _i: k, statements)).functions.values()
     assert func.body.kind == tirx.ForKind.PARALLEL
     taken, turns = func.body.body.seq
     assert isinstance(taken, tirx.AllocBuffer)

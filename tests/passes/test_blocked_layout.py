@@ -321,6 +321,35 @@ def test_depthwise_convolutions_of_any_shape(shape, kernel, attributes):
     check_model(model, feeds(shape), opt_levels=(3,), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "times", "kernel"),
+    [
+        ((2, 16, 9, 11), 9, (3, 3)),  # blocks of one channel and a part of the next
+        ((1, 5, 7, 7), 16, (3, 3)),
+        ((1, 24, 17, 13), 2, (5, 3)),
+        ((3, 7, 40), 8, (3,)),
+        ((1, 3, 8, 8), 5, (3, 3)),  # 15 channels fill no lanes
+    ],
+)
+def test_several_filters_a_channel_are_no_product_of_channels(shape, times, kernel, symbolic):
+    channels = shape[1]
+    dims = ["n", channels, *"hw"[: len(kernel)]] if symbolic else shape
+    around = {"pads": [size // 2 for size in kernel] * 2}
+    model = conv_network(
+        [
+            helper.make_node("Relu", ["x"], ["r"]),
+            helper.make_node("Conv", ["r", "w", "b"], ["y"], group=channels, **around),
+        ],
+        dims,
+        {"w": (channels * times, 1, *kernel), "b": (channels * times,)},
+    )
+    check_model(model, feeds(shape), opt_levels=(3,), rtol=1e-4, atol=1e-5)
+    in_lanes = channels * times % 4 == 0
+    assert ("depthwise_conv2d_blocked" in select(model)) == in_lanes
+    assert "winograd" not in select(model)
+
+
 GATED = conv_network(
     [
         helper.make_node("Conv", ["x", "w0"], ["c0"], pads=[1, 1, 1, 1], group=32),

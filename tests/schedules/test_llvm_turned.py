@@ -6,7 +6,7 @@ from tvm import te, tirx, topi
 
 from tests.bounds import unproven
 from tests.schedules.kernels import WIDE, here, prim_func, run, schedule
-from tvm_ext.ops.conv2d_blocked import block, pack_weight, packed_weight, unblock
+from tvm_ext.ops.conv2d_blocked import block, block_repeated, pack_weight, packed_weight, unblock
 from tvm_ext.schedules.llvm import Elementwise
 
 N = tirx.Var("n", "int64")
@@ -85,6 +85,18 @@ def test_blocks_of_channels(shape, lanes):
         (got,) = run(sch, [given], [(wanted.shape, "float32")])
         np.testing.assert_array_equal(got, wanted)
         assert is_turned(sch)
+
+
+@pytest.mark.parametrize("times", [2, 9])
+def test_blocks_of_repeated_channels(times):
+    """A division that one variable is in hid the steps of the others."""
+    x = placeholder((2, 16, 9, 8))
+    sch = kernel(x, block_repeated(x, int64(times), int64(16)))
+    assert is_turned(sch)
+    array = np.random.default_rng(0).standard_normal((2, 16, 9, 8)).astype("float32")
+    (got,) = run(sch, [array], [((2, times, 9, 8, 16), "float32")])
+    expected = np.repeat(array, times, axis=1).reshape(2, times, 16, 9, 8)
+    np.testing.assert_array_equal(got, np.moveaxis(expected, 2, -1))
 
 
 @pytest.mark.parametrize("stride, start", [(2, 0), (2, 1), (3, 2)])

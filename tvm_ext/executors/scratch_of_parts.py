@@ -6,11 +6,13 @@ Before: ``for i in T.parallel(n): row = alloc(k); ...``
 After:  ``for part in T.parallel(ceildiv(n, turns)): row = alloc(k); for i in turns of part: ...``
 """
 
+from itertools import takewhile
+
 import tvm
 from tvm import IRModule, tirx
 from tvm.tirx.analysis import undefined_vars
 
-from ..schedules.statements import map_children, substituted
+from ..schedules.statements import children, map_children, substituted
 
 __all__ = ["scratch_of_parts"]
 
@@ -34,12 +36,12 @@ def scratch_of_parts(module: IRModule, _context: object) -> IRModule:
 def _rewritten(stmt: tirx.Stmt) -> tirx.Stmt:
     if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
         return map_children(stmt, _rewritten)
-    body = list(stmt.body.seq) if isinstance(stmt.body, tirx.SeqStmt) else [stmt.body]
-    count = next((k for k, s in enumerate(body) if not isinstance(s, tirx.AllocBuffer)), len(body))
-    arrays = body[:count]
+    body = children(stmt.body) if isinstance(stmt.body, tirx.SeqStmt) else [stmt.body]
+    arrays = list(takewhile(lambda each: isinstance(each, tirx.AllocBuffer), body))
     if not any(map(_is_symbolic, arrays)) or any(_differs(a, stmt.loop_var) for a in arrays):
         return stmt
-    return _in_parts(stmt, arrays, tirx.SeqStmt(body[count:]))
+    first, *others = body[len(arrays) :]
+    return _in_parts(stmt, arrays, tirx.SeqStmt([first, *others]) if others else first)
 
 
 def _is_symbolic(array: tirx.AllocBuffer) -> bool:

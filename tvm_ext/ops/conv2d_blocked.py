@@ -18,6 +18,7 @@ from .elementwise import dtype_of, float_compute
 
 __all__ = [
     "block",
+    "block_repeated",
     "conv2d_blocked",
     "convolution",
     "depthwise_conv2d_blocked",
@@ -99,6 +100,16 @@ def block(x: te.Tensor, lanes: int) -> te.Tensor:
         (n, c // lanes, *image, lanes),
         lambda n, o, *at: x(n, o * lanes + at[-1], *at[:-1]),
         "block",
+    )
+
+
+def block_repeated(x: te.Tensor, times: int, lanes: int) -> te.Tensor:
+    """:func:`block` of ``x`` with each channel ``times`` behind itself: one for each filter."""
+    n, c, *image = x.shape
+    return te.compute(
+        (n, c * times // lanes, *image, lanes),
+        lambda n, o, *at: x(n, (o * lanes + at[-1]) // times, *at[:-1]),
+        "block_repeated",
     )
 
 

@@ -111,8 +111,8 @@ class _Conv2d:
 
     @property
     def depthwise(self) -> bool:
-        """Whether each channel is convolved by itself, once."""
-        return self.groups == self.channels == self.weight.shape[0] and self.groups > 1
+        """Whether each channel is convolved by itself, once or several times."""
+        return self.groups == self.channels > 1
 
     @property
     def symbolic(self) -> bool:
@@ -174,16 +174,21 @@ class _Conv2d:
 
 
 def _depthwise(conv: _Conv2d, target: Target) -> Kernel | None:
-    lanes = lanes_of(conv.channels, _vector(conv, target))
+    outputs = conv.weight.shape[0]
+    lanes = lanes_of(outputs, _vector(conv, target))
     if lanes < MIN_LANES:
         return None
     columns = choose_columns(target, conv.width, conv.weight.shape[-1])
     weight, packed = conv.weights(ops.pack_depthwise_weight, ops.packed_depthwise_weight, lanes)
+    once = outputs == conv.channels
+    if not once:
+        filters = outputs // conv.channels
+        packed = {0: lambda x: ops.block_repeated(x, filters, lanes), **packed}
     return Kernel(
         (conv.x, weight),
         ops.depthwise_conv2d_blocked,
         (columns, conv.strides, conv.pads, conv.dilations),
-        lanes={0: lanes},
+        lanes={0: lanes} if once else {},
         packed=packed,
         result_lanes=lanes,
         epilogue=True,

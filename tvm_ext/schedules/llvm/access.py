@@ -245,7 +245,10 @@ class Walk:
                 for k in range(len(self.variables))
             ]
         else:
-            strides = [self._alone(var, bound, steps) for var in self.variables]
+            strides = []
+            for var in self.variables:
+                step = self._alone(var, [offset], [1])
+                strides.append(self._alone(var, bound, steps) if step is None else step)
         return Access(buffer, tuple(bound), tuple(strides), is_store)
 
     def _alone(
