@@ -73,7 +73,7 @@ def _marked(stmt: tirx.AllocBuffer) -> tirx.Stmt:
     twice as long, and a load waits for all of it.
     """
     size = _bytes(stmt.buffer)
-    if size > _most_on_stack(stmt.buffer):
+    if not 0 < size <= _most_on_stack(stmt.buffer):
         return stmt
     marks = {"disable_lower_builtin": tirx.const(1, "bool")}
     if size < LINE_BYTES:
