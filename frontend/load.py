@@ -10,15 +10,13 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from tvm_ext.errors import ModelError, ModelLimitError
 
+from .checker import check
 from .limits import Limits, check_size
-from .maps import without_maps
-from .table import REFUSED, TABLE
+from .maps import map_type, without_maps
 from .traverse import nodes, tensors
 from .validity import INVALID, check_imports, check_opsets, check_values, first_line
 
 __all__ = ["load"]
-
-_LARGEST_PROTO = (1 << 31) - 1  # what protobuf can serialise, so what the checker can be given
 
 
 def load(model: object, limits: Limits | None = None) -> ir.Model:
@@ -53,9 +51,19 @@ def load(model: object, limits: Limits | None = None) -> ir.Model:
         )
     check_opsets(result, source)
     check_values(result, source, limits)
+    _check_inputs(result, source)
     _name_each_output(result.graph)
     _forget_carried_dims(result)
     return result
+
+
+def _check_inputs(model: ir.Model, source: str) -> None:
+    """Nodes say what outputs and values inside are, but nothing what an input is."""
+    for value in model.graph.inputs:
+        if value.type is None and map_type(value) is None:
+            raise ModelError(
+                f"input {value.name!r} of {source} has no type: declare its element type and shape"
+            )
 
 
 def _forget_carried_dims(model: ir.Model) -> None:
@@ -135,16 +143,14 @@ def _from_proto(
         )
     check_imports(((entry.domain, entry.version) for entry in proto.opset_import), source)
     try:
-        model = ir.from_proto(without_maps(proto, source))
+        plain = without_maps(proto, source)
+        model = ir.from_proto(plain)
+        _keep_types(model.graph, plain.graph)
         _place_external_data(model, source, path)
         check_size(model, limits)
-        external = any(isinstance(tensor, ir.ExternalTensor) for _, tensor in tensors(model))
-        if _sort(model) and not external:
+        if _sort(model):
             proto, path = ir.to_proto(model), None
-        if (_unshaped(proto.graph) or _withdrawn(proto)) and not external:
-            onnx.checker.check_model(_checkable(proto))
-        elif path is not None or proto.ByteSize() <= _LARGEST_PROTO:
-            onnx.checker.check_model(str(path) if path is not None else proto)
+        check(proto, path)
     except (ModelError, RecursionError, EncodeError, *INVALID) as error:
         if isinstance(error, ModelError):
             raise
@@ -164,66 +170,31 @@ def _sort(model: ir.Model) -> bool:
     return before != list(ir.traversal.RecursiveGraphIterator(model.graph))
 
 
-def _unshaped(graph: onnx.GraphProto) -> list[onnx.TypeProto.Tensor]:
-    """The types of inputs and outputs without a shape, which runtimes accept, the checker not."""
-    types = (value.type for value in (*graph.input, *graph.output))
-    return [
-        kind.tensor_type
-        for kind in types
-        if kind.WhichOneof("value") == "tensor_type" and not kind.tensor_type.HasField("shape")
-    ]
+def _keep_types(graph: ir.Graph, proto: onnx.GraphProto) -> None:
+    """Give inputs and initializers the types that outputs of their names, without one, took."""
+    for value, declared in zip(graph.inputs, proto.input, strict=True):
+        if value.type is None:
+            ir.serde.deserialize_value_info_proto(declared, value)
+    _keep_initializer_types(graph)
 
 
-def _withdrawn(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """The nodes of operators that ONNX deprecated or took back: runtimes accept them, the checker
-    not."""
-    opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
-    found, graphs = [], [proto.graph]
-    while graphs:
-        for node in graphs.pop().node:
-            domain = _domain(node.domain)
-            if _is_withdrawn(node.op_type, opsets.get(domain, 0), domain):
-                found.append(node)
-            for attribute in node.attribute:
-                graphs += [attribute.g] if attribute.HasField("g") else attribute.graphs
-    return found
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
-
-
-def _is_withdrawn(op_type: str, opset: int, domain: str) -> bool:
-    if not onnx.defs.has(op_type, domain):
-        return domain == "" and ((domain, op_type, 1) in TABLE or (domain, op_type) in REFUSED)
-    try:
-        return onnx.defs.get_schema(op_type, opset, domain).deprecated
-    except onnx.defs.SchemaError:  # the opset is older than the operator
-        return False
-
-
-def _checkable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy for the checker, which wants a shape everywhere but compares none of them.
-
-    Withdrawn operators go to a domain that it does not know, and so does not judge.
-    """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    for tensor_type in _unshaped(copy.graph):
-        tensor_type.shape.SetInParent()
-    withdrawn = _withdrawn(copy)
-    if withdrawn:
-        copy.opset_import.add(domain="withdrawn", version=1)
-    for node in withdrawn:
-        node.domain = "withdrawn"
-    return copy
+def _keep_initializer_types(graph: ir.Graph) -> None:
+    for value in graph.initializers.values():
+        if value.type is None and value.const_value is not None:
+            value.dtype, value.shape = value.const_value.dtype, value.const_value.shape
 
 
 def _sorted_clone(model: ir.Model) -> ir.Model:
     try:
         clone = model.clone()
         clone.graph.sort()
-    except (RuntimeError, *INVALID) as error:  # a cycle is a RuntimeError of the cloner
+        _keep_initializer_types(clone.graph)
+    except RuntimeError as error:  # of the cloner
+        raise ModelError(
+            "the given model is not valid ONNX: a node reads what no node before it gives; "
+            "model.graph.sort() puts them in order, where they are no cycle"
+        ) from error
+    except INVALID as error:
         raise ModelError(f"the given model is not valid ONNX: {first_line(error)}") from error
     return clone
 
@@ -237,6 +208,11 @@ def _place_external_data(model: ir.Model, source: str, path: Path | None) -> Non
                     "give the path of the model, so that its folder is known"
                 )
             tensor.base_dir = str(path.parent.resolve())
+            if os.path.islink(tensor.path):
+                raise ModelError(
+                    f"{source} keeps tensor {name!r} in the file {tensor.location!s}, which is a "
+                    "link: put the file itself beside the model"
+                )
             if not os.path.lexists(tensor.path):
                 raise ModelError(
                     f"{source} keeps tensor {name!r} in the file {tensor.location!s}, which is not "

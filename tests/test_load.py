@@ -12,6 +12,7 @@ from tvm_ext.frontend import Limits, convert, load, specialise
 
 from tvm_ext import convert_and_build
 from tvm_ext.errors import ConversionError, ModelError, ModelLimitError
+from tvm_ext.inspect import inspect_model
 
 ADD = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -254,7 +255,7 @@ def test_a_cycle_in_an_onnx_ir_model():
     a.replace_input_with(0, b.outputs[0])
     b.replace_input_with(0, a.outputs[0])
     graph = ir.Graph([], [b.outputs[0]], nodes=[a, b], opset_imports={"": 17})
-    with pytest.raises(ModelError, match="the given model is not valid"):
+    with pytest.raises(ModelError, match=r"the given model is not valid.*graph\.sort\(\)"):
         load(ir.Model(graph, ir_version=8))
 
 
@@ -405,6 +406,64 @@ def test_ports_without_a_shape_load(add):
     loaded = load(given)
     assert [value.shape for value in (*loaded.graph.inputs, *loaded.graph.outputs)] == [None] * 2
     assert not given.graph.output[0].type.tensor_type.HasField("shape")
+
+
+UNTYPED = """<ir_version: 10, opset_import: ["" : 23]> g (float[N, 2] x) => (y) {
+    b = Neg (x)
+    y = Relu (b)
+}"""
+
+
+@pytest.mark.parametrize("declare", [
+    lambda output: None,
+    lambda output: output.type.tensor_type.SetInParent(),
+    lambda output: [output.type.tensor_type.shape.dim.add() for _ in range(2)],
+])  # fmt: skip
+def test_an_output_without_a_type_has_the_one_that_its_node_gives(declare, tmp_path):
+    """As onnxruntime has it; onnx's checker wants it declared."""
+    model = parser.parse_model(UNTYPED)
+    declare(model.graph.output[0])
+    model.graph.value_info.add(name="b")
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    for given in (path, path.read_bytes(), model, ir.from_proto(model)):
+        (output,) = convert_and_build(given, "llvm", opt_level=0).outputs
+        assert (output.name, output.shape, output.dtype) == ("y", ("N", 2), "float32")
+        assert str(inspect_model(given).outputs[0]) == "y: float32[N, 2]"
+
+
+@pytest.mark.parametrize("ports", ["(float[2] x) => (x)", "(float[2] x) => (w) <float[2] w={1,2}>"])
+def test_an_output_without_a_type_that_no_node_gives(ports):
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 23]> g {ports} {{ }}')
+    (output,) = convert_and_build(model, "llvm", opt_level=0).outputs
+    assert (output.shape, output.dtype) == ((2,), "float32")
+
+
+def test_an_input_without_a_type_is_refused(tmp_path):
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 23]> g (x) => (float[2] y) { y = Relu (x) }'
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    for given in (tmp_path / "m.onnx", model, ir.from_proto(model)):
+        with pytest.raises(ModelError, match=r"input 'x' of .* has no type: declare"):
+            load(given)
+
+
+@pytest.mark.parametrize("change", [
+    lambda graph: graph.output[0].ClearField("type"),
+    lambda graph: graph.node.insert(0, helper.make_node("Relu", ["y"], ["z"])),
+])  # fmt: skip
+def test_external_data_of_what_the_checker_refuses(change, folder):
+    """Types that are not declared, nodes in another order: links are refused all the same."""
+    for location in ("weights", "symlink", "inner_symlink", "hardlink"):
+        model = external(location)
+        change(model.graph)
+        onnx.save(model, folder / "m.onnx")
+        if location == "weights":
+            assert len(load(folder / "m.onnx").graph.initializers) == 1
+        else:
+            with pytest.raises(ModelError, match="link"):
+                load(folder / "m.onnx")
 
 
 def test_an_input_of_unknown_rank_needs_its_shape_from_the_caller(add):

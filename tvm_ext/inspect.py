@@ -16,7 +16,7 @@ from .executors import artifact
 from .executors.plan import MemoryPlan, Plan
 from .extend.plugin import load_installed
 from .frontend import TABLE, Limits, load
-from .interface import from_json
+from .interface import Info, from_json
 
 __all__ = [
     "BuiltInspection",
@@ -101,15 +101,15 @@ def inspect_model(
     loaded = load(model, limits)
     steps = pipeline.default(targets.host_target(), opt_level)
     try:
-        build.import_model(loaded, steps, shapes, limits)
+        given = build.import_model(loaded, steps, shapes, limits).output_infos
         unsupported: list[UnsupportedNode] = []
     except ConversionError as error:
-        unsupported = error.nodes
+        given, unsupported = [], error.nodes
     graph = loaded.graph
     nodes = Counter(_operator(node) for node in ir.traversal.RecursiveGraphIterator(graph))
     return Inspection(
         tuple(_port(v) for v in graph.inputs if v.name not in graph.initializers),
-        tuple(_port(v) for v in graph.outputs),
+        _outputs(graph.outputs, given),
         {domain or "ai.onnx": version for domain, version in loaded.opset_imports.items()},
         dict(sorted(nodes.items(), key=lambda item: (-item[1], item[0]))),
         sum(v.const_value.size for v in graph.initializers.values() if v.const_value is not None),
@@ -188,8 +188,18 @@ def _kernels(header: Mapping[str, Any], plan: Plan | None) -> int | None:
 
 
 def _described(rows: Sequence[Mapping[str, Any]]) -> tuple[Port, ...]:
-    infos = [from_json(dict(row)) for row in rows]
-    return tuple(Port(info.name, str(info).removeprefix(f"{info.name}: ")) for info in infos)
+    return tuple(_of_info(from_json(dict(row))) for row in rows)
+
+
+def _of_info(info: Info) -> Port:
+    return Port(info.name, str(info).removeprefix(f"{info.name}: "))
+
+
+def _outputs(values: Sequence[ir.Value], given: Sequence[Info]) -> tuple[Port, ...]:
+    """What is declared of outputs; of those without a type what the conversion gave."""
+    known = {info.name: _of_info(info) for info in given}
+    ports = [(_port(v), v.dtype not in (None, ir.DataType.UNDEFINED)) for v in values]
+    return tuple(port if typed else known.get(port.name, port) for port, typed in ports)
 
 
 def _operator(node: ir.Node) -> str:
