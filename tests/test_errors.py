@@ -45,6 +45,13 @@ def x(*shape, dtype="float32"):
     return np.zeros(shape, dtype)
 
 
+class Raising:
+    """An object of another package that cannot be made an array."""
+
+    def __array__(self, *_, **__):
+        raise LookupError("nothing is here")
+
+
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -55,6 +62,10 @@ def x(*shape, dtype="float32"):
         (lambda f: f(x(2, 3), x(2, 3, dtype="float64")), "'x1' needs dtype float32, got float64"),
         (lambda f: f(x(2, 3), [[1, 2, 3], [4, 5]]), "'x1' cannot be read as an array"),
         (lambda f: f(x(2, 3), torch.zeros(2, 3, device="meta")), "'x1' cannot be read"),
+        (lambda f: f(x(2, 3), Raising()), "'x1' cannot be read as an array: nothing is here"),
+        (lambda f: f(x(2, 3), [[1e99, 2, 3]] * 2), "^input 'x1' has numbers that float32 cannot"),
+        (lambda f: f(x(2, 3), np.ma.array(x(2, 3), mask=True)), "'x1' has a mask.*filled"),
+        (lambda f: f(x(2, 3), [np.ma.array(x(3)), x(3)]), "'x1' has a mask.*filled"),
         (lambda f: f(x(2, 3), None), "'x1' needs dtype float32, got object"),
         (lambda f: f.run(None, [x(2, 3), x(2, 3)]), "feeds map the names"),
         (lambda f: f.run("yz", {"x0": x(2, 3), "x1": x(2, 3)}), "a list of names"),

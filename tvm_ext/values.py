@@ -5,6 +5,7 @@ Part of what loading a model needs: nothing here imports TVM or ONNX before it i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -124,7 +125,29 @@ def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarr
 
 
 def _read(info: TensorInfo, value: object) -> np.ndarray:
-    return _texts(info, value) if info.dtype == STRING else _as_array(info, value)
+    try:
+        array = _texts(info, value) if info.dtype == STRING else _as_array(info, value)
+    except InputError:
+        raise
+    except Exception as error:  # whatever __array__ and __dlpack__ of another package raise
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise InputError(f"input {info.name!r} cannot be read as an array: {reason}") from error
+    if type(value) is not np.ndarray and _is_masked(value, array.ndim):
+        raise InputError(
+            f"input {info.name!r} has a mask, which a model does not know: give the array that "
+            "filled(...) makes of it"
+        )
+    return array
+
+
+def _is_masked(value: object, depth: int) -> bool:
+    """Whether ``value`` or what it lists, ``depth`` lists deep, is a masked array."""
+    masked = sys.modules.get("numpy.ma")  # absent where nobody made one
+    if masked is None or not isinstance(value, list | tuple):
+        return masked is not None and isinstance(value, masked.MaskedArray)
+    kinds = set(map(type, value))  # in C: lists are long
+    asked = any(issubclass(kind, masked.MaskedArray | list | tuple) for kind in kinds)
+    return depth > 0 and asked and any(_is_masked(item, depth - 1) for item in value)
 
 
 @cache
@@ -133,12 +156,11 @@ def _dtype(name: str) -> np.dtype:
 
 
 def _texts(info: TensorInfo, value: object) -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype.kind == "T":  # numpy's strings of any length
-        array = array.astype(object)
-    if array.dtype.kind not in "OSU" and array.size:
+    # As objects: of Python's strings numpy's own would lose the zeros that they end in.
+    array = np.asarray(value, object if isinstance(value, str | bytes | list | tuple) else None)
+    if array.dtype.kind not in "OSTU" and array.size:
         raise InputError(f"input {info.name!r} needs strings, got {array.dtype}")
-    texts = [t.decode() if isinstance(t, bytes) else t for t in array.flat]
+    texts = [t.decode() if isinstance(t, bytes) else t for t in array.ravel().tolist()]
     wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
     if wrong:
         raise InputError(f"input {info.name!r} needs strings, got one that is {wrong[0]}")
@@ -146,20 +168,16 @@ def _texts(info: TensorInfo, value: object) -> np.ndarray:
 
 
 def _as_array(info: TensorInfo, value: object) -> np.ndarray:
-    try:
-        if isinstance(value, np.ndarray | np.generic):
-            return np.asarray(value)
-        if hasattr(value, "__dlpack__"):
-            return _from_dlpack(value)
-        array = np.asarray(value)
-        # Python's numbers have no dtype: 1.0 is a float of any width, 1 an integer or a float,
-        # and of an empty list numpy makes floats.
-        plain = isinstance(value, list | tuple | int | float)
-        fits = np.can_cast(array.dtype, info.dtype, "same_kind") or not array.size
-        return _converted(info, array) if plain and fits else array
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"input {info.name!r} cannot be read as an array: {reason}") from error
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return _from_dlpack(value)
+    array = np.asarray(value)
+    # Python's numbers have no dtype: 1.0 is a float of any width, 1 an integer or a float,
+    # and of an empty list numpy makes floats.
+    plain = isinstance(value, list | tuple | int | float)
+    fits = np.can_cast(array.dtype, info.dtype, "same_kind") or not array.size
+    return _converted(info, array) if plain and fits else array
 
 
 def _converted(info: TensorInfo, array: np.ndarray) -> np.ndarray:

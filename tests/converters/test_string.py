@@ -251,7 +251,14 @@ def test_what_strings_may_come_as():
     model = parser.parse_model(HEAD + "g (string[n] x) => (string[n] y) { y = Identity(x) }")
     compiled = convert_and_build(model, "llvm", opt_level=0)
     for given in (["é", "b"], np.array(["é", "b"]), texts("é".encode(), b"b")):
-        assert compiled(given).tolist() == ["é", "b"]
+        result = compiled(given).tolist()
+        assert result == ["é", "b"]
+        assert set(map(type, result)) == {str}
+    assert compiled(["a\0", "b"]).tolist() == ["a\0", "b"]
+    with pytest.raises(InputError, match=r"'x' cannot be read as an array.*utf-8"):
+        compiled([b"\xff"])
+    with pytest.raises(InputError, match="'x' has a mask"):
+        compiled(np.ma.array(["a", "b"], mask=[True, False]))
     with pytest.raises(InputError, match="needs strings, got int64"):
         compiled(np.arange(3))
     with pytest.raises(InputError, match="needs strings, got one that is float"):
