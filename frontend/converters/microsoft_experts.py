@@ -56,7 +56,11 @@ def quantized_mixture_of_experts(
     fc3_expert_weight_bits=0, k=1, normalize_routing_weights=0, quant_type="int", swiglu_fusion=0,
     swiglu_limit=None, swiglu_limit_after_activation=0, use_sparse_mixer=0, weights_prepacked=-1,
 ):  # fmt: skip
-    """Codes of 2, 4 or 8 bits, low bits first, with a scale per row or per block of it."""
+    """Codes of 2, 4 or 8 bits, low bits first, with a scale per row or per block of it.
+
+    Global scales and those of activations are of float4 and float8 weights: of integers they say
+    nothing, as onnxruntime has it.
+    """
     _refuse_unserved(use_sparse_mixer, swiglu_limit_after_activation)
     if quant_type != "int" or weights_prepacked == 1:
         raise NotImplementedError(f"quant_type {quant_type}, weights_prepacked {weights_prepacked}")
