@@ -55,6 +55,14 @@ def test_help_does_not_wait_for_tvm():
     assert out.stdout.endswith("False\n")
 
 
+@pytest.mark.parametrize("module", ["tvm_ext", "tvm_ext.cli"])
+def test_modules_that_are_the_command(module, tmp_path):
+    argv = [sys.executable, "-m", module, "inspect", tmp_path / "absent.onnx"]
+    run = subprocess.run(argv, capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith("tvm-ext inspect: cannot read")
+
+
 def test_help_names_every_engine_to_compare_with(capsys):
     with pytest.raises(SystemExit):
         main(["compare", "--help"])

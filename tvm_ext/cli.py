@@ -60,3 +60,7 @@ def _one_line(error: TvmExtError) -> str:
             f"the first: {error.nodes[0]}"
         )
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+
+
+if __name__ == "__main__":  # python -m tvm_ext.cli is tvm-ext, too
+    sys.exit(main())
