@@ -304,6 +304,26 @@ def test_inputs_of_the_official_test_data_are_read(softmax, tmp_path, capsys):
         assert name in line and "pickle" not in line
 
 
+def test_an_interrupt_of_imports_is_not_lost():
+    """C++ that imports modules forgets exceptions of theirs: pybind11, where it looks for enum."""
+    script = """if True:
+        import os, signal, sys
+        class Forgetting:
+            def find_spec(self, name, *_):
+                if name == "tvm_ext.commands":
+                    try:
+                        os.kill(os.getpid(), signal.SIGINT)
+                    except KeyboardInterrupt:
+                        pass
+        sys.meta_path.insert(0, Forgetting())
+        from tvm_ext.cli import main
+        sys.exit(main(["ops"]))
+    """
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (130, "")
+    assert run.stderr == "tvm-ext ops: interrupted\n"
+
+
 def test_an_interrupt_and_a_full_disk_are_one_line(softmax, capsys, monkeypatch):
     def raising(error):
         def command(_args):

@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+import psutil
 import pytest
 
 import tvm_ext
@@ -241,6 +243,26 @@ def test_a_dead_process_is_reported(tmp_path):
         os.kill(worker.pid, 9)
         with pytest.raises(ComparisonError, match="ended with code -9"):
             worker.ask("outputs")
+
+
+def test_an_interrupt_while_an_engine_starts_leaves_no_process(tmp_path, monkeypatch):
+    def interrupted(_worker, _request):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Worker, "_exchange", interrupted)
+    before = psutil.Process().children()
+    with pytest.raises(KeyboardInterrupt):
+        Worker(job(tmp_path / "model.onnx"))
+    assert psutil.Process().children() == before
+
+
+def test_an_interrupt_is_for_the_asking_process(tmp_path):
+    """A terminal sends it to both; nobody should learn of it from a dead engine."""
+    path = tmp_path / "model.onnx"
+    onnx.save(model(NORM), path)
+    with Worker(job(path)) as worker:
+        os.kill(worker.pid, signal.SIGINT)
+        assert len(worker.ask("outputs")) == 1
 
 
 def test_a_missing_package_names_the_extra():

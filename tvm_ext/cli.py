@@ -9,8 +9,12 @@ import argparse
 import io
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from .errors import ConversionError, TvmExtError
 from .options import parser
@@ -24,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _write_any_text()
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # what it warns of is refused, or fine
     try:
-        from . import commands  # imports TVM, which --help and a wrong option need not wait for
+        with _ended_by_interrupts(args):
+            from . import commands  # imports TVM, for which --help and a wrong option do not wait
 
         commands.load_plugins(getattr(args, "plugin", ()))
         code = getattr(commands, args.command.replace("-", "_"))(args) or 0
@@ -39,6 +44,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:  # such as a full disk under our stdout
         return _fail(args, f"cannot write the output: {error.strerror or error}")
+
+
+@contextmanager
+def _ended_by_interrupts(args: argparse.Namespace) -> Iterator[None]:
+    """Within it, an interrupt ends the process at once.
+
+    C++ of packages that are imported, which imports others, forgets exceptions or aborts.
+    """
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        try:
+            _fail(args, "interrupted")
+            sys.stderr.flush()
+        finally:
+            os._exit(130)
+
+    plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = plain and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _write_any_text() -> None:

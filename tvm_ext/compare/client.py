@@ -32,11 +32,11 @@ class Worker:
             stderr=self._log,
             env={**os.environ, "TVM_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
         )
-        assert self._process.stdin and self._process.stdout  # both are pipes
-        self._requests, self._replies = self._process.stdin, self._process.stdout
         try:
+            assert self._process.stdin and self._process.stdout  # both are pipes
+            self._requests, self._replies = self._process.stdin, self._process.stdout
             self._exchange(job)
-        except ComparisonError:
+        except BaseException:  # an interrupt, too: nobody has this object yet to close it
             self.close()
             raise
 
@@ -58,10 +58,8 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.wait()
-        self._requests.close()
-        self._replies.close()
-        self._log.close()
+        with self._log, self._process:  # which waits, and closes the pipes
+            pass
 
     def _exchange(self, request: object) -> Any:
         try:

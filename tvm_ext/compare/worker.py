@@ -6,6 +6,7 @@ be told apart there.
 
 import os
 import pickle
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -101,7 +102,11 @@ def _cpu_seconds() -> float:
 
 
 def main() -> None:
-    """Serve requests until stdin ends."""
+    """Serve requests until stdin ends.
+
+    An interrupt goes to every process of a terminal: the asking one ends this one.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is not a reply
     requests = sys.stdin.buffer

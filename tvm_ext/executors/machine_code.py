@@ -80,7 +80,11 @@ def compiled(
         done = list(map(compile_part, lowered))
     else:
         with ThreadPoolExecutor(min(usable_cores(), _MOST_THREADS)) as pool:
-            done = list(pool.map(compile_part, lowered))
+            try:
+                done = list(pool.map(compile_part, lowered))
+            except BaseException:  # an interrupt does not wait for what LLVM has not begun
+                pool.shutdown(cancel_futures=True)
+                raise
     return MachineCode([module for module, _ in done], tuple(code for _, code in done))
 
 
