@@ -110,6 +110,19 @@ def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
         np.testing.assert_allclose(np.load(tmp_path / "out" / f"{file}.npy"), want, rtol=1e-5)
 
 
+def test_a_disk_that_fills_has_no_outputs(softmax, tmp_path, capsys, monkeypatch):
+    def full(path, _array):
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tvm_ext.commands.np.save", full)
+    (tmp_path / "out").mkdir()
+    argv = ["run", softmax, "--shape", "n=1", "--output-dir", tmp_path / "out"]
+    assert main([str(arg) for arg in argv]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_an_error_is_one_line_whatever_libraries_log(softmax, tmp_path):
     model = onnx.load(softmax)
     model.graph.output[0].name = "nowhere"  # onnx_ir warns of it, the checker refuses it

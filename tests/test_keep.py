@@ -3,6 +3,7 @@
 import json
 import xml.etree.ElementTree as ET
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ import tvm_ext
 from tvm_ext import convert_and_build
 from tvm_ext.cli import main
 from tvm_ext.errors import OutputPathError
-from tvm_ext.keep import keep
+from tvm_ext.keep import keep, keep_all
 
 NET = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
 net (float[n, 3, 9, 9] x) => (float[n, 4, 9, 9] y, float[n, 4] z) <float[4, 3, 3, 3] w> {
@@ -116,7 +117,31 @@ def test_files_are_replaced_whole_and_others_stay(kept, tmp_path, monkeypatch):
     with pytest.raises(OutputPathError, match="cannot write"):
         keep(model, tmp_path)
     assert (tmp_path / "notes").read_text() == "mine"
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "plan.svg"]
+    (tmp_path / "plan.svg").rmdir()
+    (tmp_path / "plan.json").write_text("of another model")
+    keep(model, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*ALL, "notes"])
+    assert json.loads((tmp_path / "plan.json").read_text())
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_disk_that_fills_keeps_nothing(kept, tmp_path, monkeypatch, is_there):
+    model, _ = kept
+    write = Path.write_bytes
+
+    def fill(path, data):
+        if path.name == "kernels.s":
+            raise OSError(28, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    if is_there:
+        (tmp_path / "kept").mkdir()
+        (tmp_path / "kept" / "entry.c").write_text("mine")
+    with pytest.raises(OutputPathError, match="kept, nothing is kept: No space left"):
+        keep_all({"n=1": model, "n=2": model}, tmp_path / "kept")
+    assert [p.name for p in tmp_path.rglob("*")] == (["kept", "entry.c"] if is_there else [])
 
 
 def test_the_commands(tmp_path):

@@ -18,7 +18,7 @@ from .cache import Cache, default_folder
 from .compare import compare as compare_engines
 from .errors import InputError, OutputPathError
 from .executors.artifact import is_artifact
-from .executors.atomic import replaced
+from .executors.atomic import filling
 from .export import export as write_package
 from .inputs import dims_of, random_inputs, read_array
 from .inspect import OperatorSupport, inspect_built, inspect_model, support_table
@@ -96,10 +96,8 @@ def run(args: Namespace) -> None:
     for info, array in zip(model.outputs, results, strict=True):
         print(f"{info.name}  {array.dtype}{list(array.shape)}  {_statistics(array)}".rstrip())
     if folder:
-        folder.mkdir(exist_ok=True)
         files = _file_names([info.name for info in model.outputs])
-        for name, array in zip(files, results, strict=True):
-            _write(folder / name, array)
+        _write(folder, dict(zip(files, results, strict=True)))
 
 
 def profile(args: Namespace) -> None:
@@ -275,13 +273,14 @@ def _check_writable(folder: Path) -> None:
         raise OutputPathError(f"cannot write into {folder}")
 
 
-def _write(path: Path, array: np.ndarray) -> None:
-    """``path`` holds the whole array or is not touched."""
+def _write(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """``folder`` has all the arrays, by the names of their files, or is not touched."""
     try:
-        with replaced(path) as file:
-            np.save(file, array)
+        with filling(folder) as made:
+            for name, array in arrays.items():
+                np.save(made / name, array)
     except OSError as error:
-        raise OutputPathError(f"cannot write {path}: {error.strerror or error}") from error
+        raise OutputPathError(f"cannot write {folder}: {error.strerror or error}") from error
 
 
 def _text(table: list[OperatorSupport]) -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .errors import OutputPathError
-from .executors.atomic import replaced
+from .executors.atomic import filling
 from .executors.plan_picture import lives, picture
 from .executors.static import StaticExecutor
 from .model import CompiledModel
 
-__all__ = ["check_folder", "keep"]
+__all__ = ["check_folder", "keep", "keep_all"]
 
 _PHASES = ("import", "select", "fuse", "schedule")
 _NAMES = {"c": "entry.c", "llvm": "kernels.ll", "asm": "kernels.s", "cuda": "kernels.cu"} | {
@@ -27,20 +27,27 @@ def keep(model: CompiledModel, folder: str | os.PathLike) -> None:
     ``1_import.py`` to ``4_schedule.py`` have Relax and TIR after each phase, ``kernels.ll`` and
     ``kernels.s`` LLVM IR and assembly, ``entry.c`` the C function that calls the kernels; of a
     model of static shape ``plan.json`` has offset, size and first and last kernel of each tensor,
-    and ``plan.svg`` draws them over time. Each file is replaced as a whole; others in the folder
+    and ``plan.svg`` draws them over time. Files of these names are replaced; others in the folder
     stay.
 
     Raises:
-        OutputPathError: the folder cannot be written.
+        OutputPathError: the folder cannot be written; it is then what it was.
     """
-    place = check_folder(folder)
+    keep_all({"": model}, folder)
+
+
+def keep_all(models: Mapping[str, CompiledModel], folder: str | os.PathLike) -> None:
+    """The same of several models, each in a folder of its own in ``folder``, by their names."""
     try:
-        place.mkdir(exist_ok=True)
-        for name, text in _files(model):
-            with replaced(place / name) as file:
-                file.write(text.encode())
+        with filling(check_folder(folder)) as made:
+            for name, model in models.items():
+                (made / name).mkdir(exist_ok=True)
+                for file, text in _files(model):
+                    (made / name / file).write_bytes(text.encode())
     except OSError as error:
-        raise OutputPathError(f"cannot write {folder}: {error.strerror or error}") from error
+        raise OutputPathError(
+            f"cannot write {folder}, nothing is kept: {error.strerror or error}"
+        ) from error
 
 
 def check_folder(folder: str | os.PathLike) -> Path:

@@ -6,6 +6,7 @@ such a name and no lock is of a process that was killed: the next writer beside 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-__all__ = ["appearing", "remove_abandoned", "replaced"]
+__all__ = ["appearing", "filling", "remove_abandoned", "replaced"]
 
 _PREFIX = ".tvmx-"
 _PARTS = _PREFIX + "[0-9a-f]" * 16
@@ -51,6 +52,42 @@ def appearing(place: Path) -> Iterator[Path]:
             part.replace(place)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def filling(place: Path) -> Iterator[Path]:
+    """A folder whose files get into ``place``, which is made if missing, when all are written.
+
+    Those of the same names are replaced, others stay.
+
+    Raises:
+        OSError: they cannot be written, or a folder stands where a file belongs; ``place`` is then
+            what it was.
+    """
+    if not place.exists():
+        with appearing(place) as part:
+            yield part
+        return
+    with _claimed(place / _PREFIX, _new_folder) as part:
+        try:
+            yield part
+            _move(part, place)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _move(part: Path, place: Path) -> None:
+    """Move the files below ``part`` into ``place``, after a look at what is there."""
+    found = [(each, place / each.relative_to(part)) for each in sorted(part.rglob("*"))]
+    for each, target in found:
+        if target.exists() and target.is_dir() != each.is_dir():
+            code = errno.EISDIR if target.is_dir() else errno.ENOTDIR
+            raise OSError(code, os.strerror(code), str(target))
+    for each, target in found:
+        if each.is_dir():
+            target.mkdir(exist_ok=True)
+        else:
+            each.replace(target)
 
 
 def remove_abandoned(folder: Path) -> None:

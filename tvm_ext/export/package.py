@@ -19,8 +19,7 @@ from ..executors.atomic import appearing
 from ..executors.static import StaticExecutor
 from ..executors.toolchain import is_wasm
 from ..interface import numbers_only
-from ..keep import check_folder
-from ..keep import keep as write_all
+from ..keep import check_folder, keep_all
 from ..model import CompiledModel
 from ..targets import levels, resolve
 from . import c_example, c_texts, cpp_example, cpp_texts, files, wasm_texts
@@ -109,7 +108,7 @@ def export(
         check_folder(keep)
     built, block = _built(model, wanted, single_thread, options)
     if keep is not None:
-        _keep(keep, list(wanted[0]), built)
+        keep_all({label: one.model for label, one in _labelled(list(wanted[0]), built)}, keep)
     embedded = weights == "embedded"
     single_thread |= is_wasm(built[0].parts.needs.triple)
     interface = Interface.of(name, list(wanted[0]), built, block, embedded, single_thread)
@@ -181,14 +180,6 @@ def _running_here(model: object, options: Mapping[str, Any]) -> CompiledModel:
     """The same model for this CPU; steps of the caller's bring their own target."""
     here = {name: value for name, value in options.items() if name != "steps"}
     return convert_and_build(model, "llvm", **here)
-
-
-def _keep(folder: str | os.PathLike, dims: Sequence[str], built: Sequence[Built]) -> None:
-    """What was made, by the level and the sizes where there are several."""
-    for label, one in _labelled(dims, built):
-        if label:
-            Path(folder).mkdir(exist_ok=True)
-        write_all(one.model, Path(folder, label))
 
 
 def _labelled(dims: Sequence[str], built: Sequence[Built]) -> Iterator[tuple[str, Built]]:
