@@ -1,5 +1,7 @@
 """Bad input: each kind raises one class of ours that says what, where and what to do."""
 
+import tempfile
+
 import numpy as np
 import onnx
 import pytest
@@ -105,6 +107,13 @@ def test_arrays_that_are_not_contiguous_are_read_right(compiled):
 )
 def test_shapes_that_contradict_the_model(shapes, message):
     with pytest.raises(errors.ModelError, match=message):
+        convert_and_build(model(), "llvm", shapes=shapes)
+
+
+@pytest.mark.parametrize("shapes", [{"n": 2}, None])
+def test_a_temporary_folder_that_cannot_be_made(shapes, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    with pytest.raises(errors.BuildError, match=r"temporary folder: No such file.*TMPDIR"):
         convert_and_build(model(), "llvm", shapes=shapes)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from .plan import ALIGNMENT, Plan
 from .saved_plan import plan_as_json, plan_from_json
 from .static import StaticExecutor
 from .symbolic import SymbolicExecutor, SymbolicLibrary, SymbolicPlan
+from .work_folder import work_folder
 
 if TYPE_CHECKING:
     from .vm import VMExecutor
@@ -164,10 +164,10 @@ def describe(path: str | os.PathLike) -> tuple[dict[str, Any], CpuNeeds, Plan | 
 
 def loads(data: bytes) -> Saved:
     """What :func:`dumps` gave. It raises what :func:`read` does."""
-    with tempfile.NamedTemporaryFile(prefix="tvm_ext_") as file:
-        file.write(data)
-        file.flush()
-        return read(file.name)
+    with work_folder() as folder:
+        file = folder / "model.so"
+        file.write_bytes(data)
+        return read(file)
 
 
 def is_artifact(path: str | os.PathLike) -> bool:

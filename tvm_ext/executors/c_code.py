@@ -7,7 +7,6 @@ which tensors the C function takes.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tvm.ir import GlobalVar, PrimType
 from ..errors import RunError
 from .emit import kernel_symbol
 from .toolchain import compile_c
+from .work_folder import work_folder
 
 __all__ = ["c_sources", "is_c_code", "with_c_code"]
 
@@ -59,8 +59,8 @@ def with_c_code(
     texts = c_sources({_symbol(gv): f for gv, f in kernels.items()})
     if not kernels:
         return module, [], texts
-    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-        objects = [_compiled(Path(folder, f"c{k}.c"), text, triple) for k, text in enumerate(texts)]
+    with work_folder() as folder:
+        objects = [_compiled(folder / f"c{k}.c", text, triple) for k, text in enumerate(texts)]
     return (
         IRModule(
             {gv: _calling(gv, f) if gv in kernels else f for gv, f in module.functions_items()},

@@ -6,7 +6,6 @@ Part of what loading a model needs: nothing here imports TVM.
 from __future__ import annotations
 
 import ctypes
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from ..checks import failure
 from ..errors import BuildError, RunError
 from . import threads
 from .emit import ENTRY
+from .work_folder import work_folder
 
 __all__ = ["Library", "fresh_name", "open_bytes", "opened"]
 
@@ -120,8 +120,8 @@ def open_bytes(image: Any) -> Library:
 
 def opened(image: Any, kind: type[Kind]) -> Kind:
     """The same, of a kind."""
-    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-        path = Path(folder, "library.so")
+    with work_folder() as folder:
+        path = folder / "library.so"
         path.write_bytes(image)
         return kind(path)
 
@@ -133,7 +133,7 @@ def fresh_name(path: Path) -> Iterator[Path]:
     The loader answers a name that it knows with the library it already has, also where the file
     is another by now.
     """
-    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-        link = Path(folder, "library.so")
+    with work_folder() as folder:
+        link = folder / "library.so"
         link.symlink_to(path)
         yield link

@@ -6,12 +6,11 @@ lowers them, by passes of which some are Python; LLVM asks nothing of Python.
 
 from __future__ import annotations
 
+import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import tvm
 import tvm_ffi
@@ -96,13 +95,13 @@ def _stands_alone(target: Target, context: PassContext) -> bool:
 
 
 def _object_code(module: tvm.runtime.Module) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-        file = Path(folder, "kernels.o")
+    """The object file, written into memory: where a disk fills, LLVM ends the process."""
+    with os.fdopen(os.memfd_create("kernels"), "rb") as file:
         try:
-            module.write_to_file(str(file))
+            module.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
         except RuntimeError as error:
             raise BuildError(f"cannot write the kernels: {error}") from error
-        return file.read_bytes()
+        return file.read()
 
 
 def _without_addresses(text: str) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import tvm_ffi
@@ -28,6 +26,7 @@ from .planning import draft
 from .static import StaticExecutor
 from .toolchain import link_shared
 from .views import rewrite_views
+from .work_folder import work_folder
 
 __all__ = ["Compiled", "Program", "build_static", "compile_kernels", "texts"]
 
@@ -67,9 +66,9 @@ class Program:
 
     @cached_property
     def _linked(self) -> np.ndarray:
-        with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-            library = Path(folder, "library.so")
-            link_shared(library, *self.parts().write(Path(folder)), self.triple)
+        with work_folder() as folder:
+            library = folder / "library.so"
+            link_shared(library, *self.parts().write(folder), self.triple)
             return np.frombuffer(library.read_bytes(), np.uint8)
 
     def parts(self) -> Parts:

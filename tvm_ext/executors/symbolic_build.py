@@ -7,7 +7,6 @@ by computed values: branches, loops, and shapes that no formula of the inputs' g
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +34,7 @@ from .symbolic_elements import Elements
 from .symbolic_emit import Entry, entry_source
 from .toolchain import compiler, link_shared
 from .views import rewrite_views
+from .work_folder import work_folder
 
 __all__ = ["build_symbolic"]
 
@@ -59,8 +59,8 @@ class _Program:
 
     @cached_property
     def _linked(self) -> np.ndarray:
-        with tempfile.TemporaryDirectory(prefix="tvm_ext_") as name:
-            folder, sources = Path(name), []
+        with work_folder() as folder:
+            sources: list[Path] = []
             objects = write_objects(folder, self.compiled.kernels.objects)
             for number, text in enumerate([self.entry, *self.compiled.code]):
                 sources.append(folder / f"source{number}.c")

@@ -5,12 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from ..errors import BuildError
+from .work_folder import work_folder
 
 __all__ = [
     "RUNTIME",
@@ -81,10 +81,10 @@ def link_shared(
     """
     linker = shared_linker(triple)
     seen = " ".join(f"{name};" for name in exports)
-    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-        names = Path(folder, "names.map")
+    with work_folder() as folder:
+        names = folder / "names.map"
         names.write_text(f"{version} {{ global: {seen} local: *; }};\n")
-        runtime = compile_runtime(RUNTIME / "tvmx.c", Path(folder), triple, flags)
+        runtime = compile_runtime(RUNTIME / "tvmx.c", folder, triple, flags)
         run_tool(
             [*linker, *_FLAGS, *flags, f"-Wl,-soname,{library.name}"]
             + [f"-Wl,--version-script={names}", "-Wl,-z,defs", "-Wl,-s", "-o", str(library)]
@@ -123,7 +123,7 @@ def compile_runtime(
 def _object_code(
     source: Path, triple: str | None, flags: Sequence[str], _compiler: Sequence[str]
 ) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
+    with work_folder() as folder:
         copy = shutil.copy(source, folder)
         return compile_c(Path(copy), triple, [*flags, f"-I{source.parent}"]).read_bytes()
 

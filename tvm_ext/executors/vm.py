@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +32,7 @@ from .storages import Blocks, lend, share_storages
 from .toolchain import RUNTIME, compile_runtime, run_tool, shared_linker
 from .views import rewrite_views
 from .vm_checks import failures_told, tell_checks
+from .work_folder import work_folder
 
 __all__ = ["VMExecutor"]
 
@@ -172,8 +171,8 @@ class VMExecutor:
             )
         device = tvm.device(requirements["device"], 0)
         # A file of its own each time: two modules of one library would share its state.
-        with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-            path = Path(folder, "library.so")
+        with work_folder() as folder:
+            path = folder / "library.so"
             path.write_bytes(image)
             try:
                 with one_pool(path):
@@ -201,10 +200,10 @@ class VMExecutor:
         """
         if self._image is not None:
             return self._image
-        with tempfile.TemporaryDirectory(prefix="tvm_ext_") as folder:
-            path = Path(folder, "library.so")
+        with work_folder() as folder:
+            path = folder / "library.so"
             triple = self.needs.triple if self.needs.foreign else None
-            pool = compile_runtime(RUNTIME / "tvmx.c", Path(folder), triple)
+            pool = compile_runtime(RUNTIME / "tvmx.c", folder, triple)
             self._link(self.executable.export_library, str(path), addons=[str(pool)])
             return path.read_bytes()
 
