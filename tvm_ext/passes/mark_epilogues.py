@@ -58,6 +58,7 @@ class _Widening(PyExprMutator):
         super().__init__(module)
         self.module = module
         self.graph = Graph(module["main"])
+        self.ends: dict[relax.Var, relax.Var | None] = {}
         self.places = {var: place for place, var in enumerate(self.graph.values)}
 
     def transform(self) -> tvm.IRModule:
@@ -100,15 +101,22 @@ class _Widening(PyExprMutator):
 
     def _product(self, x: relax.Expr) -> relax.Var | None:
         """The product that ``x``, read once, is, or that element-wise kernels before it end."""
+        passed, end = [], None
         while isinstance(x, relax.Var) and self.graph.uses[x] == 1:
+            if x in self.ends:  # else long chains of kernels are walked again from each of them
+                end = self.ends[x]
+                break
+            passed.append(x)
             value = self.graph.values.get(x)
             if self._pattern(value) == OUT_ELEMWISE_FUSABLE:
-                return x
+                end = x
+                break
             if value is None or self._pattern(value) != ELEMENTWISE:
-                return None
+                break
             dims = static_dims(x)
             x = next((a for a in value.args[1] if static_dims(a) == dims), None)
-        return None
+        self.ends.update(dict.fromkeys(passed, end))
+        return end
 
     def _pattern(self, value: relax.Expr | None) -> int | None:
         """FuseOps' kind of the kernel that ``value`` calls."""
