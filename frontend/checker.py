@@ -8,7 +8,7 @@ from onnx.external_data_helper import uses_external_data
 
 from .table import REFUSED, TABLE
 
-__all__ = ["check"]
+__all__ = ["check", "graphs"]
 
 _LARGEST_PROTO = (1 << 31) - 1  # what protobuf can serialise, so what the checker can be given
 
@@ -20,7 +20,8 @@ def check(proto: onnx.ModelProto, path: Path | None) -> None:
         onnx.checker.ValidationError: it is not valid ONNX.
     """
     external = path is None and any(map(uses_external_data, _proto_tensors(proto)))
-    if external or _undeclared(proto.graph) or _withdrawn(proto):
+    nameless = not all(graph.name for graph in graphs(proto.graph))
+    if external or nameless or _undeclared(proto.graph) or _withdrawn(proto):
         proto, path = _checkable(proto), None
     if path is not None:
         onnx.checker.check_model(str(path))
@@ -45,7 +46,7 @@ def _withdrawn(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
     return [
         node
-        for graph in _graphs(proto.graph)
+        for graph in graphs(proto.graph)
         for node in graph.node
         if _is_withdrawn(node.op_type, opsets.get(_domain(node.domain), 0), _domain(node.domain))
     ]
@@ -53,14 +54,14 @@ def _withdrawn(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def _proto_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Initializers and tensor attributes of all graphs."""
-    for graph in _graphs(proto.graph, *proto.functions):
+    for graph in graphs(proto.graph, *proto.functions):
         if isinstance(graph, onnx.GraphProto):
             yield from graph.initializer
         for attribute in (each for node in graph.node for each in node.attribute):
             yield from [attribute.t] if attribute.HasField("t") else attribute.tensors
 
 
-def _graphs(
+def graphs(
     *outer: onnx.GraphProto | onnx.FunctionProto,
 ) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
     """The graphs and functions of ``outer`` and what they nest."""
@@ -86,13 +87,16 @@ def _is_withdrawn(op_type: str, opset: int, domain: str) -> bool:
 
 
 def _checkable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy for the checker, which wants a type and a shape everywhere but compares none of them.
+    """A copy for the checker, which wants a type and a shape everywhere but compares none of them,
+    and names of graphs.
 
     Withdrawn operators go to a domain that it does not know, and so does not judge; external data,
     whose folder it is not told, is left out.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
+    for graph in graphs(copy.graph):
+        graph.name = graph.name or "graph"
     for value in _undeclared(copy.graph):
         tensor_type = value.type.tensor_type
         tensor_type.elem_type = tensor_type.elem_type or onnx.TensorProto.FLOAT

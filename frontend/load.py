@@ -13,6 +13,7 @@ from tvm_ext.errors import ModelError, ModelLimitError
 from .checker import check
 from .limits import Limits, check_size
 from .maps import map_type, without_maps
+from .sparse import dense
 from .traverse import nodes, tensors
 from .validity import INVALID, check_imports, check_opsets, check_values, first_line
 
@@ -143,7 +144,7 @@ def _from_proto(
         )
     check_imports(((entry.domain, entry.version) for entry in proto.opset_import), source)
     try:
-        plain = without_maps(proto, source)
+        plain = dense(without_maps(proto, source), limits)
         model = ir.from_proto(plain)
         _keep_types(model.graph, plain.graph)
         _place_external_data(model, source, path)

@@ -466,6 +466,39 @@ def test_external_data_of_what_the_checker_refuses(change, folder):
                 load(folder / "m.onnx")
 
 
+def test_graphs_need_no_name(add):
+    add.graph.ClearField("name")
+    assert convert_and_build(add, "llvm", opt_level=0).outputs[0].name == "y"
+
+
+def sparse(indices, dims=(2, 3), values=(5.0, 7.0)):
+    """x + w, where w is a sparse initializer."""
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[2, 3] x) => (float[2, 3] y) '
+        "{ y = Add (x, w) }"
+    )
+    tensor = model.graph.sparse_initializer.add(dims=dims)
+    tensor.values.CopyFrom(numpy_helper.from_array(np.array(values, "float32"), "w"))
+    tensor.indices.CopyFrom(numpy_helper.from_array(np.array(indices), "w_indices"))
+    return model
+
+
+@pytest.mark.parametrize("indices", [[1, 5], [[0, 1], [1, 2]]])
+def test_a_sparse_initializer_is_a_dense_one(indices):
+    built = convert_and_build(sparse(indices), "llvm", opt_level=0)
+    np.testing.assert_array_equal(built(np.zeros((2, 3), "float32")), [[0, 5, 0], [0, 0, 7]])
+
+
+@pytest.mark.parametrize("given, reason", [
+    (sparse([1, 6]), "do not fit"), (sparse([-1, 2]), "do not fit"), (sparse([1]), "do not fit"),
+    (sparse([[0, 1], [2, 0]]), "invalid entry"), (sparse([0, 1], (1 << 40, 1 << 20)), "over the"),
+    (sparse([5, 1]), "sorted"), (sparse([0, 1], (-2, -3)), "w"),
+])  # fmt: skip
+def test_a_sparse_initializer_that_is_none(given, reason):
+    with pytest.raises(ModelError, match=reason):
+        load(given)
+
+
 def test_an_input_of_unknown_rank_needs_its_shape_from_the_caller(add):
     given = unshaped(add)
     with pytest.raises(ModelError, match="known rank; give it by shapes"):
