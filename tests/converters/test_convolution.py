@@ -195,3 +195,17 @@ def test_rows_whose_width_is_a_multiple_of_a_symbolic_size(width):
     flat, kernel = torch.from_numpy(x.reshape(2, 3, -1)), torch.full((24, 3, 5), 0.1)
     expected = torch.conv1d(flat, kernel, padding=2).numpy()
     check_model(model, {"x": x}, expected=[expected])
+
+
+def test_windows_of_one_element_along_symbolic_rows():
+    """Without a loop over their elements their sums began with what was in memory."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 2, t] x) => (float[n, 16, m] y)
+        <int64[3] full = {16, 1, 1}> {
+          k = ConstantOfShape <value = float[1] {0.1}> (full)
+          y = Conv <group = 2, pads = [1, 1]> (x, k)
+        }"""
+    )
+    x = data(2, 2, 5)
+    expected = np.pad(np.repeat(x * np.float32(0.1), 8, axis=1), ((0, 0), (0, 0), (1, 1)))
+    check_model(model, {"x": x}, expected=[expected])

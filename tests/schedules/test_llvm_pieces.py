@@ -79,3 +79,21 @@ def test_types_whose_vectors_differ(dtype):
     got = tvm.runtime.tensor(np.zeros(90, values.dtype))
     library["main"](tvm.runtime.tensor(values), got)
     np.testing.assert_array_equal(got.numpy(), np.append(values, np.ones(40, values.dtype)))
+
+
+def test_sums_of_one_term_begin_anew():
+    """Without the loop over the terms their block looks like an element-wise one."""
+    n = tirx.Var("n", "int64")
+    x = te.placeholder((n,), "float32", "x")
+    padded = te.compute(
+        (n + 2,), lambda k: tirx.if_then_else(tirx.all(k >= 1, k <= n), x[k - 1], 0.0)
+    )
+    first, end = (tirx.const(bound, "int64") for bound in (0, 1))
+    term = te.reduce_axis((first, end), "term")
+    y = te.compute((n + 2,), lambda k: te.sum(padded[k + term] * 3, axis=term), "y")
+    sch = schedule((Elementwise(),), prim_func(x, y), here())
+    library = tvm.compile(sch.mod, here(), tir_pipeline=lowering.TIR_PIPELINE)
+    values = np.arange(1, 41, dtype="float32")
+    got = tvm.runtime.tensor(np.full(42, 77, np.float32))
+    library["main"](tvm.runtime.tensor(values), got)
+    np.testing.assert_array_equal(got.numpy(), np.pad(3 * values, 1))

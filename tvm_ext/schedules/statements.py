@@ -13,6 +13,7 @@ __all__ = [
     "serial_copy",
     "substituted",
     "with_block",
+    "with_value",
 ]
 
 
@@ -81,6 +82,15 @@ def substituted(value, variables: dict):
         return next((new for old, new in variables.items() if old.same_as(variable)), variable)
 
     return tvm_ffi.structural_map(value, (tirx.Var, replaced))
+
+
+def with_value(expr: ir.Expr, buffer: tirx.Var, value: ir.Expr) -> ir.Expr:
+    """``expr`` with ``value`` for what it reads of ``buffer``."""
+
+    def load(node: ir.TensorLoad) -> ir.Expr:
+        return value if node.source.same_as(buffer) else node
+
+    return tvm_ffi.structural_map(expr, (ir.TensorLoad, load))
 
 
 def serial_copy(loop: tirx.For) -> tirx.For:

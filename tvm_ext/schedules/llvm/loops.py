@@ -15,6 +15,7 @@ from tvm.tirx import IndexMap
 
 from ..machine import Machine
 from .access import Walk, nominal, volume
+from .single_terms import with_single_terms
 
 __all__ = [
     "Axis",
@@ -89,10 +90,11 @@ def normal_form(
 
     Those that ``keep`` says are not inlined.
 
-    Each block has one loop per iteration variable, spatial before reduction, without unit loops.
+    Each block has one loop per iteration variable, spatial before reduction, without unit loops;
+    one that reduces over a single element is element-wise.
     None where the function has no such form (opaque or nested blocks, no loops).
     """
-    sch = Schedule(func, debug_mask="none")
+    sch = Schedule(with_single_terms(func), debug_mask="none")
     infos = normalize_prim_func(sch)
     if not infos or any("O" in info.dom_kind() for info in infos):
         return None

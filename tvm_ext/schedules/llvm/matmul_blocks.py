@@ -19,11 +19,11 @@ from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
-from ..statements import substituted
+from ..statements import substituted, with_value
 from .access import Walk
 from .contraction import axis_kinds, blocks_of, divisors
 from .loops import CHEAP, others_inlined
-from .matmul_rows import element_of, is_flat, term_of, tile_rows, with_value
+from .matmul_rows import element_of, is_flat, term_of, tile_rows
 from .register_tiles import (
     RegisterTiles,
     Results,

@@ -23,7 +23,7 @@ from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
-from ..statements import substituted
+from ..statements import substituted, with_value
 from .access import Walk
 from .contraction import axis_kinds, blocks_of, divisors
 from .loops import CHEAP, others_inlined
@@ -47,7 +47,6 @@ __all__ = [
     "shares_panels",
     "term_of",
     "tile_rows",
-    "with_value",
 ]
 
 # Tiles of rows that a panel of weights is fetched during.
@@ -214,12 +213,3 @@ def element_of(output: SBlock, buffer: tirx.Var, value, row, column) -> tirx.Stm
     whole = with_value(output.body.value, buffer, value)
     store = tirx.BufferStore(output.body.buffer, whole, output.body.indices)
     return substituted(store, values)
-
-
-def with_value(expr: ir.Expr, buffer: tirx.Var, value: ir.Expr) -> ir.Expr:
-    """``expr`` with ``value`` for what it reads of ``buffer``."""
-
-    def load(node: ir.TensorLoad) -> ir.Expr:
-        return value if node.source.same_as(buffer) else node
-
-    return tvm_ffi.structural_map(expr, (ir.TensorLoad, load))
