@@ -350,6 +350,60 @@ def test_several_filters_a_channel_are_no_product_of_channels(shape, times, kern
     assert "winograd" not in select(model)
 
 
+FEW_REGISTERS = targets.resolve({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "filters", "group", "flat"),
+    [
+        ((1, 64, 7, 7), 256, 1, True),
+        ((2, 320, 7, 7), 88, 1, True),
+        ((1, 24, 14, 14), 144, 1, True),
+        ((1, 17, 9, 7), 48, 1, True),
+        ((1, 17, 5, 11), 48, 1, False),
+        ((1, 32, 13, 3), 32, 2, True),
+        ((1, 64, 8, 12), 64, 1, False),  # tiles fill rows
+    ],
+)
+def test_windows_of_one_pixel_run_over_rows_that_tiles_do_not_fill(
+    shape, filters, group, flat, gated
+):
+    """As machines of few registers have them; with a residual, and with a gate in front."""
+    channels = shape[1]
+    squeeze = [
+        helper.make_node("GlobalAveragePool", ["r"], ["p"]),
+        helper.make_node("Sigmoid", ["p"], ["gate"]),
+        helper.make_node("Mul", ["r", "gate"], ["s"]),
+    ]
+    source = "s" if gated else "r"
+    model = conv_network(
+        [
+            helper.make_node("Relu", ["x"], ["r"]),
+            *(squeeze if gated else []),
+            helper.make_node("Conv", [source, "w0", "b0"], ["c0"], group=group),
+            helper.make_node("Relu", ["c0"], ["r0"]),
+            helper.make_node("Conv", ["r0", "w1"], ["c1"], group=group),
+            helper.make_node("Add", ["c1", "r0"], ["a"]),
+            helper.make_node("Relu", ["a"], ["y"]),
+        ],
+        shape,
+        {
+            "w0": (filters, channels // group, 1, 1), "b0": (filters,),
+            "w1": (filters, filters // group, 1, 1),
+        },
+    )  # fmt: skip
+    built, given = convert_and_build(model, FEW_REGISTERS), feeds(shape)
+    (expected,) = run_onnxruntime(model, given)
+    np.testing.assert_allclose(built(**given), expected, rtol=1e-4, atol=1e-5)
+    sources = built.sources()
+    assert ("flat" in sources["select"]) == flat
+    # The rule of convolutions has taken all of them.
+    kernels = [text for text in sources["schedule"].split("@T.prim_func") if "convolution" in text]
+    assert len(kernels) == 2
+    assert all("T.unroll" in text and '"flat"' not in text for text in kernels)
+
+
 GATED = conv_network(
     [
         helper.make_node("Conv", ["x", "w0"], ["c0"], pads=[1, 1, 1, 1], group=32),

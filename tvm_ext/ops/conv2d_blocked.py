@@ -7,6 +7,7 @@ channels reads them in one stream.
 """
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,11 @@ __all__ = [
     "block",
     "block_repeated",
     "conv2d_blocked",
+    "conv2d_flat",
     "convolution",
     "depthwise_conv2d_blocked",
     "gated_conv2d_blocked",
+    "gated_conv2d_flat",
     "pack_channels",
     "pack_depthwise_weight",
     "pack_weight",
@@ -200,6 +203,61 @@ def conv2d_blocked(
         x, window, oc_vectors, vector, columns, strides, pads, dilations, term, (ro,), (ri,),
         around, lanes=out_lanes, blocks=blocks,
     )  # fmt: skip
+
+
+def conv2d_flat(x: te.Tensor, weight: te.Tensor, *geometry: Any, **options: Any) -> te.Tensor:
+    """As :func:`conv2d_blocked`, with a window of one pixel: all rows of an image are one.
+
+    The window of ``weight`` and the geometry have one axis then.
+    """
+    n, channels, *image, lanes = map(_plain, x.shape)
+
+    def pixel(n, o, at, lane):
+        return x(n, o, *_unravelled(at, image), lane)
+
+    flat = te.compute((n, channels, prod(image), lanes), pixel, "flat")
+    return _of_image(conv2d_blocked(flat, weight, *geometry, **options), image)
+
+
+def gated_conv2d_flat(
+    x: te.Tensor, weight: te.Tensor, gate: te.Tensor, *geometry: Any, **options: Any
+) -> te.Tensor:
+    """As :func:`conv2d_flat`, of ``x`` times ``gate[N, IC/b, 1, 1, b]``."""
+    n, channels, *image, lanes = map(_plain, x.shape)
+
+    def pixel(n, o, at, lane):
+        return x(n, o, *_unravelled(at, image), lane) * gate(n, o, 0, 0, lane)
+
+    gated = te.compute((n, channels, prod(image), lanes), pixel, "gated")
+    return _of_image(conv2d_blocked(gated, weight, *geometry, **options), image)
+
+
+def _of_image(flat: te.Tensor, image: Sequence[int]) -> te.Tensor:
+    """``flat[N, C/b, pixels, b]`` as ``[N, C/b, *image, b]``."""
+    n, blocks, _, lanes = flat.shape
+
+    def element(n, o, *at):
+        *place, lane = at
+        return flat(n, o, _ravelled(place, image), lane)
+
+    return te.compute((n, blocks, *image, lanes), element, "image")
+
+
+def _unravelled(at, image):
+    """The place of pixel number ``at``."""
+    places = []
+    for size in reversed(image):
+        at, place = at // size, at % size
+        places.insert(0, place)
+    return places
+
+
+def _ravelled(place, image):
+    """The number of the pixel at ``place``."""
+    number = 0
+    for index, size in zip(place, image, strict=True):
+        number = number * size + index
+    return number
 
 
 def gated_conv2d_blocked(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -28,7 +28,7 @@ from tvm.target import Target
 from tvm_ext.ops import conv2d_blocked as ops
 from tvm_ext.schedules.machine import Machine
 
-from ..schedules.llvm.conv2d import choose_columns, choose_tile
+from ..schedules.llvm.conv2d import Tile, choose_columns, choose_tile
 from .compound import Compound, Kernel, Match, Pattern
 from .facts import dtype_of, image_dims, is_empty, known_dims, static_dims
 from .graph import Graph
@@ -52,6 +52,9 @@ LONG_ROW = 1 << 10
 
 # Groups in the place of one: so many times the products are computed.
 _MOST_MERGED = 16
+
+# How much better the tiles of an image as one row must be, to give up rows: a core keeps them.
+FLAT_GAIN = 1.05
 
 _X, _WEIGHT = wildcard(), is_const()
 _CALL = is_op("relax.nn.conv2d")(_X, _WEIGHT)
@@ -83,8 +86,10 @@ def _kernel(match: Match, target: Target) -> Kernel | None:
         return None
     if conv.depthwise:
         return _depthwise(conv, target)
-    dense = Dense.of(conv, target, whole=True)
-    return None if dense is None else dense.direct()
+    dense = Dense.best(conv, target)
+    if dense is None:
+        return None
+    return dense.direct(ops.conv2d_flat if dense.conv.flat else ops.conv2d_blocked)
 
 
 BLOCKED_CONV2D = Compound("BlockedConv2d", _find_any, _kernel)
@@ -95,7 +100,8 @@ class _Conv2d:
     """A convolution of floats, channels first, that has weights of its own.
 
     Numbers of images, rows and columns may be symbolic. ``running``: the weights, where they are
-    known at run time only; ``weight`` tells no more than their shape and type then.
+    known at run time only; ``weight`` tells no more than their shape and type then. ``flat``: the
+    rows of an image are one.
     """
 
     x: relax.Expr
@@ -108,6 +114,7 @@ class _Conv2d:
     pads: list[int]
     dilations: list[int]
     running: relax.Expr | None = None
+    flat: bool = False
 
     @property
     def depthwise(self) -> bool:
@@ -119,6 +126,27 @@ class _Conv2d:
         """Whether rows or columns are, or the number of images is a formula."""
         images, *rest = self.result
         return not isinstance(images, int | tirx.Var) or not all(isinstance(d, int) for d in rest)
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each pixel of an image, of known size and weights, is multiplied by itself."""
+        return (
+            not self.symbolic
+            and self.running is None
+            and len(self.result) == 4
+            and self.weight.shape[2:] == (1, 1)
+            and set(self.strides) == {1}
+            and not any(self.pads)
+        )
+
+    def flattened(self) -> _Conv2d:
+        """The same of an image whose rows are one, with one axis."""
+        images, channels, *image = self.result
+        weight = self.weight.reshape(*self.weight.shape[:2], 1)
+        result = [images, channels, prod(image)]
+        return replace(
+            self, weight=weight, result=result, strides=[1], pads=[0, 0], dilations=[1], flat=True
+        )
 
     @property
     def width(self) -> int:
@@ -240,13 +268,27 @@ class Dense:
         tile = choose_tile(target, -(-oc // groups // wide), conv.width, paired)
         return cls(conv, in_lanes, lanes, tile.vectors, tile.columns, wide)
 
+    @classmethod
+    def best(cls, conv: _Conv2d, target: Target) -> Dense | None:
+        """That which sums whole vectors, of flat images where tiles are so much better of these."""
+        rows = cls.of(conv, target, whole=True)
+        if rows is None or not conv.is_pointwise:
+            return rows
+        flat = cls.of(conv.flattened(), target, whole=True)
+        return flat if flat is not None and flat.rate > FLAT_GAIN * rows.rate else rows
+
+    @property
+    def rate(self) -> float:
+        """Useful work of the register tile, relative to the peak."""
+        return Tile(self.vectors, self.columns).rate(self.conv.width)
+
     @property
     def weight(self) -> np.ndarray:
         """The packed weights."""
         return ops.pack_weight(self.conv.weight, self.in_lanes, self.vector, self.vectors)
 
-    def direct(self, compute: Callable[..., te.Tensor] = ops.conv2d_blocked) -> Kernel:
-        """The direct convolution, or another of the same form, vectors summed as a whole."""
+    def direct(self, compute: Callable[..., te.Tensor]) -> Kernel:
+        """The direct convolution, vectors summed as a whole, by ``compute``."""
         several = self.vector > self.lanes
         blocks = -(-self.conv.weight.shape[0] // self.lanes) if several else None
         return self.kernel(partial(compute, vector=self.vector, blocks=blocks))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tvm import relax
 from tvm.target import Target
 
-from tvm_ext.ops.conv2d_blocked import gated_conv2d_blocked
+from tvm_ext.ops.conv2d_blocked import gated_conv2d_blocked, gated_conv2d_flat
 
 from .blocked_conv2d import MIN_LANES, Dense, find_convolution
 from .compound import Compound, Kernel, Match
@@ -43,12 +43,12 @@ def _find(graph: Graph, var: relax.Var) -> Match | None:
 def _kernel(match: Match, target: Target) -> Kernel | None:
     """None where tensors stay NCHW, or where channels of a group share a block with others."""
     grouped = Dense.matched(match, target)
-    dense = None if grouped is None else Dense.of(grouped.conv, target, whole=True)
+    dense = None if grouped is None else Dense.best(grouped.conv, target)
     if dense is None or dense.conv.groups > 1 or dense.in_lanes < MIN_LANES:
         return None
     if match.dtype("gate") != match.dtype("x"):
         return None
-    kernel = dense.direct(gated_conv2d_blocked)
+    kernel = dense.direct(gated_conv2d_flat if dense.conv.flat else gated_conv2d_blocked)
     x, weight = kernel.operands
     return replace(
         kernel,

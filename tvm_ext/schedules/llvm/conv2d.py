@@ -12,13 +12,16 @@ from math import prod
 from typing import ClassVar
 
 from tvm import DataType, s_tir, tirx
+from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
+from tvm_ffi import structural_equal
 
 from ..machine import Machine
 from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, feeds, is_batched, is_number, size
+from .loops import with_simple_quotients
 from .padded_taps import copies, guarded, guards, is_padded
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
@@ -43,6 +46,8 @@ ENOUGH_ACCUMULATORS = 10
 BEARABLE_LOADS = 0.63
 # The part of all registers that a row of taps must leave to pixels, to be held in some.
 LEFT_TO_PIXELS = 0.2
+# The axes of what is computed for each pixel of an image.
+_IMAGE = "SSSSS"
 # From here on rows are worth splitting; below, weights outweigh activations.
 ROWS_PER_SPLIT = 28
 
@@ -129,6 +134,7 @@ class _Kernel:
     # and of the packed weights
     weight: tuple[int, ...]
     item: int  # bytes of an element of the input
+    flat_rows: int | None = None  # of an image, where all of them are one
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -162,7 +168,8 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
     tensors = {kinds[k] for k, block in enumerate(blocks) if not is_number(sch.get(block))}
     for spatial in (1, 2, 3):
         contraction = "S" * (spatial + 4) + "R" * (spatial + summed)
-        if kinds.count(contraction) == 1 and tensors <= {contraction, "S" * (spatial + 3)}:
+        around = {"S" * (spatial + 3), _IMAGE if spatial == 1 else contraction}
+        if kinds.count(contraction) == 1 and tensors <= {contraction, *around}:
             break
     else:
         return None
@@ -171,12 +178,44 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
     before = [block for block in blocks[:at] if feeds(sch, block, blocks[at])]
     if len(before) > 2 or at == len(blocks) - 1 or operands is None:
         return None
-    pads = before[-1:]
+    flat = spatial == 1 and kinds[-1] == _IMAGE
+    pads = [block for block in before[-1:] if not (flat and _moves(sch, block))]
     for block in blocks[:-1]:
         if block not in (*pads, blocks[at]):
             sch.compute_inline(block)
     kernel = _Kernel(sch, pads, blocks[at], blocks[-1], spatial, *operands)
+    if flat:
+        return _rows_as_one(kernel)
     return kernel if kernel.held == 1 else _with_own_names(kernel)
+
+
+def _moves(sch, block) -> bool:
+    """Whether ``block`` stores what it loads."""
+    return isinstance(sch.get(block).body.value, TensorLoad)
+
+
+def _rows_as_one(kernel: _Kernel) -> _Kernel | None:
+    """``kernel``, of which the block that writes runs over pixels of an image by their numbers.
+
+    None where tiles of the contraction are not of these.
+    """
+    sch = kernel.sch
+    *_, height, width, _ = sch.get(kernel.output).iter_vars
+    columns = width.dom.extent
+    sch.transform_block_layout(
+        kernel.output, lambda n, o, i, j, lane: (n, o, i * columns + j, lane)
+    )
+    sch = with_simple_quotients(sch, kernel.output)
+    *pads, contraction, output = sch.get_child_blocks(sch.get_sblock("root"))
+    (summed,) = (region.source for region in sch.get(contraction).writes)
+    (read,) = (region for region in sch.get(output).reads if region.source.same_as(summed))
+    tile, pixel = size(summed.ty.shape[3]), sch.get(output).iter_vars[2].var
+    if not structural_equal(read.region[2].min, tirx.floordiv(pixel, tile), map_free_vars=True):
+        return None
+    rows = size(height.dom.extent)
+    return replace(
+        kernel, sch=sch, pads=pads, contraction=contraction, output=output, flat_rows=rows
+    )
 
 
 def _with_own_names(kernel: _Kernel) -> _Kernel:
@@ -235,7 +274,8 @@ class Conv2dBlocked(dl.base.ScheduleRule):
 
         oo, oi = sch.split(o, [None, blocks])
         block = _row_block(kernel, int(self.cached * machine.l2_bytes), machine, rows)
-        split = _who_splits(machine.cores, batch, rows, rows // block, tiles, kernel.weight_bytes)
+        high, bytes_ = kernel.flat_rows or rows, kernel.weight_bytes
+        split = _who_splits(machine.cores, batch, high, rows // block, tiles, bytes_)
         if split == "rows":
             block = _shared_block(machine.cores, batch, rows, block)
         hb, hi = sch.split(h, [None, block])

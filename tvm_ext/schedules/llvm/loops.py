@@ -37,6 +37,7 @@ __all__ = [
     "uses",
     "vectorize",
     "walk",
+    "with_simple_quotients",
 ]
 
 # A parallel region costs 1-3 us; below about 5 us of vectorised work it does not pay.
@@ -193,6 +194,18 @@ def collapse(sch: Schedule, block: SBlockRV, rows: int = 0) -> int:
             block, IndexMap.from_func(fused, ndim=len(found), index_dtype=dtype)
         )
     return depth
+
+
+def with_simple_quotients(sch: Schedule, block: SBlockRV) -> Schedule:
+    """A schedule of the same kernel, in which quotients of the variables of ``block``, which a
+    change of its layout left, are as simple as these allow."""
+    analyzer, func = sym.Analyzer(), sch.mod["main"]
+    for axis in sch.get(block).iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    quotients = (tirx.FloorDiv, tirx.FloorMod)
+    body = tvm_ffi.structural_map(func.body, (quotients, analyzer.simplify))
+    simple = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+    return Schedule(simple, debug_mask="none")
 
 
 def _flat(digits: list[tuple[ir.Expr, ir.Expr | int]]) -> ir.Expr:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import ir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import SBlockRV
@@ -24,7 +24,7 @@ from ..machine import Machine
 from ..statements import substituted
 from .access import Access, Walk
 from .lane_folds import transposed
-from .loops import PARALLEL_WORK, collapse, shares_evenly
+from .loops import PARALLEL_WORK, collapse, shares_evenly, with_simple_quotients
 from .matmul_loops import shared
 from .register_tiles import int64, lanewise, local, loop, scheduled, var
 
@@ -121,13 +121,8 @@ def _with_digits(
 
     index_map = IndexMap.from_func(parts, ndim=len(digits), index_dtype="int64")
     sch.transform_block_layout(block, index_map)
-    analyzer, split, func = sym.Analyzer(), sch.get(block), sch.mod["main"]
-    for axis in split.iter_vars:
-        analyzer.bind(axis.var, axis.dom)
-    quotients = (tirx.FloorDiv, tirx.FloorMod)
-    body = tvm_ffi.structural_map(func.body, (quotients, analyzer.simplify))
-    made = Schedule(tirx.PrimFunc(func.params, body, func.ret_type, func.attrs), debug_mask="none")
-    return made, made.get_sblock(split.name_hint)
+    made = with_simple_quotients(sch, block)
+    return made, made.get_sblock(sch.get(block).name_hint)
 
 
 def _digit(facts: Walk, k: int) -> int | None:
