@@ -204,14 +204,17 @@ class Graph:
         return {v.name: v.arrays[which] for v in self.inputs}
 
 
-def session(model):
-    """What maps feeds to the results of ``model`` by onnxruntime, without optimisations.
+def session(model, optimised=False):
+    """What maps feeds to the results of ``model`` by onnxruntime, without optimisations or with.
 
     Raises:
         Rejected: onnxruntime refuses the model, or a run of it.
     """
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = (
+        levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
+    )
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     try:
