@@ -110,6 +110,56 @@ def test_shapes_that_contradict_the_model(shapes, message):
         convert_and_build(model(), "llvm", shapes=shapes)
 
 
+@pytest.mark.parametrize("options, reason", [
+    ({"precision": 3}, "no precision 3"), ({"precision": ""}, "no precision ''"),
+    ({"without": None}, "a list of names"), ({"without": 3}, "a list of names"),
+])  # fmt: skip
+def test_options_of_other_types(options, reason):
+    with pytest.raises(errors.OptionError, match=reason):
+        convert_and_build(model(), "llvm", **options)
+
+
+@pytest.mark.parametrize("options, reason", [
+    ({"sizes": {"n": [True]}}, "whole numbers above 0"), ({"name": 3}, "name is what"),
+])  # fmt: skip
+def test_options_of_an_export(options, reason, tmp_path):
+    with pytest.raises(errors.OptionError, match=reason):
+        tvm_ext.export(model(), tmp_path / "package", **options)
+
+
+@pytest.mark.parametrize("folder", [3, b"folder", "\0"])
+def test_folders_that_are_no_path(folder):
+    for option in ("cache", "keep"):
+        with pytest.raises(errors.OutputPathError, match="give the path of a folder"):
+            convert_and_build(model(), "llvm", **{option: folder})
+    with pytest.raises(errors.OutputPathError, match="give the path of a folder"):
+        tvm_ext.export(model(), folder)
+
+
+def test_folders_of_too_long_names(tmp_path):
+    folder = tmp_path / ("x" * 300)
+    with pytest.raises(errors.OutputPathError, match=r"cannot write .*: File name too long"):
+        convert_and_build(b"no model", "llvm", keep=folder)
+    with pytest.raises(errors.OutputPathError, match=r"cannot write .*: File name too long"):
+        tvm_ext.export(b"no model", folder)
+
+
+@pytest.mark.parametrize("call", [tvm_ext.set_threads, tvm_ext.set_spin,
+                                  lambda number: tvm_ext.set_affinity([number])])  # fmt: skip
+def test_numbers_that_c_cannot_hold(call):
+    """1 << 40 was core 0."""
+    with pytest.raises(errors.OptionError, match="less than 2147483648, not 1099511627776"):
+        call(1 << 40)
+
+
+def test_an_input_that_memory_cannot_hold(compiled):
+    huge = np.broadcast_to(np.float32(1), (1 << 45, 3))
+    with pytest.raises(errors.RunError, match="need more memory than there is"):
+        compiled(huge, huge)
+    with pytest.raises(errors.OptionError, match="repeat is a whole number"):
+        compiled.benchmark(repeat=True)
+
+
 @pytest.mark.parametrize("shapes", [{"n": 2}, None])
 def test_a_temporary_folder_that_cannot_be_made(shapes, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from numbers import Integral
@@ -26,7 +26,7 @@ from .frontend import (
     mark_nodes,
     specialise,
 )
-from .keep import check_folder
+from .keep import check_folder, named
 from .keep import keep as write_all
 from .kernel_facts import kernel_facts
 from .model import CompiledModel
@@ -99,9 +99,11 @@ def convert_and_build(
         OptionError: ``opt_level``, ``shapes``, ``limits``, ``precision`` or ``steps`` have no such
             value or type, a step that ``without`` names is not there, ``feeds`` have nothing
             to verify, or ``tune`` has no records or damaged ones.
-        OutputPathError: the folder ``keep`` cannot be written.
+        OutputPathError: the folder ``keep`` cannot be written, or ``cache`` is no path.
     """
     _check_options(opt_level, shapes, limits, steps)
+    if cache is not None:
+        named(cache)
     if steps is not None and precision is not None:
         raise OptionError("steps of one's own bring their precision: pipeline.default(precision=)")
     if steps is not None and cache is not None:
@@ -209,7 +211,7 @@ def leave_out(steps: pipeline.Pipeline, names: Sequence[str]) -> pipeline.Pipeli
     Raises:
         OptionError: one is not there.
     """
-    if isinstance(names, str):
+    if isinstance(names, str) or not isinstance(names, Iterable):
         raise OptionError(f"without is a list of names, not {names!r}")
     try:
         return reduce(pipeline.Pipeline.without, names, steps)

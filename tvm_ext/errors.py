@@ -113,10 +113,10 @@ class RemovedModuleError(TvmExtError, ImportError):
     """The same, met in an import."""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """The message about a name that is none of the known ones, with the one that may be meant."""
     names = list(known)
     folded = {each.casefold(): each for each in names}
-    close = get_close_matches(name.casefold(), folded, 1)
+    close = get_close_matches(str(name).casefold(), folded, 1)
     guess = f" (is {folded[close[0]]!r} meant?)" if close else ""
     return f"no {what} {name!r}{guess}; there are {', '.join(names)}"

@@ -13,7 +13,7 @@ from .executors.plan_picture import lives, picture
 from .executors.static import StaticExecutor
 from .model import CompiledModel
 
-__all__ = ["check_folder", "keep", "keep_all"]
+__all__ = ["check_folder", "keep", "keep_all", "named"]
 
 _PHASES = ("import", "select", "fuse", "schedule")
 _NAMES = {"c": "entry.c", "llvm": "kernels.ll", "asm": "kernels.s", "cuda": "kernels.cu"} | {
@@ -56,12 +56,29 @@ def check_folder(folder: str | os.PathLike) -> Path:
     Raises:
         OutputPathError: there is something else of that name, or nothing to make it in.
     """
-    place = Path(folder)
-    if place.exists() and not place.is_dir():
-        raise OutputPathError(f"{folder} is not a folder: give the name of one")
-    if not place.exists() and not place.parent.is_dir():
-        raise OutputPathError(f"cannot write {folder}: {place.parent} is not a folder")
+    place = named(folder)
+    try:
+        if place.exists() and not place.is_dir():
+            raise OutputPathError(f"{folder} is not a folder: give the name of one")
+        if not place.exists() and not place.parent.is_dir():
+            raise OutputPathError(f"cannot write {folder}: {place.parent} is not a folder")
+    except OSError as error:  # a name that is too long, a folder that lets nobody in
+        if isinstance(error, OutputPathError):
+            raise
+        raise OutputPathError(f"cannot write {folder}: {error.strerror or error}") from error
     return place
+
+
+def named(folder: object) -> Path:
+    """The path that ``folder`` is.
+
+    Raises:
+        OutputPathError: it is none.
+    """
+    path = os.fspath(folder) if isinstance(folder, os.PathLike) else folder
+    if not isinstance(path, str) or "\0" in path:
+        raise OutputPathError(f"cannot write {folder!r}: give the path of a folder")
+    return Path(path)
 
 
 def _files(model: CompiledModel) -> Iterator[tuple[str, str]]:

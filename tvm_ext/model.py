@@ -245,9 +245,8 @@ class CompiledModel:
         self, output_names: Sequence[str] | None, feeds: Mapping[str, object]
     ) -> list[np.ndarray]:
         wanted = None if output_names is None else self._output_indices(output_names)
-        arrays = self._arrays(feeds)
         try:
-            given = self._executor(arrays)
+            given = self._executor(self._arrays(feeds))
         except MemoryError as error:
             raise RunError(f"the sizes given need more memory than there is: {error}") from error
         results = [returned(info, value) for info, value in zip(self.outputs, given, strict=True)]
@@ -327,5 +326,5 @@ def _cells(info: Info) -> str:
 
 
 def _check_count(name: str, count: object, least: int) -> None:
-    if not isinstance(count, int) or count < least:
+    if not isinstance(count, int) or isinstance(count, bool) or count < least:
         raise OptionError(f"{name} is a whole number of at least {least}, not {count!r}")

@@ -278,7 +278,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     """
     if opt_level not in (0, 1, 2, 3):
         raise OptionError(f"opt_level is 0, 1, 2 or 3, not {opt_level!r}")
-    precision = precision or "fp32"
+    precision = "fp32" if precision is None else precision
     _check_precision(precision, target, opt_level)
     from .extend.plugin import load_installed  # here, because plugins are built on this module
 

@@ -137,6 +137,8 @@ def _bind(pool: Any, cores: Sequence[int]) -> None:
 def _number(what: str, value: object, least: int) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise OptionError(f"{what} is a whole number of at least {least}, not {value!r}")
+    if int(value) >= 1 << 31:  # what C's int would make another number of
+        raise OptionError(f"{what} is less than 2147483648, not {value}")
     return int(value)
 
 

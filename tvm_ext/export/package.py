@@ -19,7 +19,7 @@ from ..executors.atomic import appearing
 from ..executors.static import StaticExecutor
 from ..executors.toolchain import is_wasm
 from ..interface import numbers_only
-from ..keep import check_folder, keep_all
+from ..keep import check_folder, keep_all, named
 from ..model import CompiledModel
 from ..targets import levels, resolve
 from . import c_example, c_texts, cpp_example, cpp_texts, files, wasm_texts
@@ -89,6 +89,8 @@ def export(
         raise OptionError(f"format is one of {list(FORMATS)}, not {format!r}")
     if weights not in WEIGHTS:
         raise OptionError(f"weights are one of {list(WEIGHTS)}, not {weights!r}")
+    if not isinstance(name, str | None):
+        raise OptionError(f"name is what the model is called in C, not {name!r}")
     place = _free(folder)
     if name is None:
         name = Path(model).stem if isinstance(model, str | os.PathLike) else "model"
@@ -212,11 +214,16 @@ def _answers(variant: Variant, built: Built) -> list[Expected]:
 
 
 def _free(folder: str | os.PathLike) -> Path:
-    place = Path(os.path.abspath(folder))
-    if place.is_dir() and not any(place.iterdir()):
-        return place
-    if place.exists() or place.is_symlink():
-        raise OutputPathError(f"{folder} is there already: give the name of a new folder")
+    place = Path(os.path.abspath(named(folder)))
+    try:
+        if place.is_dir() and not any(place.iterdir()):
+            return place
+        if place.exists() or place.is_symlink():
+            raise OutputPathError(f"{folder} is there already: give the name of a new folder")
+    except OSError as error:  # a name that is too long, a folder that lets nobody in
+        if isinstance(error, OutputPathError):
+            raise
+        raise OutputPathError(f"cannot write {folder}: {error.strerror or error}") from error
     if not place.parent.is_dir():
         raise OutputPathError(f"cannot write {folder}: {place.parent} is not a folder")
     return place

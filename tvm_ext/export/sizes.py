@@ -35,7 +35,7 @@ def choices(sizes: Sizes | None) -> list[dict[str, int]]:
     for choice in found:
         if choice.keys() != found[0].keys():
             raise OptionError(f"sizes are of the same dims each time, not {found[0]} and {choice}")
-        if not all(isinstance(size, int) and size > 0 for size in choice.values()):
+        if not all(type(size) is int and size > 0 for size in choice.values()):  # True is none
             raise OptionError(f"sizes map names of dims to whole numbers above 0, not {choice}")
     if not found or not found[0] or len({tuple(c.values()) for c in found}) != len(found):
         raise OptionError(f"sizes are one or more choices, each once, not {sizes!r}")
