@@ -39,6 +39,19 @@ def test_any_shape(compiled, b, m, k, n):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("m", "k", "n"), [(0, 3, 5), (0, 0, 0), (3, 4, 0), (3, 0, 5)])
+def test_static_sizes_of_0(m, k, n):
+    """Rows and columns are divided among tasks."""
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[2,{m},{k}] a, float[2,{k},{n}] b) '
+        f"=> (float[2,{m},{n}] y) {{ y = MatMul(a, b) }}"
+    )
+    (result,) = convert_and_build(model, "llvm").run(
+        None, {"a": np.ones((2, m, k), "float32"), "b": np.ones((2, k, n), "float32")}
+    )
+    np.testing.assert_array_equal(result, np.full((2, m, n), k, "float32"))
+
+
 def test_they_are_register_tiles(compiled):
     """On whole vectors of sums, and one copy of them, whether they run in parallel or not."""
     functions = {

@@ -166,8 +166,8 @@ def _are(indices, variables) -> bool:
 
 
 def is_few(rows: tirx.Expr) -> bool:
-    """Whether rows are so few that no element of the right-hand side is read twice."""
-    return isinstance(rows, tirx.IntImm) and int(rows) <= FEW_ROWS
+    """Whether rows are some, but so few that no element of the right-hand side is read twice."""
+    return isinstance(rows, tirx.IntImm) and 0 < int(rows) <= FEW_ROWS
 
 
 class Product:
@@ -276,7 +276,7 @@ def _chunk(product: Product, machine: Machine) -> int:
         return max(most // 4, 1)
     vectors = -(-int(product.columns) // lanes)
     tasks = -(-vectors // (most * machine.cores)) * machine.cores
-    return -(-vectors // tasks)
+    return -(-vectors // max(tasks, 1))  # there may be no columns
 
 
 def shared(
