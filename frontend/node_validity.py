@@ -263,7 +263,9 @@ def _type_proto(value: ir.Value) -> TypeProto | None:
 
 
 def _known(value: ir.Value) -> TensorProto | None:
-    """The integers of a small constant: axes, sizes, pads."""
+    """The integers of a small constant: axes, sizes, pads; that there are none, of any type."""
+    if value.dtype is not None and value.shape == [0]:  # what is empty counts as left out
+        return TensorProto(data_type=value.dtype, dims=[0])
     tensor = value.const_value
     if tensor is None or tensor.size > _MOST or tensor.dtype not in _INDICES:
         return None

@@ -136,6 +136,13 @@ def test_older_opsets():
     )
 
 
+@pytest.mark.parametrize("opset", [11, 13, 19])
+def test_scales_without_elements_are_left_out(opset):
+    """As PaddlePaddle's exporter writes them at every opset."""
+    inputs = [X, scales(), scales(), sizes(1, 2, 7, 9)]
+    check_node("Resize", inputs, {"mode": "linear"}, opset=opset, constants=[1, 2, 3])
+
+
 @pytest.mark.parametrize("target", [(9, 4), (3, 11)])
 def test_channels_side_by_side_are_resized_along_all_axes_at_once(target):
     images = np.random.default_rng(1).normal(size=(1, 4, 5, 7)).astype("float32")
