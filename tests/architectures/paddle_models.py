@@ -143,7 +143,8 @@ def paddle_text_detector():
             first = self.first(x)
             second = self.second(first)
             third = self.third(second)
-            up = second + nn.functional.interpolate(third, scale_factor=2, mode="nearest")
+            # By sizes: paddle2onnx exports no factors.
+            up = second + nn.functional.interpolate(third, size=second.shape[2:], mode="nearest")
             finest = nn.functional.interpolate(up, size=first.shape[2:], mode="bilinear")
             return self.last(nn.functional.avg_pool2d(finest + self.side(first), 2))
 
