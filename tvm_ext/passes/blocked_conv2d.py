@@ -160,11 +160,13 @@ class _Conv2d:
             return None
         if result is None or image is None or is_empty(result) or "float" not in match.dtype():
             return None
-        geometry = ([int(v) for v in f] for f in (attrs.strides, attrs.padding, attrs.dilation))
+        geometry = attrs.strides, attrs.padding, attrs.dilation
+        strides, pads, dilations = ([int(v) for v in values] for values in geometry)
         weight, groups = match["weight"], int(attrs.groups)
         constant = isinstance(weight, GenericConst)
         array = weight.value.numpy() if constant else _unknown(weight)
-        conv = cls(match["x"], array, result, image[1], match.dtype(), groups, *geometry)
+        tensors = match["x"], array, result, image[1], match.dtype()
+        conv = cls(*tensors, groups, strides, pads, dilations)
         if not constant:
             return replace(conv, running=weight)
         return conv if conv.symbolic else conv._without_taps_outside(image[2:])
