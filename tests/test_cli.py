@@ -321,6 +321,8 @@ def test_an_interrupt_of_imports_is_not_lost():
     """C++ that imports modules forgets exceptions of theirs: pybind11, where it looks for enum."""
     script = """if True:
         import os, signal, sys
+        # Commands in the background of a shell are started with interrupts ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         class Forgetting:
             def find_spec(self, name, *_):
                 if name == "tvm_ext.commands":
