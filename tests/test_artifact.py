@@ -328,3 +328,8 @@ def test_places_that_cannot_be_written_or_read(saved, tmp_path):
     with pytest.raises(OutputPathError, match="folder"):
         saved[0].save(tmp_path / "folder")
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_named_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert not artifact.is_artifact(tmp_path / "pipe")

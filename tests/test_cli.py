@@ -110,6 +110,16 @@ def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
         np.testing.assert_allclose(np.load(tmp_path / "out" / f"{file}.npy"), want, rtol=1e-5)
 
 
+def test_inputs_that_cannot_be_made_up(softmax, tmp_path, capsys):
+    assert main(["build", str(softmax), "-o", str(tmp_path / "m.so")]) == 0
+    capsys.readouterr()
+    run = ["run", tmp_path / "m.so", "--shape"]
+    for size in 1 << 46, 1 << 70:
+        line = fails(capsys, *run, f"n={size}")
+        assert f"'x' [{size}, 5] needs more memory than there is" in line
+    assert "at least 0, not -1" in fails(capsys, *run, "n=1", "--seed", "-1")
+
+
 def test_a_disk_that_fills_has_no_outputs(softmax, tmp_path, capsys, monkeypatch):
     def full(path, _array):
         path.touch()

@@ -24,8 +24,11 @@ def random_inputs(
     bound that is known to be safe. ``dims`` gives the sizes of symbolic dims.
 
     Raises:
-        InputError: a symbolic dim has no size, or an input is no tensor of numbers.
+        InputError: a symbolic dim has no size, an input is no tensor of numbers or larger than
+            memory, or the seed is below 0.
     """
+    if seed < 0:
+        raise InputError(f"a seed is a whole number of at least 0, not {seed}")
     rng = np.random.default_rng(seed)
     below = below or {}
     return {
@@ -50,9 +53,12 @@ def _random(
         raise InputError(f"input {info.name!r} {info.shape}: give a size for {', '.join(unknown)}")
     shape = [dims[d] if isinstance(d, str) else d for d in info.shape]
     dtype = np.dtype(info.dtype)
-    if dtype.kind in "biu":
-        return rng.integers(0, below, shape).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
+    try:
+        if dtype.kind in "biu":
+            return rng.integers(0, below, shape).astype(dtype)
+        return rng.standard_normal(shape).astype(dtype)
+    except (MemoryError, ValueError) as error:  # numpy knows dims up to some size only
+        raise InputError(f"input {info.name!r} {shape} needs more memory than there is") from error
 
 
 def dims_of(

@@ -173,8 +173,10 @@ def loads(data: bytes) -> Saved:
 def is_artifact(path: str | os.PathLike) -> bool:
     """Whether ``path`` is a library, whole or not, or what earlier versions wrote."""
     try:
+        if not Path(path).is_file():  # first: who opens a named pipe waits for its other end
+            return False
         with open(path, "rb") as file:
-            return Path(path).is_file() and file.read(len(MAGIC)).startswith((MAGIC, b"\x7fELF"))
+            return file.read(len(MAGIC)).startswith((MAGIC, b"\x7fELF"))
     except OSError:
         return False
 
