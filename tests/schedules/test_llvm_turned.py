@@ -6,7 +6,7 @@ from tvm import te, tirx, topi
 
 from tests.bounds import unproven
 from tests.schedules.kernels import WIDE, here, prim_func, run, schedule
-from tvm_ext.ops.conv2d_blocked import block, block_repeated, pack_weight, packed_weight, unblock
+from tvm_ext.ops.conv2d_blocked import block, pack_weight, packed_weight, unblock
 from tvm_ext.schedules.llvm import Elementwise
 
 N = tirx.Var("n", "int64")
@@ -91,7 +91,7 @@ def test_blocks_of_channels(shape, lanes):
 def test_blocks_of_repeated_channels(times):
     """A division that one variable is in hid the steps of the others."""
     x = placeholder((2, 16, 9, 8))
-    sch = kernel(x, block_repeated(x, int64(times), int64(16)))
+    sch = kernel(x, block(x, int64(16), int64(times)))
     assert is_turned(sch)
     array = np.random.default_rng(0).standard_normal((2, 16, 9, 8)).astype("float32")
     (got,) = run(sch, [array], [((2, times, 9, 8, 16), "float32")])

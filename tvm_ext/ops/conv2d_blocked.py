@@ -16,10 +16,10 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
 from .elementwise import dtype_of, float_compute
+from .flat_index import flatten_index, unflatten_index
 
 __all__ = [
     "block",
-    "block_repeated",
     "conv2d_blocked",
     "conv2d_flat",
     "convolution",
@@ -96,23 +96,13 @@ def packed_depthwise_weight(weight: te.Tensor, lanes: int) -> te.Tensor:
     )
 
 
-def block(x: te.Tensor, lanes: int) -> te.Tensor:
-    """``x[N, C, H, W]`` -> ``[N, C/lanes, H, W, lanes]``."""
-    n, c, *image = x.shape
-    return te.compute(
-        (n, c // lanes, *image, lanes),
-        lambda n, o, *at: x(n, o * lanes + at[-1], *at[:-1]),
-        "block",
-    )
-
-
-def block_repeated(x: te.Tensor, times: int, lanes: int) -> te.Tensor:
-    """:func:`block` of ``x`` with each channel ``times`` behind itself: one for each filter."""
+def block(x: te.Tensor, lanes: int, times: int = 1) -> te.Tensor:
+    """``x[N, C, H, W]`` -> ``[N, C*times/lanes, H, W, lanes]``, each channel ``times`` in a row."""
     n, c, *image = x.shape
     return te.compute(
         (n, c * times // lanes, *image, lanes),
         lambda n, o, *at: x(n, (o * lanes + at[-1]) // times, *at[:-1]),
-        "block_repeated",
+        "block",
     )
 
 
@@ -210,54 +200,34 @@ def conv2d_flat(x: te.Tensor, weight: te.Tensor, *geometry: Any, **options: Any)
 
     The window of ``weight`` and the geometry have one axis then.
     """
-    n, channels, *image, lanes = map(_plain, x.shape)
-
-    def pixel(n, o, at, lane):
-        return x(n, o, *_unravelled(at, image), lane)
-
-    flat = te.compute((n, channels, prod(image), lanes), pixel, "flat")
-    return _of_image(conv2d_blocked(flat, weight, *geometry, **options), image)
+    return _flat(x, x, "flat", weight, geometry, options)
 
 
 def gated_conv2d_flat(
     x: te.Tensor, weight: te.Tensor, gate: te.Tensor, *geometry: Any, **options: Any
 ) -> te.Tensor:
     """As :func:`conv2d_flat`, of ``x`` times ``gate[N, IC/b, 1, 1, b]``."""
+
+    def element(n, o, i, j, lane):
+        return x(n, o, i, j, lane) * gate(n, o, 0, 0, lane)
+
+    return _flat(x, element, "gated", weight, geometry, options)
+
+
+def _flat(x, element, name, weight, geometry, options) -> te.Tensor:
+    """The convolution of ``element`` of each place in ``x``, pixels by their numbers."""
     n, channels, *image, lanes = map(_plain, x.shape)
-
-    def pixel(n, o, at, lane):
-        return x(n, o, *_unravelled(at, image), lane) * gate(n, o, 0, 0, lane)
-
-    gated = te.compute((n, channels, prod(image), lanes), pixel, "gated")
-    return _of_image(conv2d_blocked(gated, weight, *geometry, **options), image)
-
-
-def _of_image(flat: te.Tensor, image: Sequence[int]) -> te.Tensor:
-    """``flat[N, C/b, pixels, b]`` as ``[N, C/b, *image, b]``."""
-    n, blocks, _, lanes = flat.shape
-
-    def element(n, o, *at):
-        *place, lane = at
-        return flat(n, o, _ravelled(place, image), lane)
-
-    return te.compute((n, blocks, *image, lanes), element, "image")
-
-
-def _unravelled(at, image):
-    """The place of pixel number ``at``."""
-    places = []
-    for size in reversed(image):
-        at, place = at // size, at % size
-        places.insert(0, place)
-    return places
-
-
-def _ravelled(place, image):
-    """The number of the pixel at ``place``."""
-    number = 0
-    for index, size in zip(place, image, strict=True):
-        number = number * size + index
-    return number
+    pixels = te.compute(
+        (n, channels, prod(image), lanes),
+        lambda n, o, at, lane: element(n, o, *unflatten_index(at, image), lane),
+        name,
+    )
+    y = conv2d_blocked(pixels, weight, *geometry, **options)
+    return te.compute(
+        (n, y.shape[1], *image, y.shape[3]),
+        lambda n, o, *at: y(n, o, flatten_index(at[:-1], image), at[-1]),
+        "image",
+    )
 
 
 def gated_conv2d_blocked(

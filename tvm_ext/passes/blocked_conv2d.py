@@ -213,7 +213,7 @@ def _depthwise(conv: _Conv2d, target: Target) -> Kernel | None:
     once = outputs == conv.channels
     if not once:
         filters = outputs // conv.channels
-        packed = {0: lambda x: ops.block_repeated(x, filters, lanes), **packed}
+        packed = {0: lambda x: ops.block(x, lanes, filters), **packed}
     return Kernel(
         (conv.x, weight),
         ops.depthwise_conv2d_blocked,

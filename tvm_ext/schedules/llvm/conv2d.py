@@ -12,7 +12,6 @@ from math import prod
 from typing import ClassVar
 
 from tvm import DataType, s_tir, tirx
-from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
@@ -21,7 +20,7 @@ from tvm_ffi import structural_equal
 from ..machine import Machine
 from ..numbers import NEVER, number
 from .contraction import axis_kinds, divisors, feeds, is_batched, is_number, size
-from .loops import with_simple_quotients
+from .loops import moves, walk, with_simple_quotients
 from .padded_taps import copies, guarded, guards, is_padded
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
@@ -168,8 +167,8 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
     tensors = {kinds[k] for k, block in enumerate(blocks) if not is_number(sch.get(block))}
     for spatial in (1, 2, 3):
         contraction = "S" * (spatial + 4) + "R" * (spatial + summed)
-        around = {"S" * (spatial + 3), _IMAGE if spatial == 1 else contraction}
-        if kinds.count(contraction) == 1 and tensors <= {contraction, *around}:
+        known = {contraction, "S" * (spatial + 3), *([_IMAGE] if spatial == 1 else [])}
+        if kinds.count(contraction) == 1 and tensors <= known:
             break
     else:
         return None
@@ -179,7 +178,7 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
     if len(before) > 2 or at == len(blocks) - 1 or operands is None:
         return None
     flat = spatial == 1 and kinds[-1] == _IMAGE
-    pads = [block for block in before[-1:] if not (flat and _moves(sch, block))]
+    pads = [block for block in before[-1:] if not (flat and moves(walk(sch, block)))]
     for block in blocks[:-1]:
         if block not in (*pads, blocks[at]):
             sch.compute_inline(block)
@@ -187,11 +186,6 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
     if flat:
         return _rows_as_one(kernel)
     return kernel if kernel.held == 1 else _with_own_names(kernel)
-
-
-def _moves(sch, block) -> bool:
-    """Whether ``block`` stores what it loads."""
-    return isinstance(sch.get(block).body.value, TensorLoad)
 
 
 def _rows_as_one(kernel: _Kernel) -> _Kernel | None:
@@ -274,8 +268,8 @@ class Conv2dBlocked(dl.base.ScheduleRule):
 
         oo, oi = sch.split(o, [None, blocks])
         block = _row_block(kernel, int(self.cached * machine.l2_bytes), machine, rows)
-        high, bytes_ = kernel.flat_rows or rows, kernel.weight_bytes
-        split = _who_splits(machine.cores, batch, high, rows // block, tiles, bytes_)
+        image_rows, weights = kernel.flat_rows or rows, kernel.weight_bytes
+        split = _who_splits(machine.cores, batch, image_rows, rows // block, tiles, weights)
         if split == "rows":
             block = _shared_block(machine.cores, batch, rows, block)
         hb, hi = sch.split(h, [None, block])

@@ -26,6 +26,7 @@ __all__ = [
     "fit",
     "hint_partition",
     "is_clipped",
+    "moves",
     "normal_form",
     "others_inlined",
     "parallelise",
@@ -131,14 +132,14 @@ def _worth_inlining(sch: Schedule, block: SBlockRV) -> bool:
     ]
     # What is costly is computed in whole vectors, though a reader leaves elements out; moves are
     # one move in the end.
-    skips = not _moves(producer) and any(
+    skips = not moves(producer) and any(
         access.strides[reader.kinds.rfind("S")] not in (0, 1) for reader, access in loads
     )
     total = sum(volume(reader.extents) for reader, _ in loads)
     return not skips and total <= volume(producer.extents)
 
 
-def _moves(facts: Walk) -> bool:
+def moves(facts: Walk) -> bool:
     """Whether a block stores what it loads: all that it computes is places."""
     store = facts.block.body
     return isinstance(store, tirx.BufferStore) and isinstance(store.value, ir.TensorLoad)
