@@ -2,6 +2,7 @@
 
 from .declared import Contradiction, check_declared
 from .graph import Conversion, convert
+from .host import declared_kind
 from .limits import Limits
 from .load import load
 from .origin import mark_nodes, node_labels
@@ -17,6 +18,7 @@ __all__ = [
     "check_declared",
     "convert",
     "converter",
+    "declared_kind",
     "load",
     "lookup",
     "mark_nodes",

@@ -20,15 +20,10 @@ from tvm_ext.strings import StringTable
 from .kernel_reads import lengths_read
 from .known import Known, as_expr, simplified
 from .limits import Limits
-from .refusal import refusal
+from .refusal import UnknownRank, refusal
 from .table import lookup
 
-__all__ = ["NO_RANK", "Builder", "Dim"]
-
-NO_RANK = (
-    "the rank of the result is known only at run time, and the model declares none: "
-    "declare it, or give by shapes the sizes that it follows from"
-)
+__all__ = ["Builder", "Dim"]
 
 Dim = int | tirx.Expr
 
@@ -405,14 +400,14 @@ class Builder:
         """1-D ``values`` whose number is static; where it is not, asserted to be ``count``.
 
         Raises:
-            NotImplementedError: the number is known only at run time, and no ``count`` given.
+            UnknownRank: the number is known only at run time, and no ``count`` given.
         """
         if self.rank(values) != 1:
             raise ValueError(f"a list of numbers has rank {self.rank(values)}")
         if self.static_shape(values) is not None:
             return values
         if count is None:
-            raise NotImplementedError(NO_RANK)
+            raise UnknownRank
         return self.match(values, [count])
 
     def dims(
@@ -425,7 +420,7 @@ class Builder:
         it); ``what`` names an element in errors.
 
         Raises:
-            NotImplementedError: the number is not known, and no ``count`` given.
+            UnknownRank: the number is not known, and no ``count`` given.
         """
         array = self.static(value)
         if array is not None:

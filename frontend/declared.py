@@ -18,6 +18,7 @@ from tvm_ext.ops.narrow import STORAGE, STRING
 from .builder import Builder
 from .limits import check_value
 from .node_validity import invalid_nodes
+from .refusal import UnknownRank
 from .rewrites.infer import infer_by_onnx, mark_misjudged
 from .traverse import nodes
 
@@ -105,7 +106,7 @@ def checked(builder: Builder, value: ir.Value, result: relax.Expr) -> relax.Expr
     _check_element(builder, value, result)
     if ty.shape is None:
         if ty.ndim < 0 and value.shape is None:
-            raise NotImplementedError("the rank of the result is known only at run time")
+            raise UnknownRank
         declared = [None] * ty.ndim if value.shape is None else list(value.shape)
         if ty.ndim >= 0 and _contradicts(value, [None] * ty.ndim):
             builder.contradictions[value] = declared = [None] * ty.ndim

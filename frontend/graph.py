@@ -14,7 +14,7 @@ from tvm.error import InternalError
 from tvm.ir import GlobalVar, Type
 
 from tvm_ext.checks import CHECKS
-from tvm_ext.errors import ConversionError, ModelError, UnsupportedNode
+from tvm_ext.errors import ConversionError, InputRankError, ModelError, UnsupportedNode
 from tvm_ext.interface import Info, TensorInfo, TensorType, ValueInfo, ValueType
 from tvm_ext.ops.narrow import STORAGE, STRING
 
@@ -24,7 +24,7 @@ from .builder import Builder
 from .declared import Contradiction, checked, dtype_of
 from .known import Known
 from .limits import Limits, check_value
-from .refusal import is_told, misfit, refusal, unsupported
+from .refusal import UnknownRank, is_told, misfit, refusal, unsupported
 from .table import lookup
 from .traverse import subgraphs
 from .whole import whole_kernels, with_calls
@@ -91,6 +91,7 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
 
     Raises:
         ConversionError: lists every node that cannot be converted.
+        InputRankError: an input has no shape.
         ModelError: an inferred element type contradicts the declared one.
         Contradiction: an inferred shape does.
         ModelLimitError: a value is larger than ``limits`` allow.
@@ -203,11 +204,10 @@ class _Walk:
             var = relax.Var(_identifier(value.name), relax.AnyType())
             self.values[value] = host.like(self.builder, var, held)
             return var
-        if not isinstance(value.type, ir.TensorType) or value.shape is None:
-            known = "; give it by shapes" if isinstance(value.type, ir.TensorType) else ""
-            raise ModelError(
-                f"input {value.name!r} is {value.type}; needs a tensor of known rank{known}"
-            )
+        if not isinstance(value.type, ir.TensorType):
+            raise ModelError(f"input {value.name!r} is {value.type}; needs a tensor")
+        if value.shape is None:
+            raise InputRankError(f"input {value.name!r} has no shape: give its rank by shapes")
         shape = [self._dim(dim, value.name, axis) for axis, dim in enumerate(value.shape)]
         dtype = dtype_of(value.dtype, value.name)
         check_value(
@@ -342,7 +342,7 @@ class _Walk:
         Where they go they must be broadcast against operands of that rank, as :meth:`node` checks.
 
         Raises:
-            NotImplementedError: one goes elsewhere; nothing is allowed.
+            UnknownRank: one goes elsewhere; nothing is allowed.
         """
         found: dict[ir.Node, dict[int, int]] = {}
         for value, rank in ranks.items():
@@ -354,7 +354,7 @@ class _Walk:
         owner = self.owners.get(value.graph) if value.graph is not None else None
         if value.is_graph_output():
             if owner is None or owner.op_type != "If":
-                raise NotImplementedError("the rank of the result is known only at run time")
+                raise UnknownRank
             for place, output in enumerate(value.graph.outputs):
                 if output is value:
                     self._widen(owner.outputs[place], rank, found)
@@ -362,9 +362,7 @@ class _Walk:
             if use.op_type == "CastLike" and place == 1:
                 continue
             if use.op_type not in BROADCASTING:
-                raise NotImplementedError(
-                    f"the rank of the result, which {use.op_type} takes, is known only at run time"
-                )
+                raise UnknownRank(f"the result, which {use.op_type} takes,")
             found.setdefault(use, {})[place] = rank
 
     def _check_widened(self, node: ir.Node, operands: Sequence[relax.Expr | None]) -> None:
@@ -374,7 +372,7 @@ class _Walk:
             return
         others = [x.ty.ndim for k, x in enumerate(operands) if k not in widened and x is not None]
         if max(others, default=0) < max(widened.values()):
-            raise NotImplementedError("the rank of the result is known only at run time")
+            raise UnknownRank
 
     def captured(self, graph: ir.Graph) -> list[ir.Value]:
         """The run-time values that ``graph`` takes from around it."""
@@ -460,7 +458,8 @@ class _Walk:
             self.errors.append(error)
         except _REFUSALS as reason:
             text = str(reason) if is_told(reason) else misfit(self.builder, node, operands)
-            self.failures.append(refusal(node, opset, since, text))
+            needs_rank = isinstance(reason, UnknownRank)
+            self.failures.append(refusal(node, opset, since, text, needs_rank))
             self.cause = self.cause or reason
         finally:
             self.builder.node = None

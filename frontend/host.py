@@ -21,6 +21,7 @@ from tvm_ext.ops.narrow import STORAGE, STRING
 
 from .builder import Builder
 from .maps import map_type
+from .refusal import UnknownRank
 
 __all__ = [
     "absent",
@@ -75,7 +76,7 @@ def tensor_type(bb: Builder, kind: TensorType | None) -> relax.TensorType:
     if not isinstance(kind, TensorType):
         raise NotImplementedError("the element type is known only at run time")
     if kind.shape is None:
-        raise NotImplementedError("the rank of the result is known only at run time")
+        raise UnknownRank
     dims = [dim if isinstance(dim, int) else bb.fresh_dim(dim) for dim in kind.shape]
     return relax.TensorType(dims, STORAGE.get(kind.dtype, kind.dtype))
 

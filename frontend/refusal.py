@@ -17,13 +17,23 @@ from .table import REFUSED, lookup
 if TYPE_CHECKING:
     from .builder import Builder
 
-__all__ = ["is_told", "misfit", "refusal", "summary", "unsupported"]
+__all__ = ["UnknownRank", "is_told", "misfit", "refusal", "summary", "unsupported"]
 
 # Whose errors say nothing about a model.
 _LIBRARIES = frozenset({"ml_dtypes", "numpy", "onnx", "onnx_ir", "tvm", "tvm_ffi"})
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _NUMBERS = {ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT,
             ir.AttributeType.FLOATS, ir.AttributeType.STRING}  # fmt: skip
+
+
+class UnknownRank(NotImplementedError):
+    """The sizes of a run decide how many dims a value has, and the model does not say."""
+
+    def __init__(self, whose: str = "the result"):
+        super().__init__(
+            f"the rank of {whose} is known only at run time, and the model declares none: "
+            "declare it, or give by shapes the sizes that it follows from"
+        )
 
 
 def unsupported(model: ir.Model) -> list[UnsupportedNode]:
@@ -37,13 +47,15 @@ def unsupported(model: ir.Model) -> list[UnsupportedNode]:
     return sorted(missing)
 
 
-def refusal(node: ir.Node, opset: int, since: int, reason: str) -> UnsupportedNode:
+def refusal(
+    node: ir.Node, opset: int, since: int, reason: str, needs_rank: bool = False
+) -> UnsupportedNode:
     """The report on one node; one that a rewrite made is named by the nodes that it replaces."""
     name = node.name or (node.outputs[0].name if node.outputs else "") or ""
     labels = node_labels(node)
     if f"{node.op_type} {name}" not in labels:
         name = ", ".join(labels)
-    return UnsupportedNode(node.domain, node.op_type, since, opset, name, reason)
+    return UnsupportedNode(node.domain, node.op_type, since, opset, name, reason, needs_rank)
 
 
 def _why_missing(node: ir.Node, opset: int, since: int) -> str:

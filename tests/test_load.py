@@ -501,7 +501,7 @@ def test_a_sparse_initializer_that_is_none(given, reason):
 
 def test_an_input_of_unknown_rank_needs_its_shape_from_the_caller(add):
     given = unshaped(add)
-    with pytest.raises(ModelError, match="known rank; give it by shapes"):
+    with pytest.raises(ModelError, match="no shape: give its rank by shapes"):
         convert(load(given))
     loaded = load(given)
     specialise(loaded, {"x": [None, 4]})

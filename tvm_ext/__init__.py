@@ -8,6 +8,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import backend, compare, debug, errors, export, extend, relay
     from .build import convert_and_build
+    from .by_rank import ModelByRank
     from .executors.threads import set_affinity, set_spin, set_threads, threads
     from .model import CompiledModel, load
     from .session import InferenceSession
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CompiledModel",
     "InferenceSession",
+    "ModelByRank",
     "__version__",
     "backend",
     "compare",
@@ -34,6 +36,7 @@ __all__ = [
 _HOMES = {
     "CompiledModel": "model",
     "InferenceSession": "session",
+    "ModelByRank": "by_rank",
     "convert_and_build": "build",
     "load": "model",
     "set_affinity": "executors.threads",

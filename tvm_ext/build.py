@@ -13,8 +13,9 @@ from tvm.ir.transform import PassContext
 from tvm_ffi import register_error
 
 from . import pipeline, targets
+from .by_rank import by_rank
 from .cache import Cache, key_of
-from .errors import BuildError, OptionError, TvmExtError
+from .errors import BuildError, ConversionError, InputRankError, OptionError, TvmExtError
 from .executors.choice import build_executor
 from .frontend import (
     Contradiction,
@@ -145,7 +146,30 @@ def _fetched(
     limits: Limits | None,
     cache: str | os.PathLike | None,
 ) -> CompiledModel:
-    """The model as ``cache`` has it, or as it is built."""
+    """The model as ``cache`` has it or as it is built; by ranks, where these are open."""
+    try:
+        return _of_known_ranks(model, steps, shapes, limits, cache)
+    except (InputRankError, ConversionError) as error:
+        source = load(model, limits)
+        specialise(source, shapes)
+        built = by_rank(
+            source,
+            error,
+            lambda given: _tried(source, steps, given, limits),
+            lambda given: _fetched(source, steps, given, limits, cache),
+        )
+        if built is None:
+            raise
+        return built
+
+
+def _of_known_ranks(
+    model: object,
+    steps: pipeline.Pipeline,
+    shapes: Mapping[str, int | Sequence[int | None]] | None,
+    limits: Limits | None,
+    cache: str | os.PathLike | None,
+) -> CompiledModel:
     if cache is None:
         return _build(model, steps, shapes, limits)
     source = load(model, limits)
@@ -157,6 +181,17 @@ def _fetched(
 
 # TVM's BlockBuilder keeps what it is building in a variable of the process.
 ONE_BUILD = threading.RLock()
+
+
+def _tried(
+    source: object,
+    steps: pipeline.Pipeline,
+    shapes: Mapping[str, Sequence[int | None]],
+    limits: Limits | None,
+) -> None:
+    """Import ``source`` to see whether that works."""
+    with ONE_BUILD:
+        import_model(source, steps, shapes, limits)
 
 
 def _build(

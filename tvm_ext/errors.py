@@ -9,6 +9,7 @@ __all__ = [
     "ComparisonError",
     "ConversionError",
     "InputError",
+    "InputRankError",
     "MissingPackageError",
     "ModelError",
     "ModelLimitError",
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 
@@ -41,9 +42,13 @@ class ModelLimitError(ModelError):
     """The model exceeds one of the limits that guard against hostile files."""
 
 
+class InputRankError(ModelError):
+    """An input has no shape, and none is given by ``shapes``."""
+
+
 @dataclass(frozen=True, order=True)
 class UnsupportedNode:
-    """One node that cannot be converted, and why."""
+    """One node that cannot be converted, and why; ``needs_rank``: a rank was not known."""
 
     domain: str
     op_type: str
@@ -51,6 +56,7 @@ class UnsupportedNode:
     opset: int
     node: str
     reason: str
+    needs_rank: bool = field(default=False, repr=False)
 
     def __str__(self) -> str:
         operator = f"{self.domain}.{self.op_type}" if self.domain else self.op_type

@@ -93,12 +93,12 @@ class CompiledModel:
     @property
     def device(self) -> tvm.runtime.Device:
         """Where the model runs."""
-        return self._executor.device
+        return self.executor.device
 
     @property
     def memory(self) -> MemoryPlan | None:
         """What was planned at compile time; None where it depends on the sizes of inputs."""
-        return self._executor.memory
+        return self.executor.memory
 
     @property
     def executor(self) -> StaticExecutor | SymbolicExecutor | VMExecutor:
@@ -116,7 +116,7 @@ class CompiledModel:
             OutputPathError: the file cannot be written; nothing is left half-written.
             BuildError: the kernels cannot be linked: there is no C compiler.
         """
-        artifact.write(path, self._executor, self._interface(), self.sources())
+        artifact.write(path, self.executor, self._interface(), self.sources())
 
     def _interface(self) -> dict[str, object]:
         """What a file says of the model beside its executor."""
@@ -141,13 +141,13 @@ class CompiledModel:
         _check_count("repeat", repeat, least=1)
         with nullcontext() if self._strings is None else running(self._strings):
             arrays = self._arrays(self._or_random(feeds))
-            self._executor(arrays)
-            calls, seconds = self._executor.time_kernels(arrays, repeat)
+            self.executor(arrays)
+            calls, seconds = self.executor.time_kernels(arrays, repeat)
         return summarise(calls, self._facts, seconds, self._peak())
 
     def _peak(self) -> Peak | None:
         """What this machine can do; None where the kernels run on a GPU, or there is no TVM."""
-        if not self._executor.on_cpu:
+        if not self.executor.on_cpu:
             return None
         try:
             from . import peak
@@ -184,7 +184,7 @@ class CompiledModel:
         def signature(infos: Sequence[Info]) -> str:
             return ", ".join(map(str, infos))
 
-        return f"CompiledModel({signature(self.inputs)} -> {signature(self.outputs)})"
+        return f"{type(self).__name__}({signature(self.inputs)} -> {signature(self.outputs)})"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -201,7 +201,7 @@ class CompiledModel:
         return f"<table>{header}{cells}</table>{memory}"
 
     def __reduce__(self) -> tuple:
-        data = artifact.dumps(self._executor, self._interface(), self.sources())
+        data = artifact.dumps(self.executor, self._interface(), self.sources())
         return _loads, (data,)
 
     def __copy__(self) -> CompiledModel:
@@ -246,7 +246,7 @@ class CompiledModel:
     ) -> list[np.ndarray]:
         wanted = None if output_names is None else self._output_indices(output_names)
         try:
-            given = self._executor(self._arrays(feeds))
+            given = self.executor(self._arrays(feeds))
         except MemoryError as error:
             raise RunError(f"the sizes given need more memory than there is: {error}") from error
         results = [returned(info, value) for info, value in zip(self.outputs, given, strict=True)]

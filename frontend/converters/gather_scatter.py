@@ -10,6 +10,7 @@ from ..axes import placed
 from ..indices import demand_columns, demand_indices
 from ..known import as_expr
 from ..precision import constant
+from ..refusal import UnknownRank
 from ..run_time import demand_holds
 from ..table import converter
 
@@ -80,13 +81,13 @@ def _of_depth(bb, indices, depth):
     """``indices``, whose last dim is static; where it is not, asserted to be ``depth``.
 
     Raises:
-        NotImplementedError: it is known only at run time, and ``depth`` is None.
+        UnknownRank: it is known only at run time, and ``depth`` is None.
     """
     *lead, last = bb.shape(indices)
     if isinstance(last, int):
         return indices
     if depth is None:
-        raise NotImplementedError("the last dim of the indices is known only at run time")
+        raise UnknownRank
     return bb.match(indices, [*lead, depth])
 
 

@@ -7,8 +7,9 @@ from tvm import relax
 from tvm_ext.ops import reduction as ops
 
 from ..axes import placed_all
-from ..builder import NO_RANK, Builder
+from ..builder import Builder
 from ..known import as_expr
+from ..refusal import UnknownRank
 from ..run_time import demand_axes
 from ..table import converter
 from .shape import merged, reshaped
@@ -81,7 +82,7 @@ def _reduce_run_time(
     count = bb.static_shape(axes)
     kept = bb.declared_rank if count is None else rank - count[0]
     if kept is None:
-        raise NotImplementedError(NO_RANK)
+        raise UnknownRank
     remaining = bb.emit_te(ops.remaining_dims, flags, kept, *bb.shape(result))
     *dims, number = bb.dims(remaining, least=None)
     bb.check((number, as_expr(kept), "{given} axes are left, and the result has {wanted}"))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.oracle import check_model
 from tvm_ext import convert_and_build
-from tvm_ext.errors import ConversionError, RunError
+from tvm_ext.errors import RunError
 
 X = np.random.default_rng(0).standard_normal((2, 3, 5)).astype("float32")
 
@@ -45,12 +45,6 @@ def test_a_wrong_number_is_refused_at_run_time():
     compiled = convert_and_build(model, "llvm", opt_level=0)
     with pytest.raises(RunError, match=r"Tile-13 'y' .* axis 0 of 'k' is 2, not 3"):
         compiled.run(None, {"x": X, "k": np.int64([1, 1])})
-
-
-def test_a_rank_known_only_at_run_time_is_refused():
-    model = model_of("y = ReduceSum <keepdims = 0> (x, k)")
-    with pytest.raises(ConversionError, match="the rank of the result"):
-        convert_and_build(model, "llvm")
 
 
 NUMBERED = onnx.parser.parse_model("""
