@@ -12,6 +12,8 @@ __all__ = ["check", "graphs"]
 
 _LARGEST_PROTO = (1 << 31) - 1  # what protobuf can serialise, so what the checker can be given
 
+_FREE_INITIALIZERS = 4  # the IR version from which on initializers need not be inputs
+
 
 def check(proto: onnx.ModelProto, path: Path | None) -> None:
     """Check the file at ``path``, or else ``proto`` where protobuf can pass it on.
@@ -21,7 +23,8 @@ def check(proto: onnx.ModelProto, path: Path | None) -> None:
     """
     external = path is None and any(map(uses_external_data, _proto_tensors(proto)))
     nameless = not all(graph.name for graph in graphs(proto.graph))
-    if external or nameless or _undeclared(proto.graph) or _withdrawn(proto):
+    strange = nameless or _undeclared(proto.graph) or _withdrawn(proto) or _is_early(proto)
+    if external or strange:
         proto, path = _checkable(proto), None
     if path is not None:
         onnx.checker.check_model(str(path))
@@ -50,6 +53,15 @@ def _withdrawn(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
         for node in graph.node
         if _is_withdrawn(node.op_type, opsets.get(_domain(node.domain), 0), _domain(node.domain))
     ]
+
+
+def _is_early(proto: onnx.ModelProto) -> bool:
+    """Whether initializers are no inputs although they had to be before IR version 4: runtimes
+    accept that."""
+    if proto.ir_version >= _FREE_INITIALIZERS:
+        return False
+    inputs = {value.name for value in proto.graph.input}
+    return any(tensor.name not in inputs for tensor in proto.graph.initializer)
 
 
 def _proto_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -95,6 +107,8 @@ def _checkable(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
+    if _is_early(copy):
+        copy.ir_version = _FREE_INITIALIZERS
     for graph in graphs(copy.graph):
         graph.name = graph.name or "graph"
     for value in _undeclared(copy.graph):

@@ -450,20 +450,28 @@ def test_an_input_without_a_type_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("change", [
-    lambda graph: graph.output[0].ClearField("type"),
-    lambda graph: graph.node.insert(0, helper.make_node("Relu", ["y"], ["z"])),
+    lambda model: model.graph.output[0].ClearField("type"),
+    lambda model: model.graph.node.insert(0, helper.make_node("Relu", ["y"], ["z"])),
+    lambda model: setattr(model, "ir_version", 3),
 ])  # fmt: skip
 def test_external_data_of_what_the_checker_refuses(change, folder):
-    """Types that are not declared, nodes in another order: links are refused all the same."""
+    """Types that are not declared, nodes in another order, initializers that early models had among
+    their inputs: links are refused all the same."""
     for location in ("weights", "symlink", "inner_symlink", "hardlink"):
         model = external(location)
-        change(model.graph)
+        change(model)
         onnx.save(model, folder / "m.onnx")
         if location == "weights":
             assert len(load(folder / "m.onnx").graph.initializers) == 1
         else:
             with pytest.raises(ModelError, match="link"):
                 load(folder / "m.onnx")
+
+
+def test_initializers_of_early_models_need_not_be_inputs(add):
+    add.ir_version = 3
+    built = convert_and_build(add, "llvm", opt_level=0)
+    np.testing.assert_array_equal(built(np.zeros((1, 4), "float32")), [[1, 2, 3, 4]])
 
 
 def test_graphs_need_no_name(add):
