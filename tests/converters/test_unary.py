@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.oracle import check_node
+from tests.oracle import check_node, node_model
 from tvm_ext import convert_and_build
 
 X = np.array([[0.0, -0.0, 1e-4, -0.7, 1.0, 3.5, -12.0], [60, -80, 1, 2, 3, 4, 5]], "float32")
@@ -42,6 +42,38 @@ def test_trigonometry_of_any_number():
         ulp = np.spacing(np.abs(want[known]).astype("float32"))
         assert (np.abs(got[known] - want[known]) <= 4 * ulp).all()
         assert np.array_equal(np.signbit(got[x == 0]), np.signbit(want[x == 0]))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "function", "ulps"), [("Exp", np.exp, 1), ("Tanh", np.tanh, 3)]
+)
+def test_exponentials_of_any_number(op_type, function, ulps):
+    """Random bits, the ends of the range, subnormal results, both zeros, infinities, NaN."""
+    bits = np.random.default_rng(0).integers(0, 2**32, 20000, dtype="uint64").astype("uint32")
+    ends = np.linspace(-105, 90, 20000).astype("float32")
+    worst = [
+        88.72284,
+        88.7229,
+        -87.3366,
+        -103.97,
+        -103.98,
+        0.0,
+        -0.0,
+        1e-40,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ]
+    x = np.concatenate([bits.view("float32"), ends, np.float32(worst)])
+    model = node_model(op_type, [x])
+    got = convert_and_build(model, "llvm")(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        want = function(x.astype("float64"))
+        rounded = want.astype("float32")
+    known = np.isfinite(rounded)
+    np.testing.assert_array_equal(got[~known], rounded[~known])
+    error = np.abs(got[known] - want[known]) / np.spacing(np.abs(rounded[known]))
+    assert error.max() <= ulps
 
 
 def test_tanh_and_elu_of_doubles():

@@ -48,6 +48,8 @@ EXPM1 = (1.97350979e-4, 1.39309070e-3, 8.33343994e-3, 4.16668020e-2, 1.66666716e
 # The same of float64: the Taylor series, whose next term is below a tenth of an ulp.
 LN2_HIGH_64, LN2_LOW_64 = 6.93147180369123816490e-1, 1.90821492927058770002e-10
 EXPM1_64 = tuple(1 / factorial(k) for k in range(13, 1, -1))
+# Added to a float of a smaller magnitude, this leaves the nearest integer in the low bits.
+INTEGERS = 1.5 * 2.0**23
 # e**r and 2**r without the first terms: 1, or 1 and r.
 EXP = (1.38145836e-3, 8.36872397e-3, 4.16683887e-2, 1.66665206e-1, 4.99999934e-1)
 EXP2 = (1.53211222e-4, 1.33901846e-3, 9.61851846e-3, 5.55036217e-2, 2.40226477e-1, 6.93147182e-1)
@@ -91,11 +93,12 @@ def exp(x: tirx.Expr) -> tirx.Expr:
     if not _by_polynomial(x):
         return tirx.exp(x)
     x = once(x)
-    n, p = _reduced_expm1(_clamped(x, -104.0, 89.0))
+    shifted, p = _reduced_expm1(tirx.Select(x > _f32(89.0), _f32(89.0), _at_least(x, -104.0)))
     # Two factors: 2**n alone overflows for n = 128 and underflows for subnormal results.
-    half = once(tirx.shift_right(n, tirx.const(1, "int32")))
+    bits = once(_as_int(shifted))
+    half = once(tirx.shift_right(bits, tirx.const(1, "int32")))
     scale = once(_power_of_two(half))
-    return _nan_or(x, (scale * p + scale) * _power_of_two(n - half))
+    return (scale * p + scale) * _power_of_two(bits - half)
 
 
 @formula
@@ -117,10 +120,9 @@ def expm1_negative(x: tirx.Expr) -> tirx.Expr:
         return _expm1_negative_64(x)
     if not _by_polynomial(x):
         return _libm("expm1", x)
-    x = once(x)
-    n, p = _reduced_expm1(_clamped(x, -40.0, 0.0))
-    scale = once(_power_of_two(n))
-    return _nan_or(x, scale * p + (scale - 1.0))
+    shifted, p = _reduced_expm1(_at_least(once(x), -40.0))
+    scale = once(_power_of_two(_as_int(shifted)))
+    return scale * p + (scale - 1.0)
 
 
 @formula
@@ -329,19 +331,19 @@ def _tiny_or(x: tirx.Expr, result: tirx.Expr) -> tirx.Expr:
 def _rounded(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
     """The integer n nearest to ``x``, and 2**n, for -127 < n < 128.
 
-    Adding 1.5 * 2**23 leaves n in the low bits: no conversion, NaN stays.
+    No conversion; NaN stays.
     """
-    shifted = once(x + 12582912.0)
-    exponent = tirx.shift_left(_as_int(shifted), tirx.const(23, "int32"))
-    return once(shifted - 12582912.0), once(_as_float(exponent + _bits_of(1.0)))
+    shifted = once(x + INTEGERS)
+    return once(shifted - INTEGERS), once(_power_of_two(_as_int(shifted)))
 
 
 def _reduced_expm1(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-    """n (int32) and e**r - 1, where x = n ln 2 + r and |r| <= (ln 2) / 2."""
+    """n + ``INTEGERS`` and e**r - 1, where x = n ln 2 + r and |r| <= (ln 2) / 2; of NaN NaN."""
     x = once(x)
-    n = once(tirx.floor(x * 1.442695041 + 0.5))
+    shifted = once(x * 1.442695041 + INTEGERS)
+    n = once(shifted - INTEGERS)
     r = once(x - n * LN2_HIGH - n * LN2_LOW)
-    return once(n.astype("int32")), once(_horner(EXPM1, r) * (r * r) + r)
+    return shifted, once(_horner(EXPM1, r) * (r * r) + r)
 
 
 def _expm1_negative_64(x: tirx.Expr) -> tirx.Expr:
@@ -377,7 +379,8 @@ def _exponent_value(bits: tirx.Expr) -> tirx.Expr:
 
 
 def _power_of_two(n: tirx.Expr) -> tirx.Expr:
-    return _as_float(tirx.shift_left(n + 127, tirx.const(23, "int32")))
+    """2**n, where n is in the low 9 bits."""
+    return _as_float(tirx.shift_left(n, tirx.const(23, "int32")) + _bits_of(1.0))
 
 
 def _horner(coefficients: Sequence[float], x: tirx.Expr) -> tirx.Expr:
@@ -387,9 +390,8 @@ def _horner(coefficients: Sequence[float], x: tirx.Expr) -> tirx.Expr:
     return result
 
 
-def _clamped(x: tirx.Expr, low: float, high: float) -> tirx.Expr:
-    """``x`` in [low, high]; NaN becomes ``low``, so that it may be converted to an integer."""
-    return tirx.Select(x > low, tirx.Select(x < high, x, _f32(high)), _f32(low))
+def _at_least(x: tirx.Expr, low: float) -> tirx.Expr:
+    return tirx.Select(x < _f32(low), _f32(low), x)  # NaN stays
 
 
 def _magnitude(x: tirx.Expr) -> tirx.Expr:
