@@ -202,7 +202,7 @@ def gelu(x: tirx.Expr) -> tirx.Expr:
     x = once(x)
     magnitude = once(_magnitude(x))
     part = once(tirx.Select(magnitude > _f32(9.0), _f32(0.0), magnitude))
-    logarithm = once(_horner(LOG_TAIL, part) * part - 1.0)
+    logarithm = once(_even_odd(LOG_TAIL, part) * part - 1.0)
     n, scale = _rounded(logarithm)
     tail = scale * _horner((*EXP2, 1.0), once(logarithm - n))
     # x + |x| is 0 below 0, and NaN at -inf, as -inf (1 - 1) is.
@@ -388,6 +388,13 @@ def _horner(coefficients: Sequence[float], x: tirx.Expr) -> tirx.Expr:
     for coefficient in coefficients[1:]:
         result = result * x + coefficient
     return result
+
+
+def _even_odd(coefficients: Sequence[float], x: tirx.Expr) -> tirx.Expr:
+    """:func:`_horner` of an odd number: two chains, which a CPU interleaves, and a last term."""
+    *others, last = coefficients
+    square = once(x * x)
+    return (_horner(others[::2], square) * x + _horner(others[1::2], square)) * x + last
 
 
 def _at_least(x: tirx.Expr, low: float) -> tirx.Expr:
