@@ -334,7 +334,9 @@ class _Walk:
     def end(self, rest: Rest, results: Sequence[relax.Expr]) -> None:
         """Let ``results`` be what ``rest`` gives."""
         for value, result in zip(rest.outputs, results, strict=True):
-            self.values[value] = checked(self.builder, value, result)
+            self.values[value] = checked(
+                self.builder, value, host.of_any_rank(self.builder, result)
+            )
 
     def widen(self, ranks: Mapping[ir.Value, int]) -> None:
         """Allow values, whose ranks depend on data, to have ``ranks``: more dims are 1, in front.

@@ -34,6 +34,7 @@ __all__ = [
     "kind_of",
     "like",
     "merged",
+    "of_any_rank",
     "tensor_type",
     "text",
 ]
@@ -65,6 +66,13 @@ def call_for_tensor(
         given = relax.TensorType(dtype=ty.dtype, ndim=ty.ndim)
     result = like(bb, bb.emit(_call(bb, function, operands, given)), kind)
     return result if given is ty else bb.match(result, ty.shape.values)
+
+
+def of_any_rank(bb: Builder, value: relax.Expr) -> relax.Expr:
+    """``value`` with the type Any where it is a tensor of unknown rank, to be passed on only."""
+    if not isinstance(value.ty, relax.TensorType) or value.ty.ndim >= 0:
+        return value
+    return call(bb, "same", value, kind=TensorType(bb.element(value), None))
 
 
 def tensor_type(bb: Builder, kind: TensorType | None) -> relax.TensorType:

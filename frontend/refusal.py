@@ -10,6 +10,7 @@ import onnx_ir as ir
 from tvm import relax
 
 from tvm_ext.errors import UnsupportedNode
+from tvm_ext.interface import TensorType
 
 from .origin import node_labels
 from .table import REFUSED, lookup
@@ -96,6 +97,8 @@ def misfit(bb: Builder, node: ir.Node, operands: Sequence[relax.Expr | None]) ->
 def _described(bb: Builder, operand: relax.Expr | None) -> str:
     if operand is None:
         return "none"
+    if operand in bb.kinds and isinstance(bb.kinds[operand], TensorType):
+        return f"a tensor whose rank is known only at run time ({bb.kinds[operand].dtype})"
     if not isinstance(operand.ty, relax.TensorType):
         return "a sequence" if isinstance(operand.ty, relax.TupleType) else "a value of no tensor"
     if operand.ty.shape is None:

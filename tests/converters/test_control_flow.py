@@ -98,6 +98,36 @@ def test_branches_of_different_ranks_hold_what_follows():
                 np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("opt_level", [0, 3])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "y = If (c) <then_branch = t () => (o) { o = Neg (x) }, else_branch = SUM>",
+        "a = If (c) <then_branch = t () => (o) { o = Neg (x) }, else_branch = SUM>  y = Exp (a)",
+        """zero = Constant <value_ints = [0]> ()  one = Constant <value_ints = [1]> ()
+           s = Shape (x)
+           rows = Gather (s, zero)  row = Equal (rows, one)  single = Squeeze (row)
+           a = If (single) <then_branch = t () => (o) { o = Squeeze (x, zero) },
+                            else_branch = e () => (p) { p = Identity (x) }>
+           y = Softmax <axis = -1> (a)""",
+    ],
+)
+def test_a_result_whose_rank_a_branch_decides(nodes, opt_level):
+    total = "e () => (p) { p = ReduceSum <keepdims = 0> (x) }"
+    model = parser.parse_model(
+        f"{HEAD} g (bool c, float[n,3] x) => (float y) {{ {nodes.replace('SUM', total)} }}"
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    compiled = convert_and_build(model, "llvm", opt_level=opt_level)
+    assert str(compiled.outputs[0]) == "y: float32[...]"
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for flag, x in ((True, X), (False, X), (True, X[:1]), (False, X[:1])):
+        feeds = {"c": np.array(flag), "x": x}
+        (got,), (wanted,) = compiled.run(None, feeds), session.run(None, feeds)
+        assert got.shape == wanted.shape
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
 def test_a_branch_that_nothing_can_follow_is_refused_when_it_is_taken(caplog):
     text = CONTINUED.replace("Relu(x)", "Transpose<perm = [1, 0]>(a)")
     model = parser.parse_model(HEAD + text)
