@@ -14,8 +14,11 @@ evaluates first and looks at the size of the result afterwards.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 
+import numpy as np
 import onnx_ir as ir
 from onnx.reference.ops import load_op
 from onnx_ir.passes import common
@@ -26,6 +29,7 @@ from .infer import without_misjudged
 __all__ = ["RANDOM", "fold_constants", "is_random"]
 
 _log = logging.getLogger(__name__)
+_FOLDER = logging.getLogger("onnxscript.optimizer._constant_folding")
 
 RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
@@ -74,13 +78,25 @@ def fold_constants(model: ir.Model) -> ir.Model:
 def _fold_single(model: ir.Model) -> None:
     """Fold what gives one output: onnxscript."""
     try:
-        with without_misjudged(model):
+        with without_misjudged(model), _quiet():
             fold_constants_ir(model, onnx_shape_inference=True, input_size_limit=_UNLIMITED,
                               output_size_limit=_UNLIMITED, should_fold=_affordable)  # fmt: skip
     except RuntimeError as error:
         # onnxscript 0.7 fails on some valid nodes (SplitToSequence whose split is no constant). It
         # replaces nodes one by one, so what is folded so far stands, and the rest is converted.
         _log.debug("folding stops: %s: %s", error, error.__cause__)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing is said of nodes that cannot be evaluated or give NaN: the model has them so."""
+    level = _FOLDER.level
+    _FOLDER.setLevel(logging.ERROR)
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        _FOLDER.setLevel(level)
 
 
 def _fold_several(model: ir.Model) -> bool:
@@ -103,7 +119,8 @@ def _fold_node(model: ir.Model, node: ir.Node) -> bool:
     attributes = {name: attr.value for name, attr in node.attributes.items()}
     arrays = [None if value is None else value.const_value.numpy() for value in node.inputs]
     try:
-        results = kind.eval(*arrays, n_outputs=len(node.outputs), **attributes)
+        with np.errstate(all="ignore"):
+            results = kind.eval(*arrays, n_outputs=len(node.outputs), **attributes)
     except _EVALUATION_ERRORS as error:
         # A node that is wrong: its converter says why.
         _log.debug("%s is not folded: %s", node.op_type, error)

@@ -1,5 +1,7 @@
 """What is folded, what is not, and that names and draws survive."""
 
+import warnings
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -180,3 +182,15 @@ def test_the_names_of_all_steps_differ():
         names = [name for name, _ in steps(level)]
         assert len(set(names)) == len(names)
         assert set(names) >= {"inline-functions", "expand-functions"}
+
+
+def test_nothing_is_said_of_what_folds_to_nan_or_cannot_be_folded(caplog):
+    proto = model(
+        "g (float[2] x) => (float[2] y, float[2] z) "
+        "{ l = Log (w) y = Add(x, l) r = Reshape (w, to) z = Add (x, r) }",
+        w=np.float32([-1, 2]), to=np.array([3]),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "Log" not in operators(rewritten(proto, 1))
+    assert not caplog.records
