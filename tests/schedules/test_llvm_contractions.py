@@ -94,6 +94,20 @@ def test_tiles_of_many_rows_are_tall(rows):
     assert -(-rows // tile.rows) * tile.rows <= 1.02 * rows
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(3136, 32), (785, 152), (3137, 152), (160, 24), (1500, 768)]
+)
+def test_threads_share_products_of_few_columns_evenly(rows, columns):
+    tile = choose_matmul_tile(X86["v4"], rows, columns, "float32")
+    x = te.placeholder((rows, 64), "float32", name="x")
+    panels = -(-columns // tile.columns)
+    w = te.placeholder((panels, 64, tile.columns), "float32", name="w")
+    y = matmul_packed(x, w, columns, tile.rows)
+    sch = MatmulTiled().apply(te.create_prim_func([x, w, topi.nn.relu(y)]), X86["v4"], False)
+    task = sch.get(sch.get_loops(sch.get_sblock("matmul_update"))[0])
+    assert (task.kind, int(task.extent) % 2) == (ForKind.PARALLEL, 0)
+
+
 def conv_func(image, weight, lanes, columns, pads):
     x, w = te.placeholder(image, name="x"), te.placeholder(weight, name="w")
     y = conv2d_blocked(x, w, lanes, columns, 1, (1, 1), pads, (1, 1))

@@ -9,10 +9,12 @@ __all__ = [
     "axis_kinds",
     "blocks_of",
     "divisors",
+    "excess",
     "feeds",
     "is_batched",
     "is_number",
     "is_static",
+    "shared_block",
     "size",
 ]
 
@@ -20,6 +22,18 @@ __all__ = [
 def divisors(extent: int, limit: int) -> list[int]:
     """The divisors of ``extent`` up to ``limit``, ascending."""
     return [d for d in range(1, min(extent, limit) + 1) if extent % d == 0]
+
+
+def excess(cores: int, tasks: int) -> float:
+    """How much longer the core with most of ``tasks`` takes than if all had as many."""
+    return -(-tasks // cores) * cores / tasks
+
+
+def shared_block(cores: int, batch: int, rows: int, most: int) -> int:
+    """The most rows, up to ``most``, in blocks that ``cores`` share about as evenly as any."""
+    blocks = divisors(rows, most)
+    least = min(excess(cores, batch * rows // block) for block in blocks)
+    return max(b for b in blocks if excess(cores, batch * rows // b) <= 1.05 * least)
 
 
 def axis_kinds(block: SBlock) -> str:

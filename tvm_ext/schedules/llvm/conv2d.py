@@ -19,7 +19,15 @@ from tvm_ffi import structural_equal
 
 from ..machine import Machine
 from ..numbers import NEVER, number
-from .contraction import axis_kinds, divisors, feeds, is_batched, is_number, size
+from .contraction import (
+    axis_kinds,
+    divisors,
+    feeds,
+    is_batched,
+    is_number,
+    shared_block,
+    size,
+)
 from .loops import moves, walk, with_simple_quotients
 from .padded_taps import copies, guarded, guards, is_padded
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
@@ -271,7 +279,7 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         image_rows, weights = kernel.flat_rows or rows, kernel.weight_bytes
         split = _who_splits(machine.cores, batch, image_rows, rows // block, tiles, weights)
         if split == "rows":
-            block = _shared_block(machine.cores, batch, rows, block)
+            block = shared_block(machine.cores, batch, rows, block)
         hb, hi = sch.split(h, [None, block])
         if split == "channels":
             sch.reorder(oo, n, hb, hi, wo, oi, wi, lane)
@@ -427,18 +435,6 @@ def _row_block(kernel: _Kernel, room: int, machine: Machine, rows: int) -> int:
     image_rows = prod(kernel.image[2:-2]) if kernel.spatial > 1 else rows
     row_bytes = max(1, kernel.item * prod(kernel.image[1:]) // image_rows)
     return divisors(rows, max(1, room // row_bytes))[-1]
-
-
-def _shared_block(cores: int, batch: int, rows: int, most: int) -> int:
-    """The most rows, up to ``most``, in blocks that ``cores`` share about as evenly as any."""
-
-    def excess(block: int) -> float:
-        blocks = batch * rows // block
-        return -(-blocks // cores) * cores / blocks
-
-    blocks = divisors(rows, most)
-    least = min(map(excess, blocks))
-    return max(block for block in blocks if excess(block) <= 1.05 * least)
 
 
 def _who_splits(

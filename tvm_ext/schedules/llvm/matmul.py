@@ -21,7 +21,7 @@ from tvm.tirx import IndexMap
 
 from ..machine import Machine
 from ..numbers import NEVER, number
-from .contraction import axis_kinds, divisors, feeds, is_static
+from .contraction import axis_kinds, divisors, excess, feeds, is_static, shared_block
 from .prefetch import is_cold, prefetch_ahead, prefetch_next_panel
 
 __all__ = ["MatmulTile", "MatmulTiled", "choose_matmul_tile", "register_tile"]
@@ -56,7 +56,8 @@ def choose_matmul_tile(target: Target, rows: int, columns: int, dtype: str) -> M
         accumulators = tile.rows * tile.vectors
         latency = max(1.0, 10 / accumulators) if rows > 1 else max(1.0, 4 / accumulators)
         loads = max(1.0, (tile.rows + tile.vectors) / accumulators / 0.6) if rows > 1 else 1.0
-        uneven = 1.0 if -(-vectors // tile.vectors) % machine.cores == 0 or rows > 64 else 1.1
+        tiles = -(-rows // tile.rows), -(-vectors // tile.vectors)
+        uneven = _uneven(machine.cores, *tiles)
         # A step reads the panel's vectors from L2 and a number per row: 6x4 is slower than 8x3.
         reads = 1.0 + 1.0 / tile.rows + 0.3 / tile.vectors if rows > _TALLEST else 1.0
         return round(done / (rows * vectors) * latency * loads * uneven * reads, 3), -accumulators
@@ -161,16 +162,17 @@ def _schedule(
     batch, row, column = _three_loops(sch, output, batched=len(outer) == 3)
     height, width = (int(sch.get(loop).extent) for loop in (row, column))
     row_tiles, column_tiles = -(-height // rows), -(-width // columns)
+    by_rows = _shares_rows(machine.cores, row_tiles, column_tiles)
     # Each block reads all weights again, from memory where they are cold: few large blocks.
-    room = int(rule.cached * machine.l2_bytes)
-    block = divisors(row_tiles, max(1, room // (rows * depth * 4)))[-1]
+    most = max(1, int(rule.cached * machine.l2_bytes) // (rows * depth * 4))
+    block = shared_block(machine.cores if by_rows else 1, 1, row_tiles, most)
 
     io, ii = sch.split(row, [None, rows])
     ib, io = sch.split(io, [None, block])
     jo, ji = sch.split(column, [None, columns])
     jv, lane = sch.split(ji, [None, lanes])
     sch.reorder(*batch, ib, jo, io, ii, jv, lane)
-    task, panels = _tasks(sch, machine.cores, batch, ib, jo, row_tiles // block, column_tiles)
+    task, panels = _tasks(sch, machine.cores, batch, ib, jo, by_rows)
     if machine.cores > 1 and height * width * depth > PARALLEL_WORK:
         sch.parallel(task)
     weights = sch.get(product).reads[-1].source  # a rule may put other blocks in the place of it
@@ -197,18 +199,32 @@ def _three_loops(sch, output, batched: bool):
     return [], sch.fuse(*leading) if leading else sch.add_unit_loop(column), column
 
 
-def _tasks(sch, cores: int, batch, ib, jo, row_blocks: int, column_tiles: int) -> tuple:
+def _uneven(cores: int, row_tiles: int, column_tiles: int) -> float:
+    """What it costs to share tiles; rows of tiles that cores do not divide go one by one."""
+    if row_tiles % cores == 0 or column_tiles % cores == 0:
+        return 1.0
+    return 0.05 + min(excess(cores, row_tiles), excess(cores, column_tiles))
+
+
+def _shares_rows(cores: int, row_tiles: int, column_tiles: int) -> bool:
+    """Whether threads share rows: columns are too few to share evenly."""
+    if column_tiles % cores == 0 or column_tiles >= 8 * cores:
+        return False
+    return excess(cores, row_tiles) < excess(cores, column_tiles)
+
+
+def _tasks(sch, cores: int, batch, ib, jo, by_rows: bool) -> tuple:
     """The loop that threads share, moved outermost, and the loops over panels."""
     if batch and int(sch.get(batch[0]).extent) >= cores:
         return batch[0], [jo]
-    if column_tiles % cores == 0:
+    if by_rows:
+        return ib, [jo]
+    if int(sch.get(jo).extent) % cores == 0:
         outer, inner = sch.split(jo, [cores, None])
         sch.reorder(outer, ib, inner)
         return outer, [outer, inner]
-    if column_tiles >= 8 * cores or row_blocks < cores:
-        sch.reorder(jo, ib)
-        return jo, [jo]
-    return ib, [jo]
+    sch.reorder(jo, ib)
+    return jo, [jo]
 
 
 def register_tile(sch, product, at, lanes: int, steps: int) -> LoopRV:
