@@ -578,6 +578,68 @@ def test_a_line_of_a_sum_of_dims_and_fewer_filters_than_a_block():
     check_model(model, given, opt_levels=(3,), expected=run_onnxruntime(model, given))
 
 
+def tokens(dims, channels, body):
+    """A model of ``t``, tokens of so many channels; w is a depthwise window of 3 x 3."""
+    head = '<ir_version: 9, opset_import: ["": 17]>'
+    declared = ", ".join(map(str, dims))
+    model = onnx.parser.parse_model(f"{head} case (float[{declared}] t) => (float y) {{ {body} }}")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    window = np.random.default_rng(0).standard_normal((channels, 1, 3, 3)).astype("float32")
+    model.graph.initializer.append(numpy_helper.from_array(window, "w"))
+    return model
+
+
+# Between tokens and an image: flat, and as rows and columns.
+FLAT = """to = Constant <value_ints = [1, {c}, 6, 7]> ()
+          flat = Constant <value_ints = [1, {c}, 42]> ()
+          a = Transpose <perm = [0, 2, 1]> (t)  b = Reshape (a, to)
+          q = Conv <group = {c}, pads = [1, 1, 1, 1]> (b, w)
+          d = Reshape (q, flat)  e = Transpose <perm = [0, 2, 1]> (d)  y = Sigmoid (e)"""
+SQUARE = """a = Transpose <perm = [0, 3, 1, 2]> (t)
+            b = Conv <group = {c}, pads = [1, 1, 1, 1]> (a, w)  r = Relu (b)
+            q = Conv <group = {c}, pads = [1, 1, 1, 1]> (r, w)
+            e = Transpose <perm = [0, 2, 3, 1]> (q)  y = Sigmoid (e)"""
+
+
+@pytest.mark.parametrize("channels", [32, 24, 5])
+@pytest.mark.parametrize(
+    ("dims", "shape", "body"),
+    [
+        ((1, 42, "{c}"), (1, 42), FLAT),
+        ((1, 6, 7, "{c}"), (1, 6, 7), SQUARE),
+        (("n", "h", "w", "{c}"), (2, 5, 3), SQUARE),
+    ],
+)
+def test_transposes_between_tokens_and_images(dims, shape, body, channels):
+    dims = [str(dim).format(c=channels) for dim in dims]
+    model = tokens(dims, channels, body.format(c=channels))
+    x = np.random.default_rng(1).standard_normal((*shape, channels)).astype("float32")
+    built = convert_and_build(model, LLVM)
+    if channels > 5:
+        assert "permute_dims" not in built.sources()["select"]
+    (got,), (want,) = (run(model, {"t": x}) for run in (run_here, run_onnxruntime))
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def run_here(model, arrays):
+    return convert_and_build(model, "llvm").run(None, arrays)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("perm = [0, 2, 1]> (d)", "perm = [2, 0, 1]> (d)"),  # other axes
+        ("[1, {c}, 42]", "[1, 42, {c}]"),  # pixels are no axis
+    ],
+)
+def test_other_transposes_are_what_they_were(change):
+    model = tokens([1, 42, 32], 32, FLAT.replace(*change).format(c=32))
+    x = np.random.default_rng(1).standard_normal((1, 42, 32)).astype("float32")
+    (got,), (want,) = (run(model, {"t": x}) for run in (run_here, run_onnxruntime))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 def test_a_module_without_convolution_is_left_alone():
     before = module_of(relax.op.nn.relu)
     tvm.ir.assert_structural_equal(blocked_layout(LLVM)(before), before)

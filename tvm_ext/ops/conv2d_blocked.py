@@ -20,6 +20,7 @@ from .flat_index import flatten_index, unflatten_index
 
 __all__ = [
     "block",
+    "block_channels_last",
     "conv2d_blocked",
     "conv2d_flat",
     "convolution",
@@ -33,6 +34,7 @@ __all__ = [
     "packed_weight",
     "padded",
     "unblock",
+    "unblock_channels_last",
     "unpack_weight",
 ]
 
@@ -112,6 +114,31 @@ def unblock(x: te.Tensor, channels: int) -> te.Tensor:
     return te.compute(
         (n, channels, *image), lambda n, c, *at: x(n, c // lanes, *at, c % lanes), "unblock"
     )
+
+
+def block_channels_last(x: te.Tensor, image: Sequence[int], lanes: int) -> te.Tensor:
+    """``x[N, H, W, C]`` or ``x[N, H*W, C]`` -> ``[N, C/lanes, H, W, lanes]``; ``image`` is H, W."""
+    n, *pixels, c = x.shape
+
+    def element(n, o, *at):
+        *place, lane = at
+        place = place if len(pixels) == len(image) else [flatten_index(place, image)]
+        return x(n, *place, o * lanes + lane)
+
+    return te.compute((n, c // lanes, *image, lanes), element, "block")
+
+
+def unblock_channels_last(x: te.Tensor, flat: bool) -> te.Tensor:
+    """``x[N, C/b, H, W, b]`` -> ``[N, H, W, C]``; ``flat``: ``[N, H*W, C]``."""
+    n, blocks, *image, lanes = x.shape
+
+    def element(n, *at):
+        *place, c = at
+        place = unflatten_index(place[0], image) if flat else place
+        return x(n, c // lanes, *place, c % lanes)
+
+    pixels = [prod(image[1:], start=image[0])] if flat else image
+    return te.compute((n, *pixels, blocks * lanes), element, "unblock")
 
 
 def padded(

@@ -10,11 +10,15 @@ After::
     zb = relu(add(conv2d_blocked(block(x), packed_w), bias16c))
     y = unblock(zb)                                     # dead where all consumers are blocked
 
-Conversions that compounds ask for vanish where a blocked twin is there.
+Conversions that compounds ask for vanish where a blocked twin is there. Transposes from and to
+tokens, channels last, are conversions that copy whole blocks of channels::
+
+    t = R.permute_dims(R.reshape(unblock(zb), (N, C, H * W)), (0, 2, 1))    # before
+    t = unblock_channels_last(zb)                                           # after
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 import tvm
@@ -33,6 +37,7 @@ from .facts import OUT_ELEMWISE_FUSABLE, image_dims, is_empty
 from .graph import BLOCKED, OPERAND
 from .legalize import to_kernel
 from .lift_channels import lift_channels
+from .tiled_attention import axes_of
 
 __all__ = ["blocked_layout"]
 
@@ -89,6 +94,8 @@ class _BlockedLayout(PyExprMutator):
         if not self.builder_.current_block_is_dataflow():
             return call
         result = self._as_told(call)
+        if result is None:
+            result = self._channels_last(call)
         if result is None and self._common_lanes(call) >= MIN_LANES:
             result = self._lift(call)
         self.changed |= result is not None
@@ -107,6 +114,57 @@ class _BlockedLayout(PyExprMutator):
         if asked == "block":
             return self._block(call.args[1][0], _dims(call)[-1])
         return self._unblock(call.args[1][0], _dims(call)[1]) if asked == "unblock" else None
+
+    # --- tokens -----------------------------------------------------------------------------
+
+    def _channels_last(self, call: relax.Call) -> relax.Expr | None:
+        """What is transposed to tokens, from its blocked twin."""
+        if call.op != _PERMUTE or axes_of(call) != _to_last(call.args[0].ty.ndim):
+            return None
+        image = call.args[0]
+        twin = self._twin(image) if isinstance(image, relax.Var) else None
+        flat = twin is None
+        if flat:  # one axis of pixels
+            image = self._reshaped(image)
+            twin = None if image is None else self._twin(image)
+        if twin is None or self._pixels(call.args[0], image) is None:
+            return None
+        kernel = self.builder_.call_te(
+            ops.unblock_channels_last, twin, flat, primfunc_name_hint="unblock"
+        )
+        return self.builder_.emit(kernel, self.name)
+
+    def _tokens(self, image: relax.Expr) -> relax.Var | None:
+        """What ``image`` is a transpose of, channels last."""
+        source = image
+        call = self._call(source, _PERMUTE)
+        if call is None and self._reshaped(image) is not None:
+            source = self._reshaped(image)
+            call = self._call(source, _PERMUTE)
+        if call is None or axes_of(call) != _from_last(source.ty.ndim):
+            return None
+        return call.args[0] if self._pixels(source, image) is not None else None
+
+    def _pixels(self, flat: relax.Expr, image: relax.Expr) -> list[int | tirx.Expr] | None:
+        """The sizes of ``image``, of which ``flat`` has the same or, of static ones, one axis."""
+        dims, whole = image_dims(flat.ty), image_dims(image.ty)
+        if dims is None or whole is None or dims[:2] != whole[:2]:
+            return None
+        if len(dims) == len(whole):
+            return whole[2:]
+        static = all(isinstance(size, int) for size in whole[1:])
+        return whole[2:] if static and dims[2:] == [prod(whole[2:])] else None
+
+    def _call(self, expr: relax.Expr | None, op: Op) -> relax.Call | None:
+        """The call of ``op`` that ``expr`` is bound to."""
+        value = self.builder_.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+        return value if isinstance(value, relax.Call) and value.op == op else None
+
+    def _reshaped(self, expr: relax.Expr) -> relax.Var | None:
+        """The variable that ``expr`` is a reshape of."""
+        call = self._call(expr, _RESHAPE)
+        source = None if call is None else call.args[0]
+        return source if isinstance(source, relax.Var) else None
 
     # --- everything else --------------------------------------------------------------------
 
@@ -179,7 +237,13 @@ class _BlockedLayout(PyExprMutator):
         if twin is not None and _dims(twin)[-1] == lanes:
             return twin
         n, c, *image = _dims(x)
-        if _is_one_pixel(image):
+        tokens = self._tokens(x)
+        if tokens is not None:
+            kernel = self.builder_.call_te(
+                ops.block_channels_last, tokens, image, lanes, primfunc_name_hint="block"
+            )
+            twin = self.builder_.emit(kernel, self.name + OPERAND)
+        elif _is_one_pixel(image):
             twin = self._reshape(x, [n, c // lanes, *image, lanes], self.name + OPERAND)
         else:
             twin = self._emit_te(ops.block, x, lanes, self.name + OPERAND)
@@ -228,8 +292,19 @@ class _BlockedLayout(PyExprMutator):
 
 
 _CALL_TIR = Op.get("relax.call_tir")
+_PERMUTE, _RESHAPE = Op.get("relax.permute_dims"), Op.get("relax.reshape")
 _RANKS = (3, 4, 5)  # of N, C and the axes that convolutions move along
 _QUANTISED = ("int8", "uint8")
+
+
+def _to_last(rank: int) -> tuple[int, ...]:
+    """The axes of a transpose that puts channels last."""
+    return (0, *range(2, rank), 1)
+
+
+def _from_last(rank: int) -> tuple[int, ...]:
+    """The inverse."""
+    return (0, rank - 1, *range(1, rank - 1))
 
 
 def _is_blocked(dtype: str) -> bool:
