@@ -73,14 +73,14 @@ def test_tiles_fit_the_registers_of_other_machines(name, registers):
     machine = targets.resolve(name)
     tile = choose_tile(machine, 4, 56)
     assert registers // 2 <= tile.accumulators + tile.vectors < registers
-    tile = choose_matmul_tile(machine, 128, 768, "float32")
+    tile = choose_matmul_tile(machine, 128, 768, "float32", 3072)
     assert tile.lanes == 4
     assert registers // 2 <= tile.rows * tile.vectors + tile.vectors < registers
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 8), (1, 1000), (128, 768), (197, 21), (3, 1)])
 def test_matmul_tiles_fit_the_registers(rows, columns):
-    tile = choose_matmul_tile(X86["v3"], rows, columns, "float32")
+    tile = choose_matmul_tile(X86["v3"], rows, columns, "float32", 256)
     assert tile.rows * tile.vectors + tile.vectors < 16
     assert tile.rows <= rows
     assert tile.lanes == 8
@@ -89,16 +89,23 @@ def test_matmul_tiles_fit_the_registers(rows, columns):
 @pytest.mark.parametrize("rows", [128, 197, 1500])
 def test_tiles_of_many_rows_are_tall(rows):
     """6x4 wastes less of 197 rows than 8x3, but reads the panel a third more often."""
-    tile = choose_matmul_tile(X86["v4"], rows, 768, "float32")
+    tile = choose_matmul_tile(X86["v4"], rows, 768, "float32", 3072)
     assert tile.rows >= 8 and tile.vectors >= 2
     assert -(-rows // tile.rows) * tile.rows <= 1.02 * rows
+
+
+@pytest.mark.parametrize("columns", [32, 512, 1024])
+def test_rows_whole_ways_of_the_cache_apart_fit_its_ways(columns):
+    for row_bytes in (4096, 8192, 12288):
+        assert choose_matmul_tile(X86["v4"], 128, columns, "float32", row_bytes).rows <= 8
+    assert choose_matmul_tile(X86["v4"], 128, 512, "float32", 2048).rows > 8
 
 
 @pytest.mark.parametrize(
     ("rows", "columns"), [(3136, 32), (785, 152), (3137, 152), (160, 24), (1500, 768)]
 )
 def test_threads_share_products_of_few_columns_evenly(rows, columns):
-    tile = choose_matmul_tile(X86["v4"], rows, columns, "float32")
+    tile = choose_matmul_tile(X86["v4"], rows, columns, "float32", 256)
     x = te.placeholder((rows, 64), "float32", name="x")
     panels = -(-columns // tile.columns)
     w = te.placeholder((panels, 64, tile.columns), "float32", name="w")
@@ -236,7 +243,7 @@ def test_a_product_with_packed_weights_is_right(leading, k, n):
     rng = np.random.default_rng(1)
     target = targets.host_target()
     rows = int(np.prod(leading))
-    tile = choose_matmul_tile(target, rows, n, "float32")
+    tile = choose_matmul_tile(target, rows, n, "float32", 4 * k)
     x = rng.standard_normal((*leading, k)).astype("float32")
     w = rng.standard_normal((k, n)).astype("float32")
     packed = pack_columns(w, tile.columns)
@@ -261,7 +268,7 @@ def test_a_batched_product_is_right(a, b):
     rng = np.random.default_rng(2)
     target = targets.host_target()
     x, y = (rng.standard_normal(shape).astype("float32") for shape in (a, b))
-    tile = choose_matmul_tile(target, a[-2], b[-1], "float32")
+    tile = choose_matmul_tile(target, a[-2], b[-1], "float32", 4 * a[-1])
     left, right = te.placeholder(a, name="left"), te.placeholder(b, name="right")
     product = matmul_tiled(left, right, tile.rows, tile.columns)
     sch = MatmulTiled().apply(te.create_prim_func([left, right, product]), target, False)
@@ -273,7 +280,7 @@ def test_a_batched_product_is_right(a, b):
 
 @pytest.mark.parametrize("leading", [(32,), (4, 16), (2, 3, 13)])
 def test_accumulators_are_one_tile_whatever_the_leading_axes(leading):
-    tile = choose_matmul_tile(X86["v4"], int(np.prod(leading)), 160, "float32")
+    tile = choose_matmul_tile(X86["v4"], int(np.prod(leading)), 160, "float32", 256)
     x = te.placeholder((*leading, 16), name="x")
     w = te.placeholder((160 // tile.columns, 16, tile.columns), name="w")
     y = topi.nn.relu(matmul_packed(x, w, 160, tile.rows))
@@ -300,7 +307,7 @@ def _allocated(func):
 @pytest.mark.parametrize(("rows", "ahead"), [(128, True), (20, False), (1, False)])
 def test_the_next_panel_is_fetched_ahead_where_one_is_used_long_enough(rows, ahead):
     x = te.placeholder((rows, 256), name="x")
-    tile = choose_matmul_tile(X86["v4"], rows, 192, "float32")
+    tile = choose_matmul_tile(X86["v4"], rows, 192, "float32", 256)
     panels = te.placeholder((192 // tile.columns, 256, tile.columns), name="w")
     func = te.create_prim_func([x, panels, matmul_packed(x, panels, 192, tile.rows)])
     text = MatmulTiled().apply(func, X86["v4"], False).mod["main"].script()
@@ -318,7 +325,7 @@ def test_cold_weights_of_few_rows_are_fetched_some_way_ahead(depth, ahead):
 
 def test_the_next_panel_is_fetched_ahead_where_rows_are_rounded_first():
     x = te.placeholder((128, 512), name="x")
-    tile = choose_matmul_tile(X86["v4"], 128, 192, "float32")
+    tile = choose_matmul_tile(X86["v4"], 128, 192, "float32", 256)
     panels = te.placeholder((192 // tile.columns, 256, tile.columns), "int32", name="w")
     func = te.create_prim_func([x, panels, matmul_pairs(x, panels, 192, tile.rows)])
     assert "prefetch" in MatmulTiled().apply(func, X86["v4"], False).mod["main"].script()

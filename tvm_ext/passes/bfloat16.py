@@ -38,7 +38,7 @@ def bfloat16_matmul(rounds: bool) -> Compound:
             return None
         if len(left) < 2 or not _taken(match, "left", "right", rounds):
             return None
-        tile = choose_matmul_tile(target, prod(left[:-1]), right[1], "float32")
+        tile = choose_matmul_tile(target, prod(left[:-1]), right[1], "float32", 2 * right[0])
         weight = match["right"].value.numpy().astype("float32")
         words = pack_columns(ops.pair_rows(weight), tile.columns)
         operands = match["left"], relax.const(words, "int32")

@@ -154,8 +154,8 @@ def _matmul(match: Match, target: Target) -> Kernel | None:
         return None
     if left is None:
         return _matmul_rows(product, target)
-    columns = product.weight.shape[1]
-    tile = choose_matmul_tile(target, prod(left[:-1]), columns, _SUM)
+    depth, columns = product.weight.shape
+    tile = choose_matmul_tile(target, prod(left[:-1]), columns, _SUM, depth)
     dot = Dot.of(target, tile.lanes)
     packed = ops.pack_integer_columns(product.weight, tile.columns, dot.depth)
     sums = product.weight.sum(0, dtype=_SUM)
@@ -170,8 +170,8 @@ def _matmul(match: Match, target: Target) -> Kernel | None:
 
 
 def _matmul_rows(product: _Product, target: Target) -> Kernel:
-    columns = product.weight.shape[1]
-    tile = choose_matmul_tile(target, MANY_ROWS, columns, _SUM)
+    depth, columns = product.weight.shape
+    tile = choose_matmul_tile(target, MANY_ROWS, columns, _SUM, depth)
     packed = dots.pack_words(product.weight, tile.columns)
     operands = product.operands(packed, product.weight.sum(0, dtype=_SUM), True)
     compute = _computed_by(dots.matmul_integer_rows)
@@ -201,7 +201,7 @@ def _matmul_of_activations(match: Match, target: Target) -> Kernel | None:
         return None
     if min(len(left), len(right)) < 2 or left[-2] <= FEW_ROWS:
         return None
-    tile = choose_matmul_tile(target, left[-2], right[-1], _SUM)
+    tile = choose_matmul_tile(target, left[-2], right[-1], _SUM, 2 * left[-1])
     return Kernel(
         (match["left"], match["right"]),
         dots.matmul_integer_pairs,

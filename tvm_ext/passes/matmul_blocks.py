@@ -61,7 +61,7 @@ def _is_zero(dim: tirx.Expr) -> bool:
 def _kernel(match: Match, target: Target) -> Kernel:
     (packed, scales, *zeros), bits = match.detail
     codes, columns = ops.codes_of(packed, bits), len(packed)
-    tile = choose_matmul_tile(target, MANY_ROWS, columns, _FLOAT).columns
+    tile = choose_matmul_tile(target, MANY_ROWS, columns, _FLOAT, 4 * codes.shape[1]).columns
     operands = [match["left"], relax.const(ops.pack_codes(codes, bits, tile), "int32")]
     operands.append(relax.const(ops.pack_parameters(scales, tile), _FLOAT))
     for zero in zeros:

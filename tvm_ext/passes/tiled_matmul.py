@@ -6,7 +6,7 @@ After:  ``R.call_tir(matmul, (x, packed_w))``
 
 from math import prod
 
-from tvm import relax, tirx
+from tvm import DataType, relax, tirx
 from tvm.ir.expr import GenericConst
 from tvm.relax.dpl import is_op, wildcard
 from tvm.target import Target
@@ -70,7 +70,7 @@ TILED_MATMUL = Compound(
 
 def _packed(match: Match, left: list[int], right: list[int], target: Target) -> Kernel:
     dtype, rows = match.dtype(), prod(left[:-1])
-    tile = choose_matmul_tile(target, rows, right[1], dtype)
+    tile = choose_matmul_tile(target, rows, right[1], dtype, _row_bytes(match, right[0]))
     operands = match["left"], _panels(match, tile)
     padded = rows > 4 * tile.rows and -rows % tile.rows > rows * _PADDED
     if padded and shares_panels(-(-right[1] // tile.columns), Machine.of(target)):
@@ -82,9 +82,14 @@ def _rows(match: Match, right: list[int], target: Target) -> Kernel | None:
     left = match["left"].ty.shape
     if left is None or not isinstance(left.values[-1], tirx.IntImm):
         return None
-    tile = choose_matmul_tile(target, MANY_ROWS, right[1], match.dtype())
+    row_bytes = _row_bytes(match, right[0])
+    tile = choose_matmul_tile(target, MANY_ROWS, right[1], match.dtype(), row_bytes)
     operands = match["left"], _panels(match, tile)
     return Kernel(operands, matmul_rows, (right[1],), epilogue=True, name="matmul")
+
+
+def _row_bytes(match: Match, depth: int) -> int:
+    return DataType(match.dtype()).itemsize * depth
 
 
 def _panels(match: Match, tile: MatmulTile) -> GenericConst:
@@ -108,7 +113,8 @@ def _dots(match: Match, left: list[int] | None, target: Target) -> Kernel | None
 
 def _tiled(match: Match, left: list[int], right: list[int], target: Target) -> Kernel:
     operands = match["left"], match["right"]
-    tile = choose_matmul_tile(target, left[-2], right[-1], match.dtype())
+    row_bytes = _row_bytes(match, right[-2])
+    tile = choose_matmul_tile(target, left[-2], right[-1], match.dtype(), row_bytes)
     if left[-2] <= FEW_ROWS and right[-1] >= tile.lanes:  # packing would take longer than all else
         return Kernel(operands, matmul_plain, epilogue=True, name="matmul")
     options = tile.rows, tile.columns

@@ -30,6 +30,8 @@ __all__ = ["MatmulTile", "MatmulTiled", "choose_matmul_tile", "register_tile"]
 PARALLEL_WORK = 1 << 15
 # Rows of a register tile at most: more rows sweep the panel of weights several times.
 _TALLEST = 14
+# The ways of L1, and the bytes of one: rows a multiple of it apart are in the same few lines.
+_WAYS, _WAY = 8, 4096
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,11 @@ class MatmulTile:
         return self.vectors * self.lanes
 
 
-def choose_matmul_tile(target: Target, rows: int, columns: int, dtype: str) -> MatmulTile:
-    """The register tile for a product of ``[rows, K]`` and ``[K, columns]``."""
+def choose_matmul_tile(
+    target: Target, rows: int, columns: int, dtype: str, row_bytes: int
+) -> MatmulTile:
+    """The register tile for a product of ``[rows, K]``, rows of so many bytes, and
+    ``[K, columns]``."""
     machine = Machine.of(target)
     lanes = machine.lanes(dtype)
     vectors = -(-columns // lanes)
@@ -60,7 +65,9 @@ def choose_matmul_tile(target: Target, rows: int, columns: int, dtype: str) -> M
         uneven = _uneven(machine.cores, *tiles)
         # A step reads the panel's vectors from L2 and a number per row: 6x4 is slower than 8x3.
         reads = 1.0 + 1.0 / tile.rows + 0.3 / tile.vectors if rows > _TALLEST else 1.0
-        return round(done / (rows * vectors) * latency * loads * uneven * reads, 3), -accumulators
+        collide = 1.15 if tile.rows > _WAYS and row_bytes % _WAY == 0 else 1.0
+        factors = latency, loads, uneven, reads, collide
+        return round(done / (rows * vectors) * prod(factors), 3), -accumulators
 
     tiles = [
         MatmulTile(r, v, lanes)
