@@ -404,6 +404,33 @@ def test_windows_of_one_pixel_run_over_rows_that_tiles_do_not_fill(
     assert all("T.unroll" in text and '"flat"' not in text for text in kernels)
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "steps"),
+    [((1, 64, 14, 14), [2, 2]), ((2, 48, 13, 21), [2, 3]), ((1, 17, 21, 7), [3, 1])],
+)
+def test_windows_of_one_pixel_that_step_run_over_pixels_of_their_own(shape, steps, gated):
+    gate = [
+        helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+        helper.make_node("Mul", ["x", "p"], ["s"]),
+    ]
+    model = conv_network(
+        [
+            *(gate if gated else []),
+            helper.make_node("Conv", ["s" if gated else "x", "w0", "b0"], ["c"], strides=steps),
+            helper.make_node("Relu", ["c"], ["y"]),
+        ],
+        shape,
+        {"w0": (256, shape[1], 1, 1), "b0": (256,)},
+    )
+    built, given = convert_and_build(model, FEW_REGISTERS), feeds(shape)
+    (expected,) = run_onnxruntime(model, given)
+    np.testing.assert_allclose(built(**given), expected, rtol=1e-4, atol=1e-5)
+    kernels = [k for k in built.sources()["schedule"].split("@T.prim_func") if "convolution" in k]
+    assert len(kernels) == 1
+    assert "T.unroll" in kernels[0] and ('"flat"' in kernels[0] or '"gated"' in kernels[0])
+
+
 GATED = conv_network(
     [
         helper.make_node("Conv", ["x", "w0"], ["c0"], pads=[1, 1, 1, 1], group=32),

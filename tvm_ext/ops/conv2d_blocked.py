@@ -222,33 +222,43 @@ def conv2d_blocked(
     )  # fmt: skip
 
 
-def conv2d_flat(x: te.Tensor, weight: te.Tensor, *geometry: Any, **options: Any) -> te.Tensor:
+def conv2d_flat(
+    x: te.Tensor, weight: te.Tensor, *geometry: Any, steps: Sequence[int], **options: Any
+) -> te.Tensor:
     """As :func:`conv2d_blocked`, with a window of one pixel: all rows of an image are one.
 
-    The window of ``weight`` and the geometry have one axis then.
+    The window of ``weight`` and the geometry have one axis then. Of each axis of ``x``, pixels are
+    used that are ``steps`` apart.
     """
-    return _flat(x, x, "flat", weight, geometry, options)
+    return _flat(x, x, "flat", weight, geometry, steps, options)
 
 
 def gated_conv2d_flat(
-    x: te.Tensor, weight: te.Tensor, gate: te.Tensor, *geometry: Any, **options: Any
+    x: te.Tensor,
+    weight: te.Tensor,
+    gate: te.Tensor,
+    *geometry: Any,
+    steps: Sequence[int],
+    **options: Any,
 ) -> te.Tensor:
     """As :func:`conv2d_flat`, of ``x`` times ``gate[N, IC/b, 1, 1, b]``."""
 
     def element(n, o, i, j, lane):
         return x(n, o, i, j, lane) * gate(n, o, 0, 0, lane)
 
-    return _flat(x, element, "gated", weight, geometry, options)
+    return _flat(x, element, "gated", weight, geometry, steps, options)
 
 
-def _flat(x, element, name, weight, geometry, options) -> te.Tensor:
+def _flat(x, element, name, weight, geometry, steps, options) -> te.Tensor:
     """The convolution of ``element`` of each place in ``x``, pixels by their numbers."""
-    n, channels, *image, lanes = map(_plain, x.shape)
-    pixels = te.compute(
-        (n, channels, prod(image), lanes),
-        lambda n, o, at, lane: element(n, o, *unflatten_index(at, image), lane),
-        name,
-    )
+    n, channels, *whole, lanes = map(_plain, x.shape)
+    image = [(size - 1) // step + 1 for size, step in zip(whole, steps, strict=True)]
+
+    def pixel(n, o, at, lane):
+        place = unflatten_index(at, image)
+        return element(n, o, *(i * step for i, step in zip(place, steps, strict=True)), lane)
+
+    pixels = te.compute((n, channels, prod(image), lanes), pixel, name)
     y = conv2d_blocked(pixels, weight, *geometry, **options)
     return te.compute(
         (n, y.shape[1], *image, y.shape[3]),

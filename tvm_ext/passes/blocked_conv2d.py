@@ -89,7 +89,7 @@ def _kernel(match: Match, target: Target) -> Kernel | None:
     dense = Dense.best(conv, target)
     if dense is None:
         return None
-    return dense.direct(ops.conv2d_flat if dense.conv.flat else ops.conv2d_blocked)
+    return dense.direct(ops.conv2d_blocked, ops.conv2d_flat)
 
 
 BLOCKED_CONV2D = Compound("BlockedConv2d", _find_any, _kernel)
@@ -100,8 +100,8 @@ class _Conv2d:
     """A convolution of floats, channels first, that has weights of its own.
 
     Numbers of images, rows and columns may be symbolic. ``running``: the weights, where they are
-    known at run time only; ``weight`` tells no more than their shape and type then. ``flat``: the
-    rows of an image are one.
+    known at run time only; ``weight`` tells no more than their shape and type then. ``steps``: the
+    rows of an image are one, of pixels so many apart.
     """
 
     x: relax.Expr
@@ -114,7 +114,7 @@ class _Conv2d:
     pads: list[int]
     dilations: list[int]
     running: relax.Expr | None = None
-    flat: bool = False
+    steps: list[int] | None = None
 
     @property
     def depthwise(self) -> bool:
@@ -135,17 +135,20 @@ class _Conv2d:
             and self.running is None
             and len(self.result) == 4
             and self.weight.shape[2:] == (1, 1)
-            and set(self.strides) == {1}
             and not any(self.pads)
         )
 
     def flattened(self) -> _Conv2d:
         """The same of an image whose rows are one, with one axis."""
         images, channels, *image = self.result
-        weight = self.weight.reshape(*self.weight.shape[:2], 1)
-        result = [images, channels, prod(image)]
         return replace(
-            self, weight=weight, result=result, strides=[1], pads=[0, 0], dilations=[1], flat=True
+            self,
+            weight=self.weight.reshape(*self.weight.shape[:2], 1),
+            result=[images, channels, prod(image)],
+            strides=[1],
+            pads=[0, 0],
+            dilations=[1],
+            steps=self.strides,
         )
 
     @property
@@ -289,8 +292,10 @@ class Dense:
         """The packed weights."""
         return ops.pack_weight(self.conv.weight, self.in_lanes, self.vector, self.vectors)
 
-    def direct(self, compute: Callable[..., te.Tensor]) -> Kernel:
-        """The direct convolution, vectors summed as a whole, by ``compute``."""
+    def direct(self, rows: Callable[..., te.Tensor], flat: Callable[..., te.Tensor]) -> Kernel:
+        """The direct convolution, vectors summed as a whole, by what computes it of the image."""
+        steps = self.conv.steps
+        compute = rows if steps is None else partial(flat, steps=steps)
         several = self.vector > self.lanes
         blocks = -(-self.conv.weight.shape[0] // self.lanes) if several else None
         return self.kernel(partial(compute, vector=self.vector, blocks=blocks))

@@ -48,7 +48,7 @@ def _kernel(match: Match, target: Target) -> Kernel | None:
         return None
     if match.dtype("gate") != match.dtype("x"):
         return None
-    kernel = dense.direct(gated_conv2d_flat if dense.conv.flat else gated_conv2d_blocked)
+    kernel = dense.direct(gated_conv2d_blocked, gated_conv2d_flat)
     x, weight = kernel.operands
     return replace(
         kernel,

@@ -19,6 +19,7 @@ from tvm_ffi import structural_equal
 
 from ..machine import Machine
 from ..numbers import NEVER, number
+from .access import Walk
 from .contraction import (
     axis_kinds,
     divisors,
@@ -186,7 +187,7 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
     if len(before) > 2 or at == len(blocks) - 1 or operands is None:
         return None
     flat = spatial == 1 and kinds[-1] == _IMAGE
-    pads = [block for block in before[-1:] if not (flat and moves(walk(sch, block)))]
+    pads = [block for block in before[-1:] if not (flat and _is_reshape(walk(sch, block)))]
     for block in blocks[:-1]:
         if block not in (*pads, blocks[at]):
             sch.compute_inline(block)
@@ -194,6 +195,15 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
     if flat:
         return _rows_as_one(kernel)
     return kernel if kernel.held == 1 else _with_own_names(kernel)
+
+
+def _is_reshape(facts: Walk) -> bool:
+    """Whether a block only stores what it loads, and all of it."""
+    if not moves(facts):
+        return False
+    store = facts.block.body
+    written, read = (prod(map(size, b.ty.shape)) for b in (store.buffer, store.value.source))
+    return written == read
 
 
 def _rows_as_one(kernel: _Kernel) -> _Kernel | None:
