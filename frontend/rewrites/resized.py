@@ -17,6 +17,7 @@ One mixes channels, the other pixels, so that their order is free; the smaller i
 mix. The heads of SegFormer and HRNet are such.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -29,6 +30,7 @@ __all__ = ["convolve_before_resize"]
 
 _ENLARGED = 2  # times as many pixels, from which on it is worth a sum of its own
 _SIZES = 3  # among the inputs of Resize
+_STRETCH = "stretch"  # to the sizes asked for
 _CROPS = "tf_crop_and_resize"  # pixels beyond the image are given
 
 
@@ -61,9 +63,36 @@ def _parts(conv: ir.Node) -> list[_Part]:
         values = list(reader.inputs)
         if reader.attributes.get_int("axis", 0) % rank(x) != 1:
             return []
-    if any(rank(value) != rank(x) or not isinstance(value.shape[1], int) for value in values):
+    if any(rank(value) != rank(x) or _channels(value) is None for value in values):
         return []
-    return [_Part(v, v.shape[1], _enlarging(v, filters, reader)) for v in values]
+    return [_Part(v, _channels(v), _enlarging(v, filters, reader)) for v in values]
+
+
+def _channels(value: ir.Value) -> int | None:
+    """How many there are, also of what a Resize gives as many as it takes."""
+    if value.producer() is not None and _keeps_channels(value.producer()):
+        value = value.producer().inputs[0]
+    known = value.shape is not None and len(value.shape) > 1 and isinstance(value.shape[1], int)
+    return value.shape[1] if known else None
+
+
+def _keeps_channels(resize: ir.Node) -> bool:
+    """Whether the sizes begin with those of the operand, as far as inference does not see."""
+    x, sizes = resize.inputs[0], _sizes(resize) if resize.op_type == "Resize" else None
+    whole = None if sizes is None else sizes.producer()
+    if whole is None or whole.op_type != "Concat" or "axes" in resize.attributes:
+        return False
+    part = whole.inputs[0].producer()
+    if part is None or part.op_type != "Slice":
+        return False
+    shape, (first, last) = part.inputs[0].producer(), (constant(v) for v in part.inputs[1:3])
+    steps = [constant(value) for value in part.inputs[4:]]
+    plain = first is not None and last is not None and (first.tolist(), last.tolist()) == ([0], [2])
+    whole_steps = all(step is not None and step.tolist() == [1] for step in steps)
+    return (
+        plain and whole_steps and shape is not None and shape.op_type == "Shape"
+        and shape.inputs[0] is x and not shape.attributes
+    )  # fmt: skip
 
 
 def _is_pointwise(node: ir.Node) -> bool:
@@ -95,13 +124,16 @@ def _enlarging(value: ir.Value, filters: int, reader: ir.Node) -> ir.Node | None
         return None
     node = value.producer()
     before, after = node.inputs[0].shape, value.shape
-    if before is None or len(before) != len(after) or before[:2] != after[:2]:
+    if before is None or len(before) != len(after):
         return None
-    if not all(isinstance(dim, int) for dim in (*before[1:], *after[1:])):
+    if before[:2] != after[:2] and not _keeps_channels(node):
         return None
-    pays = filters <= 2 * after[1] and prod(after[2:]) >= _ENLARGED * prod(before[2:])
+    if not all(isinstance(dim, int) for dim in (*before[1:], *after[2:])):
+        return None
+    pays = filters <= 2 * before[1] and prod(after[2:]) >= _ENLARGED * prod(before[2:])
     mixes = node.attributes.get_string("coordinate_transformation_mode", "") != _CROPS
-    told = _sizes(node) is None or constant(_sizes(node)) is not None
+    stretched = node.attributes.get_string("keep_aspect_ratio_policy", _STRETCH) == _STRETCH
+    told = _sizes(node) is None or constant(_sizes(node)) is not None or stretched
     return node if pays and mixes and told else None
 
 
@@ -124,7 +156,7 @@ def _split(conv: ir.Node, parts: list[_Part]) -> None:
         results.append(made.convolution(x, weights))
     for part, own in enlarged:
         small = made.convolution(part.resize.inputs[0], own)
-        results.append(made.enlarged(part.resize, small))
+        results.append(made.enlarged(part.resize, small, part.value.shape[2:]))
     total = results[0]
     for result in results[1:]:
         total = made.node("Add", [total, result])
@@ -164,15 +196,34 @@ class _Made:
         result.shape = ir.Shape([x.shape[0], len(weight), *x.shape[2:]])
         return result
 
-    def enlarged(self, resize: ir.Node, x: ir.Value) -> ir.Value:
-        """``x`` as ``resize`` does its own input, which may have another number of channels."""
-        inputs, ndim = [x, *resize.inputs[1:]], len(x.shape)
-        if _sizes(resize) is not None:
+    def enlarged(self, resize: ir.Node, x: ir.Value, image: Sequence[int]) -> ir.Value:
+        """``x`` as ``resize`` does its own input, which may have another number of channels.
+
+        ``image``: the size of the result.
+        """
+        inputs, attributes, ndim = [x, *resize.inputs[1:]], dict(resize.attributes), len(x.shape)
+        given = _sizes(resize)
+        if given is not None and constant(given) is None:
+            attributes.pop("axes", None)
+            inputs[_SIZES] = self.sizes(x, image)
+        elif given is not None:
             axes = resize.attributes.get_ints("axes", None) or range(ndim)
-            sizes = constant(_sizes(resize)).copy()
+            sizes = constant(given).copy()
             sizes[[axis % ndim == 1 for axis in axes]] = x.shape[1]
             inputs[_SIZES] = self.constant(sizes)
-        return self.node("Resize", inputs, dict(resize.attributes))
+        return self.node("Resize", inputs, attributes)
+
+    def sizes(self, x: ir.Value, image: Sequence[int]) -> ir.Value:
+        """The shape of ``x``, of which only the run knows all, with the size of another image."""
+        shape, places = self.numbers("Shape", [x]), self.constant(np.arange(2))
+        first = self.numbers("Gather", [shape, places])
+        return self.numbers("Concat", [first, self.constant(np.array(image))], {"axis": 0})
+
+    def numbers(self, operator: str, inputs: list, attributes: dict | None = None) -> ir.Value:
+        """A node that computes with sizes."""
+        value = self.node(operator, inputs, attributes)
+        value.type = ir.TensorType(ir.DataType.INT64)
+        return value
 
     def instead(self, value: ir.Value) -> None:
         conv = self.conv

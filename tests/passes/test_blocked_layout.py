@@ -472,12 +472,18 @@ def test_weights_of_run_time_are_packed_then():
     assert len(re.findall(r"call_tir\(cls\.pack", text)) == 4
 
 
-def test_a_gate_is_computed_once_not_for_each_pixel():
-    text = convert_and_build(GATED, LLVM).sources()["fuse"]
+@pytest.mark.parametrize("images", [1, "N"])
+def test_a_gate_is_computed_once_not_for_each_pixel(images):
+    model = onnx.ModelProto()
+    model.CopyFrom(GATED)
+    if images == "N":
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = images
+        del model.graph.value_info[:]
+    text = convert_and_build(model, LLVM).sources()["fuse"]
     gate = next(line for line in text.splitlines() if "def " in line and "sigmoid" in line)
     assert "multiply" not in gate
     assert "add" in gate  # the bias is an epilogue all the same
-    check_model(GATED, feeds((1, 32, 6, 5)), opt_levels=(3,), rtol=1e-4, atol=1e-5)
+    check_model(model, feeds((1, 32, 6, 5)), opt_levels=(3,), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

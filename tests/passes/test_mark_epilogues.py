@@ -9,8 +9,8 @@ from tvm_ext.passes import mark_epilogues as tested
 def test_a_long_chain_is_walked_once(monkeypatch):
     """Chains were walked again from each of their kernels: 40 s for 1000 of them."""
     asked = []
-    known = tested.static_dims
-    monkeypatch.setattr(tested, "static_dims", lambda x: asked.append(x) or known(x))
+    known = tested.have_equal_dims
+    monkeypatch.setattr(tested, "have_equal_dims", lambda a, b: asked.append(a) or known(a, b))
     length = 80
     nodes = "".join(f"v{k + 1} = {('Neg', 'Relu')[k % 2]} (v{k})\n" for k in range(length))
     model = parser.parse_model(
@@ -18,4 +18,4 @@ def test_a_long_chain_is_walked_once(monkeypatch):
         f"{{ {nodes} }}"
     )
     convert_and_build(model, "llvm")
-    assert len(asked) < 5 * length
+    assert 0 < len(asked) < 5 * length

@@ -44,6 +44,22 @@ def test_axes_of_sizes_may_name_the_channels():
     assert kept(proto) == ["Conv", "Resize"]
 
 
+@pytest.mark.parametrize("ends", ["0, 2", "0, 2, 0, 1"])
+def test_sizes_that_follow_any_number_of_images(ends):
+    """As torch writes them: those of the operand, then those of the image."""
+    names = ", ".join(f"n{end.strip()}" for end in ends.split(","))
+    body = f"""t = Shape (a)  first = Slice (t, {names})  z = Concat <axis = 0> (first, image)
+               r = Resize {LINEAR} (a, , , z)  k = Concat <axis = 1> (x, r)"""
+    numbers = {f"n{n}": np.array([n]) for n in (0, 1, 2)}
+    proto = network(body, channels=24, image=np.array([16, 12]), **numbers)
+    for info in proto.graph.input:
+        info.type.tensor_type.shape.dim[0].dim_param = "N"
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    found = [op for op in kept(proto) if op in ("Add", "Conv", "Resize")]
+    assert sorted(found) == ["Add", "Conv", "Conv", "Resize"]
+    assert found.index("Resize") > found.index("Conv")
+
+
 def test_plain_images_stay_together():
     body = f"r = Resize {LINEAR} (a, , s) k = Concat <axis = -3> (x, r, x, x)"
     assert sorted(kept(network(body, s=TWICE))) == ["Add", "Concat", "Conv", "Conv", "Resize"]

@@ -13,6 +13,7 @@ __all__ = [
     "allocated",
     "dims_of",
     "dtype_of",
+    "have_equal_dims",
     "image_dims",
     "in_order_of_use",
     "is_empty",
@@ -32,6 +33,15 @@ OPAQUE = 8
 def static_dims(expr: relax.Expr) -> list[int] | None:
     """The dims of a tensor if its shape is static, else None."""
     return dims_of(expr.ty)
+
+
+def have_equal_dims(a: relax.Expr, b: relax.Expr) -> bool:
+    """Whether two tensors are of one shape, symbols included."""
+    if not (isinstance(a.ty, relax.TensorType) and isinstance(b.ty, relax.TensorType)):
+        return False
+    if a.ty.shape is None or b.ty.shape is None:
+        return False
+    return tvm_ffi.structural_equal(a.ty.shape, b.ty.shape)
 
 
 def known_dims(expr: relax.Expr) -> list[int]:

@@ -26,7 +26,7 @@ from tvm.ir import GlobalVar, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from .facts import OUT_ELEMWISE_FUSABLE, dtype_of, static_dims
+from .facts import OUT_ELEMWISE_FUSABLE, dtype_of, have_equal_dims, static_dims
 from .graph import Graph
 
 __all__ = ["mark_epilogues"]
@@ -79,8 +79,7 @@ class _Widening(PyExprMutator):
         if self._pattern(call) != ELEMENTWISE:
             return False
         ends = [x for x in call.args[1] if self._product(x) is not None]
-        dims = static_dims(call)
-        return bool(ends) and dims is not None and dims not in map(static_dims, ends)
+        return bool(ends) and not any(have_equal_dims(call, end) for end in ends)
 
     def _is_other_summand(self, call: relax.Call) -> bool:
         """Whether ``call`` makes floats of 8 bits, to be summed with the end of a later product."""
@@ -113,8 +112,7 @@ class _Widening(PyExprMutator):
                 break
             if value is None or self._pattern(value) != ELEMENTWISE:
                 break
-            dims = static_dims(x)
-            x = next((a for a in value.args[1] if static_dims(a) == dims), None)
+            x = next((a for a in value.args[1] if have_equal_dims(a, x)), None)
         self.ends.update(dict.fromkeys(passed, end))
         return end
 
