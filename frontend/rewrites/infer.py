@@ -9,8 +9,10 @@ After: ``q`` is float[b, s, 4, 8], and rules can compare its dims with others.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
@@ -30,7 +32,31 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     """Infer with onnx what depends on symbolic dims; folding infers the rest."""
     if any(value.shape is None or not value.shape.is_static() for value in model.graph.inputs):
         infer_by_onnx(model)
+        while sum(_infer_rest(node) for node in model.graph):
+            infer_by_onnx(model)
     return model
+
+
+def _infer_rest(node: ir.Node) -> bool:
+    """Find the dim of a Reshape that is what is left of its operand; whether that was new.
+
+    onnx does so of static shapes only: of x[N, 64, 256] to [N, -1, 8, 8] it finds no 256.
+    """
+    if node.op_type != "Reshape" or node.domain or node.inputs[0] is None:
+        return False
+    before, after = node.inputs[0].shape, node.outputs[0].shape
+    if before is None or after is None:
+        return False
+    symbols = Counter(dim.value for dim in before if not isinstance(dim, int))
+    rest = [k for k, dim in enumerate(after) if not isinstance(dim, int) and not symbols[dim.value]]
+    kept = Counter(d.value for k, d in enumerate(after) if not isinstance(d, int) and k not in rest)
+    whole, part = (prod(d for d in dims if isinstance(d, int)) for dims in (before, after))
+    if len(rest) != 1 or None in symbols or kept != symbols or not part or whole % part:
+        return False
+    dims = list(after)
+    dims[rest[0]] = whole // part
+    node.outputs[0].shape = ir.Shape(dims)
+    return True
 
 
 def infer_by_onnx(model: ir.Model, data_prop: bool = True) -> None:

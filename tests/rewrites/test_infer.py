@@ -1,8 +1,9 @@
 """Shapes inferred by onnx, and what is hidden from it."""
 
 import onnx_ir as ir
+import pytest
 from onnx import parser
-from tvm_ext.frontend.rewrites.infer import infer_by_onnx
+from tvm_ext.frontend.rewrites.infer import infer_by_onnx, infer_shapes
 
 
 def test_beside_a_pooling_that_onnx_misjudges_shapes_are_inferred():
@@ -22,3 +23,32 @@ def test_beside_a_pooling_that_onnx_misjudges_shapes_are_inferred():
     assert not pooled.shape.is_static(2)
     assert {node.domain for node in model.graph} == {""}
     assert set(model.opset_imports) == {""}
+
+
+@pytest.mark.parametrize(
+    ("operand", "sizes", "found"),
+    [
+        ("N, 64, 256", "n, minus, eight, eight", ["N", 256, 8, 8]),
+        ("N, 64, M, 4", "n, eight, minus, m", ["N", 8, 32, "M"]),
+        ("N, 64, 256", "eight, minus, eight", [8, None, 8]),  # of N it keeps nothing
+        ("N, 60, 7", "n, minus, eight", ["N", None, 8]),  # no whole number
+    ],
+)
+def test_what_a_reshape_leaves_beside_symbols(operand, sizes, found):
+    dims = ", ".join("?" for _ in found)
+    model = ir.from_proto(
+        parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        graph (float[{operand}] x) => (float[{dims}] y)
+        <int64[1] zero = {{0}}, int64[1] two = {{2}},
+         int64[1] eight = {{8}}, int64[1] minus = {{-1}}>
+        {{ s = Shape (x)  n = Gather (s, zero)  m = Gather (s, two)
+           to = Concat <axis = 0> ({sizes})  r = Reshape (x, to)  y = Relu (r) }}""")
+    )
+    infer_shapes(model)
+    for value in (model.graph.outputs[0], model.graph.outputs[0].producer().inputs[0]):
+        got = [d if isinstance(d, int) else d.value for d in value.shape]
+        assert [d for d, f in zip(got, found, strict=True) if f is not None] == [
+            f for f in found if f is not None
+        ]
+        assert all(not isinstance(d, int) for d, f in zip(got, found, strict=True) if f is None)
