@@ -147,36 +147,28 @@ def _fetched(
     cache: str | os.PathLike | None,
 ) -> CompiledModel:
     """The model as ``cache`` has it or as it is built; by ranks, where these are open."""
+    source, key = model, None
+    if cache is not None:
+        source = known = load(model, limits)
+        key = key_of(known, steps, shapes=shapes)
+
+    def build() -> CompiledModel:
+        return _build(source, steps, shapes, limits)
+
     try:
-        return _of_known_ranks(model, steps, shapes, limits, cache)
+        return build() if cache is None or key is None else Cache(cache).fetch(key, build)
     except (InputRankError, ConversionError) as error:
-        source = load(model, limits)
-        specialise(source, shapes)
+        loaded = load(source, limits)
+        specialise(loaded, shapes)
         built = by_rank(
-            source,
+            loaded,
             error,
-            lambda given: _tried(source, steps, given, limits),
-            lambda given: _fetched(source, steps, given, limits, cache),
+            lambda given: _tried(loaded, steps, given, limits),
+            lambda given: _fetched(loaded, steps, given, limits, cache),
         )
         if built is None:
             raise
         return built
-
-
-def _of_known_ranks(
-    model: object,
-    steps: pipeline.Pipeline,
-    shapes: Mapping[str, int | Sequence[int | None]] | None,
-    limits: Limits | None,
-    cache: str | os.PathLike | None,
-) -> CompiledModel:
-    if cache is None:
-        return _build(model, steps, shapes, limits)
-    source = load(model, limits)
-    key = key_of(source, steps, shapes=shapes)
-    if key is None:
-        return _build(source, steps, shapes, limits)
-    return Cache(cache).fetch(key, lambda: _build(source, steps, shapes, limits))
 
 
 # TVM's BlockBuilder keeps what it is building in a variable of the process.

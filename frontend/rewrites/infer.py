@@ -18,12 +18,14 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from ..maps import map_type
+from .rule import constant
 
 __all__ = ["infer_by_onnx", "infer_shapes", "mark_misjudged", "without_misjudged"]
 
 _log = logging.getLogger(__name__)
 
 _POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_OTHER_SIZES = frozenset({"axes", "keep_aspect_ratio_policy"})  # sizes are not those of all dims
 _UNKNOWN = "tvm_ext.unknown"  # a domain in which nothing is inferred
 _MISJUDGED = "tvm_ext.misjudged"
 
@@ -32,7 +34,11 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     """Infer with onnx what depends on symbolic dims; folding infers the rest."""
     if any(value.shape is None or not value.shape.is_static() for value in model.graph.inputs):
         infer_by_onnx(model)
-        while sum(_infer_rest(node) for node in model.graph):
+        found: set[ir.Node] = set()
+        while new := [
+            n for n in model.graph if n not in found and (_infer_rest(n) or _infer_kept(n))
+        ]:
+            found.update(new)
             infer_by_onnx(model)
     return model
 
@@ -57,6 +63,39 @@ def _infer_rest(node: ir.Node) -> bool:
     dims[rest[0]] = whole // part
     node.outputs[0].shape = ir.Shape(dims)
     return True
+
+
+def _infer_kept(node: ir.Node) -> bool:
+    """Find the dims of a Resize that are those of its operand; whether any was new.
+
+    torch begins the sizes with ``Slice(Shape(x), 0, 2)``, of which onnx says nothing.
+    """
+    if node.op_type != "Resize" or node.domain or node.attributes.keys() & _OTHER_SIZES:
+        return False
+    sizes = _producer(node.inputs[-1], "Concat")
+    part = None if sizes is None else _producer(sizes.inputs[0], "Slice")
+    shape = None if part is None else _producer(part.inputs[0], "Shape")
+    x, after = node.inputs[0], node.outputs[0].shape
+    if part is None or shape is None or after is None or x.shape is None:
+        return False
+    first, last, *_ = (constant(value) for value in part.inputs[1:])
+    steps = [constant(value) for value in part.inputs[4:]]
+    if first is None or last is None or any(step is None or step.item() != 1 for step in steps):
+        return False
+    if shape.inputs[0] is not x or shape.attributes or first.item() != 0 or last.item() < 0:
+        return False
+    kept = min(int(last.item()), len(x.shape))
+    dims = [*list(x.shape)[:kept], *list(after)[kept:]]
+    if dims == list(after):
+        return False
+    node.outputs[0].shape = ir.Shape(dims)
+    return True
+
+
+def _producer(value: ir.Value | None, operator: str) -> ir.Node | None:
+    """The node that gives ``value``, if it is this operator of ONNX."""
+    node = None if value is None else value.producer()
+    return node if node is not None and (node.domain, node.op_type) == ("", operator) else None
 
 
 def infer_by_onnx(model: ir.Model, data_prop: bool = True) -> None:

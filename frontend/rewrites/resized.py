@@ -63,36 +63,9 @@ def _parts(conv: ir.Node) -> list[_Part]:
         values = list(reader.inputs)
         if reader.attributes.get_int("axis", 0) % rank(x) != 1:
             return []
-    if any(rank(value) != rank(x) or _channels(value) is None for value in values):
+    if any(rank(value) != rank(x) or not isinstance(value.shape[1], int) for value in values):
         return []
-    return [_Part(v, _channels(v), _enlarging(v, filters, reader)) for v in values]
-
-
-def _channels(value: ir.Value) -> int | None:
-    """How many there are, also of what a Resize gives as many as it takes."""
-    if value.producer() is not None and _keeps_channels(value.producer()):
-        value = value.producer().inputs[0]
-    known = value.shape is not None and len(value.shape) > 1 and isinstance(value.shape[1], int)
-    return value.shape[1] if known else None
-
-
-def _keeps_channels(resize: ir.Node) -> bool:
-    """Whether the sizes begin with those of the operand, as far as inference does not see."""
-    x, sizes = resize.inputs[0], _sizes(resize) if resize.op_type == "Resize" else None
-    whole = None if sizes is None else sizes.producer()
-    if whole is None or whole.op_type != "Concat" or "axes" in resize.attributes:
-        return False
-    part = whole.inputs[0].producer()
-    if part is None or part.op_type != "Slice":
-        return False
-    shape, (first, last) = part.inputs[0].producer(), (constant(v) for v in part.inputs[1:3])
-    steps = [constant(value) for value in part.inputs[4:]]
-    plain = first is not None and last is not None and (first.tolist(), last.tolist()) == ([0], [2])
-    whole_steps = all(step is not None and step.tolist() == [1] for step in steps)
-    return (
-        plain and whole_steps and shape is not None and shape.op_type == "Shape"
-        and shape.inputs[0] is x and not shape.attributes
-    )  # fmt: skip
+    return [_Part(v, v.shape[1], _enlarging(v, filters, reader)) for v in values]
 
 
 def _is_pointwise(node: ir.Node) -> bool:
@@ -124,13 +97,11 @@ def _enlarging(value: ir.Value, filters: int, reader: ir.Node) -> ir.Node | None
         return None
     node = value.producer()
     before, after = node.inputs[0].shape, value.shape
-    if before is None or len(before) != len(after):
+    if before is None or len(before) != len(after) or before[:2] != after[:2]:
         return None
-    if before[:2] != after[:2] and not _keeps_channels(node):
+    if not all(isinstance(dim, int) for dim in (*before[1:], *after[1:])):
         return None
-    if not all(isinstance(dim, int) for dim in (*before[1:], *after[2:])):
-        return None
-    pays = filters <= 2 * before[1] and prod(after[2:]) >= _ENLARGED * prod(before[2:])
+    pays = filters <= 2 * after[1] and prod(after[2:]) >= _ENLARGED * prod(before[2:])
     mixes = node.attributes.get_string("coordinate_transformation_mode", "") != _CROPS
     stretched = node.attributes.get_string("keep_aspect_ratio_policy", _STRETCH) == _STRETCH
     told = _sizes(node) is None or constant(_sizes(node)) is not None or stretched

@@ -52,3 +52,29 @@ def test_what_a_reshape_leaves_beside_symbols(operand, sizes, found):
             f for f in found if f is not None
         ]
         assert all(not isinstance(d, int) for d, f in zip(got, found, strict=True) if f is None)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "last", "found"),
+    [
+        ("", 2, ["N", 24]),
+        ("", 1, ["N", None]),
+        (', keep_aspect_ratio_policy = "not_larger"', 2, [None, None]),
+    ],
+)
+def test_what_a_resize_keeps_of_symbols(attributes, last, found):
+    """As torch writes sizes: those of the operand first."""
+    model = ir.from_proto(
+        parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        graph (float[N, 24, H, 7] x) => (float[?, ?, ?, ?] y)
+        <int64[1] zero = {{0}}, int64[1] last = {{{last}}}, int64[{4 - last}] sizes = {{
+            {", ".join(["16"] * (4 - last))} }}>
+        {{ s = Shape (x)  first = Slice (s, zero, last)
+           to = Concat <axis = 0> (first, sizes)
+           y = Resize <mode = "nearest"{attributes}> (x, , , to) }}""")
+    )
+    infer_shapes(model)
+    got = [d if isinstance(d, int) else d.value for d in model.graph.outputs[0].shape]
+    for dim, want in zip(got, found, strict=False):
+        assert dim == want if want is not None else dim not in ("N", 24)

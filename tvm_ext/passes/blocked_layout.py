@@ -127,7 +127,7 @@ class _BlockedLayout(PyExprMutator):
         if flat:  # one axis of pixels
             image = self._reshaped(image)
             twin = None if image is None else self._twin(image)
-        if twin is None or self._pixels(call.args[0], image) is None:
+        if twin is None or not _has_pixels(call.args[0], image):
             return None
         kernel = self.builder_.call_te(
             ops.unblock_channels_last, twin, flat, primfunc_name_hint="unblock"
@@ -136,24 +136,12 @@ class _BlockedLayout(PyExprMutator):
 
     def _tokens(self, image: relax.Expr) -> relax.Var | None:
         """What ``image`` is a transpose of, channels last."""
-        source = image
+        direct = self._call(image, _PERMUTE) is not None
+        source = image if direct else self._reshaped(image)
         call = self._call(source, _PERMUTE)
-        if call is None and self._reshaped(image) is not None:
-            source = self._reshaped(image)
-            call = self._call(source, _PERMUTE)
-        if call is None or axes_of(call) != _from_last(source.ty.ndim):
+        if source is None or call is None or axes_of(call) != _from_last(source.ty.ndim):
             return None
-        return call.args[0] if self._pixels(source, image) is not None else None
-
-    def _pixels(self, flat: relax.Expr, image: relax.Expr) -> list[int | tirx.Expr] | None:
-        """The sizes of ``image``, of which ``flat`` has the same or, of static ones, one axis."""
-        dims, whole = image_dims(flat.ty), image_dims(image.ty)
-        if dims is None or whole is None or dims[:2] != whole[:2]:
-            return None
-        if len(dims) == len(whole):
-            return whole[2:]
-        static = all(isinstance(size, int) for size in whole[1:])
-        return whole[2:] if static and dims[2:] == [prod(whole[2:])] else None
+        return call.args[0] if _has_pixels(source, image) else None
 
     def _call(self, expr: relax.Expr | None, op: Op) -> relax.Call | None:
         """The call of ``op`` that ``expr`` is bound to."""
@@ -295,6 +283,15 @@ _CALL_TIR = Op.get("relax.call_tir")
 _PERMUTE, _RESHAPE = Op.get("relax.permute_dims"), Op.get("relax.reshape")
 _RANKS = (3, 4, 5)  # of N, C and the axes that convolutions move along
 _QUANTISED = ("int8", "uint8")
+
+
+def _has_pixels(flat: relax.Expr, image: relax.Expr) -> bool:
+    """Whether ``flat`` is ``image``, or has, of a static one, all pixels along one axis."""
+    dims, whole = image_dims(flat.ty), image_dims(image.ty)
+    if dims is None or whole is None or dims[:2] != whole[:2]:
+        return False
+    static = all(isinstance(size, int) for size in whole[1:])
+    return len(dims) == len(whole) or (static and dims[2:] == [prod(whole[2:])])
 
 
 def _to_last(rank: int) -> tuple[int, ...]:
