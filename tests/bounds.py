@@ -17,6 +17,7 @@ from tvm.ir.transform import Pass
 from tvm.target import Target
 
 from tvm_ext.executors import lowering
+from tvm_ext.executors.masked_tails import MASKED
 from tvm_ext.executors.near_lanes import lane
 from tvm_ext.schedules.statements import map_children
 
@@ -125,6 +126,8 @@ class _Kernel:
         if isinstance(value, ir.Call):
             if getattr(value.op, "name", "").endswith("address_of"):
                 return []
+            if isinstance(value.args[0], ir.StringImm) and value.args[0].value.startswith(MASKED):
+                return self._masked(*value.args[1:])
             parts: Sequence[ir.Expr] = value.args
         elif isinstance(value, tirx.Shuffle):
             parts = value.vectors
@@ -151,6 +154,12 @@ class _Kernel:
                 if not self._known(place < size):
                     checks.append(place < size)
         return checks
+
+    def _masked(self, to: ir.Call, source: ir.Call, count: ir.Expr) -> list[tirx.Expr]:
+        """What a copy of ``count`` elements needs."""
+        places = [address.args[0] for address in (to, source)]
+        ends = [(place.source, place.indices[0] + k) for place in places for k in (0, count - 1)]
+        return [check for buffer, end in ends for check in self._access(buffer, [end])]
 
     def _behind(self, checks: list[tirx.Expr], stmt: tirx.Stmt) -> tirx.Stmt:
         """``stmt`` behind ``checks``."""

@@ -15,6 +15,7 @@ from .divisions import divide_sizes_safely
 from .dots import lower_dots
 from .exact_indices import flatten_buffers
 from .loop_cuts import partition_loops
+from .masked_tails import define_masks, mask_tails
 from .named_values import rewrite_stores
 from .near_lanes import load_near_lanes
 from .packed_checks import join_checks
@@ -146,6 +147,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         loops.NarrowDataType(32),
         loops.StmtSimplify(),
         keep_vectors_inside,
+        mask_tails,
         loops.VectorizeLoop(),
         load_near_lanes,
         shorten_loops,
@@ -203,7 +205,7 @@ def lower(module, context):
 def finalize_host() -> tvm.ir.transform.Pass:
     """What stands between lowered host functions and code generation."""
     return tvm.ir.transform.Sequential(
-        [bool_vectors, _stack_locals, lower_dots, finalize_host_passes()]
+        [bool_vectors, _stack_locals, lower_dots, define_masks, finalize_host_passes()]
     )
 
 

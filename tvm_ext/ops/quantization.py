@@ -85,7 +85,8 @@ def extremes(x):
 
     def largest(*i):
         value = x(*i[:-1], r) if len(x.shape) else x()
-        return te.max(tirx.Select(i[-1] == 0, value * -1.0, value), axis=r)
+        sign = tirx.Select(i[-1] == 0, tirx.const(-1.0, x.dtype), tirx.const(1.0, x.dtype))
+        return te.max(value * sign, axis=r)
 
     of_rows = te.compute((*rows, 2), largest, "row_extremes")
 
