@@ -26,7 +26,7 @@ from .inputs import random_inputs
 from .interface import Info, TensorInfo, ValueInfo, as_json, from_json
 from .profile import KernelFacts, Peak, Profile, summarise
 from .strings import StringTable, running
-from .values import held, returned
+from .values import held, is_as_given, returned
 
 if TYPE_CHECKING:
     import tvm
@@ -86,6 +86,7 @@ class CompiledModel:
         self.inputs = tuple(inputs)
         self._names = {info.name for info in self.inputs}
         self.outputs = tuple(outputs)
+        self._as_given = all(map(is_as_given, self.outputs))
         self._strings = None if strings is None else StringTable(strings)
         #: What ``tune=`` added, kernel by kernel; None where it was not asked for, and once saved.
         self.tuning: TuningReport | None = None
@@ -246,10 +247,10 @@ class CompiledModel:
     ) -> list[np.ndarray]:
         wanted = None if output_names is None else self._output_indices(output_names)
         try:
-            given = self.executor(self._arrays(feeds))
+            given = self._executor(self._arrays(feeds))
         except MemoryError as error:
             raise RunError(f"the sizes given need more memory than there is: {error}") from error
-        results = [returned(info, value) for info, value in zip(self.outputs, given, strict=True)]
+        results = given if self._as_given else list(map(returned, self.outputs, given))
         if wanted is None:
             return results
         return [

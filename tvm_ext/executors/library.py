@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class Library:
         self._function.argtypes = [ctypes.c_void_p] * 6
         self._library.tvmx_lend.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         self._library.tvmx_lend.restype = None
+        self._frames: list[_Frame] = []  # that no call uses
 
     def function(self, name: str) -> Any:
         """The C function of that name.
@@ -78,39 +79,55 @@ class Library:
         Raises:
             RunError: a check failed, or a kernel gave up.
         """
-        failed = _Failed()
+        try:
+            frame = self._frames.pop()  # another for other threads, and for calls within this one
+        except IndexError:
+            frame = _Frame(len(inputs), len(outputs))
+        _place(inputs, frame.inputs)
+        _place(outputs, frame.outputs)
+        given, results, failed = frame.places
         observer = None if observe is None else _Observer(observe)
         if scratch is not None:
             self._library.tvmx_lend(*scratch)
-        code = self._function(
-            weights,
-            arena,
-            _addresses(inputs),
-            _addresses(outputs),
-            ctypes.cast(observer, ctypes.c_void_p) if observer else None,
-            failed,
-            *more,
-        )
+        seen = None if observer is None else ctypes.cast(observer, ctypes.c_void_p)
+        code = self._function(weights, arena, given, results, seen, failed, *more)
         if scratch is not None:
             self._library.tvmx_lend(None, 0, 0)
         if code != 0:
-            number, *numbers = failed
-            if number != 0:
-                raise failure(checks[number - 1], *numbers)
-            own = f"a kernel of C code returned {code}"
-            raise RunError("no scratch memory for a kernel" if code == _NO_MEMORY else own)
+            self._refuse(code, frame.failed, checks)
+        self._frames.append(frame)
+
+    @staticmethod
+    def _refuse(code: int, failed: ctypes.Array, checks: Sequence[str]) -> NoReturn:
+        number, *numbers = failed
+        if number != 0:
+            raise failure(checks[number - 1], *numbers)
+        own = f"a kernel of C code returned {code}"
+        raise RunError("no scratch memory for a kernel" if code == _NO_MEMORY else own)
 
 
-def _addresses(arrays: Sequence[np.ndarray]) -> ctypes.Array:
-    return (ctypes.c_void_p * len(arrays))(*map(_address, arrays))
+# Found once: each lookup takes as long as the call, and small models run for microseconds.
+_addressof, _of_buffer = ctypes.addressof, ctypes.c_char.from_buffer
 
 
-def _address(array: Any) -> int:
-    try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
-    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type without buffers
-        # Still quicker than array.ctypes.data, which makes an object first.
-        return array.__array_interface__["data"][0]
+class _Frame:
+    """Where a call finds the addresses of its arrays, and leaves what failed."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self.inputs = (ctypes.c_void_p * inputs)()
+        self.outputs = (ctypes.c_void_p * outputs)()
+        self.failed = _Failed()
+        self.places = tuple(_addressof(a) for a in (self.inputs, self.outputs, self.failed))
+
+
+def _place(arrays: Sequence[Any], addresses: ctypes.Array) -> None:
+    """Fill ``addresses`` with those of ``arrays``."""
+    for k, array in enumerate(arrays):
+        try:
+            addresses[k] = _addressof(_of_buffer(array))
+        except (TypeError, ValueError, BufferError):  # read-only, empty, or a type without buffers
+            # Still quicker than array.ctypes.data, which makes an object first.
+            addresses[k] = array.__array_interface__["data"][0]
 
 
 def open_bytes(image: Any) -> Library:

@@ -86,7 +86,7 @@ class LibraryExecutor:
         self.weights = weights
         self.program = program
         self._opening = opening
-        self._library = library
+        self._library: Any = library
         self._loading = threading.Lock()
         self._local = threading.local()
 
@@ -150,6 +150,10 @@ class StaticExecutor(LibraryExecutor):
     def _checks(self) -> list[str]:
         return [check.text for check in self.plan.checks]
 
+    @cached_property
+    def _output_types(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        return [(slot.shape, np.dtype(slot.dtype)) for slot in self.plan.outputs]
+
     @property
     def memory(self) -> MemoryPlan:
         """What was planned for every thread, and what all threads share."""
@@ -163,10 +167,9 @@ class StaticExecutor(LibraryExecutor):
     ) -> list[np.ndarray]:
         results = self._results
         outputs = [
-            results.array(k, slot.shape, np.dtype(slot.dtype))
-            for k, slot in enumerate(self.plan.outputs)
+            results.array(k, shape, dtype) for k, (shape, dtype) in enumerate(self._output_types)
         ]
-        library, workspace = self.load(), self._workspace
+        library, workspace = self._library or self.load(), self._workspace
         library.execute(
             self._weights_address,
             workspace.address,

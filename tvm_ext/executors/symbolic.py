@@ -102,7 +102,7 @@ class _Workspace:
         self.sizes = (ctypes.c_int64 * (len(plan.sizes) + len(plan.held)))()
         self.numbers = (ctypes.c_int64 * max(plan.numbers, 2))()
         self._arena, self._address = aligned_bytes(0), 0
-        self._scratch, self._shares = aligned_bytes(0), 0
+        self._scratch, self._scratch_address, self._shares = aligned_bytes(0), 0, 0
 
     def arena(self, size: int) -> int:
         """The address of ``size`` bytes."""
@@ -118,7 +118,8 @@ class _Workspace:
         if self._shares < threads.threads():
             self._shares = threads.threads()
             self._scratch = aligned_bytes(each * self._shares)
-        return self._scratch.ctypes.data, each, self._shares
+            self._scratch_address = self._scratch.ctypes.data
+        return self._scratch_address, each, self._shares
 
 
 _SMALL = 64 << 10  # bytes that are kept in any case
@@ -146,7 +147,7 @@ class SymbolicExecutor(LibraryExecutor):
     def _run(
         self, inputs: Sequence[np.ndarray], observe: Callable[[int, float], None] | None
     ) -> list[np.ndarray]:
-        plan, library, workspace = self.plan, self.load(), self._workspace
+        plan, library, workspace = self.plan, self._library or self.load(), self._workspace
         sizes = [inputs[number].shape[axis] for number, axis in plan.sizes]
         sizes += [_held(inputs[number], place) for number, place in plan.held]
         workspace.sizes[:] = sizes
