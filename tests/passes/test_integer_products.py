@@ -20,7 +20,7 @@ def integers(dtype, *shape):
     """All values, the ends of the range among them."""
     info = np.iinfo(dtype)
     values = RNG.integers(info.min, info.max + 1, shape).astype(dtype)
-    values.reshape(-1)[:2] = info.min, info.max
+    values.reshape(-1)[:2] = (info.min, info.max)[: values.size]
     return values
 
 
@@ -195,6 +195,28 @@ def test_filters_of_nine_bits(case, kernel):
     assert kernel in selected if kernel else "conv2d_integer" not in selected
 
 
+def of_activations(left, right, known, target):
+    """MatMulInteger of inputs of these shapes; and a function that checks it for some sizes."""
+    zeros = {"a0": np.array(3, "uint8"), "b0": np.array(-128, "int8")}
+    shapes = {"a": left, "b": right} | ({} if known else {"a0": (), "b0": ()})
+    kinds = {"a": 2, "b": 3, "a0": 2, "b0": 3}
+    inputs = [helper.make_tensor_value_info(k, kinds[k], shape) for k, shape in shapes.items()]
+    constants = [numpy_helper.from_array(v, k) for k, v in zeros.items() if known]
+    node = helper.make_node("MatMulInteger", ["a", "b", "a0", "b0"], ["y"])
+    result = [helper.make_tensor_value_info("y", 6, None)]
+    graph = helper.make_graph([node], "graph", inputs, result, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    compiled = convert_and_build(model, TARGETS[target])
+
+    def check(left, right):
+        a, b = integers("uint8", *left), integers("int8", *right)
+        want = (a.astype("int64") - 3) @ (b.astype("int64") + 128)
+        y = compiled.run(None, {"a": a, "b": b} | ({} if known else zeros))[0]
+        np.testing.assert_array_equal(y, want)
+
+    return compiled.sources()["select"], check
+
+
 @pytest.mark.parametrize(
     ("left", "right", "known"),
     [((3, 24, 40), (3, 40, 48), True), ((2, 1, 17, 33), (3, 33, 19), False)],
@@ -202,20 +224,27 @@ def test_filters_of_nine_bits(case, kernel):
 @pytest.mark.parametrize("target", TARGETS)
 def test_product_of_activations(target, left, right, known):
     """Differences of nine bits, and a depth that fills no whole pair."""
-    a, b = integers("uint8", *left), integers("int8", *right)
-    zeros = {"a0": np.array(3, "uint8"), "b0": np.array(-128, "int8")}
-    kinds = {"a": 2, "b": 3, "a0": 2, "b0": 3}
-    feeds = {"a": a, "b": b} | ({} if known else zeros)
-    inputs = [helper.make_tensor_value_info(k, kinds[k], v.shape) for k, v in feeds.items()]
-    constants = [numpy_helper.from_array(v, k) for k, v in zeros.items() if known]
-    node = helper.make_node("MatMulInteger", ["a", "b", "a0", "b0"], ["y"])
-    result = [helper.make_tensor_value_info("y", 6, None)]
-    graph = helper.make_graph([node], "graph", inputs, result, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    compiled = convert_and_build(model, TARGETS[target])
-    want = (a.astype("int64") - 3) @ (b.astype("int64") + 128)
-    np.testing.assert_array_equal(compiled.run(None, feeds)[0], want)
-    assert "matmul_integer" in compiled.sources()["select"]
+    selected, check = of_activations(left, right, known, target)
+    check(left, right)
+    assert "matmul_integer" in selected
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_product_of_activations_of_symbolic_sizes(target):
+    """Depths of an even and an odd number, one row, one column, and nothing."""
+    selected, check = of_activations(("batch", "m", "k"), ("batch", "k", "n"), False, target)
+    assert "matmul_integer" in selected
+    for batch, m, k, n in (2, 13, 40, 70), (1, 1, 7, 1), (3, 5, 33, 16), (2, 4, 0, 3), (0, 2, 2, 2):
+        check((batch, m, k), (batch, k, n))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_product_of_activations_of_other_batches(target):
+    """Such as broadcast, and symbolic: the product of TVM's."""
+    selected, check = of_activations(("m", 33), (2, 33, "n"), True, target)
+    assert "matmul_integer" not in selected
+    for m, n in (13, 70), (1, 1):
+        check((m, 33), (2, 33, n))
 
 
 def test_convolution_that_is_quantised_at_run_time():

@@ -22,10 +22,12 @@ __all__ = [
     "DOT",
     "PAIR_DOT",
     "channel_words",
+    "column_pair_panels",
     "column_pairs",
     "conv2d_integer_words",
     "dot",
     "matmul_integer_pairs",
+    "matmul_integer_pairs_plain",
     "matmul_integer_rows",
     "pack_filter_words",
     "pack_words",
@@ -198,40 +200,62 @@ def _repeated(byte: tirx.Expr) -> tirx.Expr:
 
 def row_pairs(x: te.Tensor) -> te.Tensor:
     """int32 ``x[..., K]`` of 16 bits -> words ``[..., ceil(K/2)]``, with 0 behind K."""
-    *leading, k = (int(d) for d in x.shape)
+    *leading, k = x.shape
 
     def word(*index):
         *row, column = index
         return _pair(lambda at: x[(*row, at)], column, k)
 
-    return te.compute((*leading, -(-k // 2)), word, "row_pairs")
+    return te.compute((*leading, _pairs(k)), word, "row_pairs")
 
 
-def column_pairs(x: te.Tensor, tile: int) -> te.Tensor:
-    """int32 ``x[..., K, N]`` of 16 bits -> panels ``[batch, ceil(N/tile), ceil(K/2), tile]``."""
-    *leading, k, n = (int(d) for d in x.shape)
+def column_pairs(x: te.Tensor) -> te.Tensor:
+    """int32 ``x[..., K, N]`` of 16 bits -> words ``[..., ceil(K/2), N]``, with 0 behind K."""
+    *leading, k, n = x.shape
 
     def word(*index):
         *outer, row, column = index
         return _pair(lambda at: x[(*outer, at, column)], row, k)
 
-    return panels(te.compute((*leading, -(-k // 2), n), word, "column_pairs"), tile)
+    return te.compute((*leading, _pairs(k), n), word, "column_pairs")
+
+
+def column_pair_panels(x: te.Tensor, tile: int) -> te.Tensor:
+    """:func:`column_pairs` as panels ``[batch, ceil(N/tile), ceil(K/2), tile]``."""
+    return panels(column_pairs(x), tile)
 
 
 def matmul_integer_pairs(
     a: te.Tensor, packed: te.Tensor, dims: Sequence[int], rows: int
 ) -> te.Tensor:
-    """:func:`row_pairs` times the :func:`column_pairs` of what has ``dims`` -> int32."""
+    """:func:`row_pairs` times the :func:`column_pair_panels` of what has ``dims`` -> int32."""
     return matmul_panels(a, packed, dims, rows, pair_dot)
 
 
-def _pair(element, word, count: int) -> tirx.Expr:
+def matmul_integer_pairs_plain(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+    """:func:`row_pairs` times :func:`column_pairs` of the same leading dims -> int32.
+
+    Any dims may be symbolic.
+    """
+    *batch, m, words = a.shape
+    step = te.reduce_axis((0, words), "rk")
+
+    def element(*index):
+        *outer, row, column = index
+        return te.sum(pair_dot(a[(*outer, row, step)], b[(*outer, step, column)]), axis=step)
+
+    return te.compute((*batch, m, b.shape[-1]), element, "matmul")
+
+
+def _pairs(count: tirx.Expr) -> tirx.Expr:
+    return (count + 1) // 2
+
+
+def _pair(element, word, count: tirx.Expr) -> tirx.Expr:
     """Elements ``2 * word`` and the next, the latter 0 behind ``count``."""
-    low, high = element(2 * word), tirx.const(0, "int32")
-    if count % 2:
-        high = tirx.if_then_else(2 * word + 1 < count, element(2 * word + 1), high)
-    else:
-        high = element(2 * word + 1)
+    low, high = element(2 * word), element(2 * word + 1)
+    if not isinstance(count, tirx.IntImm) or int(count) % 2:
+        high = tirx.if_then_else(2 * word + 1 < count, high, tirx.const(0, "int32"))
     return (low & 0xFFFF) | (high << 16)
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 import numpy as np
+import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir.expr import GenericConst
 from tvm.target import Target
@@ -196,17 +197,39 @@ def _find_of_activations(graph: Graph, var: relax.Var) -> Match | None:
 
 def _matmul_of_activations(match: Match, target: Target) -> Kernel | None:
     """Nine bits each, hence pairs of 16; the differences are fused into what makes the pairs."""
+    operands, ranks = (
+        (match["left"], match["right"]),
+        (match["left"].ty.ndim, match["right"].ty.ndim),
+    )
     left, right = match.dims("left"), match.dims("right")
-    if left is None or right is None or is_empty(left) or is_empty(right):
+    if min(ranks) < 2:
         return None
-    if min(len(left), len(right)) < 2 or left[-2] <= FEW_ROWS:
+    if left is None or right is None:
+        return _pairs_as_they_lie(*operands) if ranks[0] == ranks[1] else None
+    if is_empty(left) or is_empty(right) or left[-2] <= FEW_ROWS:
         return None
     tile = choose_matmul_tile(target, left[-2], right[-1], _SUM, 2 * left[-1])
     return Kernel(
-        (match["left"], match["right"]),
+        operands,
         dots.matmul_integer_pairs,
         (right, tile.rows),
-        packed={0: dots.row_pairs, 1: lambda x: dots.column_pairs(x, tile.columns)},
+        packed={0: dots.row_pairs, 1: lambda x: dots.column_pair_panels(x, tile.columns)},
+        epilogue=True,
+        name="matmul_integer",
+    )
+
+
+def _pairs_as_they_lie(left: relax.Expr, right: relax.Expr) -> Kernel | None:
+    """A product of symbolic dims, of which those of the batch are the same."""
+    if left.ty.shape is None or right.ty.shape is None:
+        return None
+    batches = (x.ty.shape.values[:-2] for x in (left, right))
+    if not all(tvm_ffi.structural_equal(a, b) for a, b in zip(*batches, strict=True)):
+        return None
+    return Kernel(
+        (left, right),
+        dots.matmul_integer_pairs_plain,
+        packed={0: dots.row_pairs, 1: dots.column_pairs},
         epilogue=True,
         name="matmul_integer",
     )

@@ -54,6 +54,8 @@ _VECTORS = 4  # of columns, in a tile
 FEW_ROWS = 8  # rows whose sums wait in L1 while the right-hand side passes by
 _STEPS = 4  # rows of the right-hand side that pass by together
 _SUMS = 4096  # in L1
+_PAIR_DOT = "tirx.tvm_ext.integer_pair_dot"  # as tvm_ext.ops has it
+_TYPES = "float32", "float64", "int32", "int64", "uint32", "uint64"
 
 
 class MatmulLoops(dl.base.ScheduleRule):
@@ -116,10 +118,10 @@ def factors_of(block: SBlock) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
     if not isinstance(block.body.value, tirx.Add) or not block.body.indices[-1].same_as(column):
         return None
     term = term_of(block)
-    factors = [term.a, term.b] if isinstance(term, tirx.Mul) else []
+    factors = _factors(term)
     if len(factors) != 2 or not all(isinstance(f, ir.TensorLoad) for f in factors):
         return None
-    if any(str(f.ty.dtype) not in ("float32", "float64") for f in factors):
+    if any(str(f.ty.dtype) not in _TYPES for f in factors):
         return None
 
     def uses(load: ir.TensorLoad, variable: tirx.Var) -> bool:
@@ -128,6 +130,14 @@ def factors_of(block: SBlock) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
     left, right = factors if uses(factors[0], row) else factors[::-1]
     apart = uses(left, row) and not uses(left, column) and not uses(right, row)
     return (left, right) if apart and uses(left, step) and uses(right, step) else None
+
+
+def _factors(term: ir.Expr) -> list[ir.Expr]:
+    """Of a product, or of words of which neighbours are multiplied."""
+    if isinstance(term, tirx.Mul):
+        return [term.a, term.b]
+    is_of_words = isinstance(term, ir.Call) and getattr(term.op, "name", "") == _PAIR_DOT
+    return list(term.args) if is_of_words else []
 
 
 def using(block: SBlock, variable: tirx.Var) -> Callable[[tirx.Expr], bool]:
