@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import parser
+from onnx import helper, numpy_helper, parser
 
-from tvm_ext import convert_and_build
+from tvm_ext import convert_and_build, load
 from tvm_ext.errors import ConversionError, InputError
-from tvm_ext.profile import Peak
+from tvm_ext.profile import KernelFacts, Peak
 
 
 def network(batch="1"):
@@ -94,10 +94,51 @@ def test_a_profile_tells_what_the_machine_needs_at_least(static):
 
 def test_weights_come_from_where_a_run_leaves_them():
     peak = Peak(gflops=1.0, gbytes=1.0, threads=1, rates=((100, 10.0), (10_000, 1.0)))
-    assert peak.seconds(8_000, 0, 100, 0) == 8e-6  # arithmetic
-    assert peak.seconds(0, 0, 100, 0) == pytest.approx(10e-9)  # from the caches
-    assert peak.seconds(0, 100, 0, 10**6) == pytest.approx(100e-9)  # from memory
-    assert peak.seconds(0, 100, 0, 100) < peak.seconds(0, 100, 0, 1000) < 100e-9
+
+    def seconds(flops, weights, activations, all_weights):
+        fact = KernelFacts((), flops, weights + activations, (), weights)
+        return peak.seconds(fact, all_weights)
+
+    assert seconds(8_000, 0, 100, 0) == 8e-6  # arithmetic
+    assert seconds(0, 0, 100, 0) == pytest.approx(10e-9)  # from the caches
+    assert seconds(0, 100, 0, 10**6) == pytest.approx(100e-9)  # from memory
+    assert seconds(0, 100, 0, 100) < seconds(0, 100, 0, 1000) < 100e-9
+
+
+def products(kind):
+    """A product of 13 x 64 x 48, of numbers of a kind that CPUs have instructions for."""
+    x, w = np.zeros((13, 64), "float32"), np.ones((64, 48), "float32")
+    node, options = helper.make_node("MatMul", ["x", "w"], ["y"]), {"precision": "bf16"}
+    if kind == "int8":
+        x, w, options = x.astype("uint8"), w.astype("int8"), {}
+        node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+    types = [helper.np_dtype_to_tensor_dtype(d) for d in (x.dtype, np.dtype("int32"))]
+    inputs = [helper.make_tensor_value_info("x", types[0], x.shape)]
+    outputs = [helper.make_tensor_value_info("y", types[1] if kind == "int8" else 1, (13, 48))]
+    graph = helper.make_graph([node], "g", inputs, outputs, [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    target = {"kind": "llvm", "mcpu": "x86-64-v4", "mattr": ["+avx512bf16"]}
+    return convert_and_build(model, target if kind == "bfloat16" else "llvm", **options)
+
+
+@pytest.mark.parametrize("kind", ["int8", "bfloat16"])
+def test_products_of_narrow_numbers_are_counted_apart(kind):
+    facts = products(kind)._facts.values()
+    counts = sum(fact.dots.get(kind, 0) for fact in facts)
+    assert 2 * 13 * 64 * 48 <= counts < 2.5 * 13 * 64 * 48
+    assert sum(fact.flops or 0 for fact in facts) < 13 * 64 * 48 / 4
+
+
+def test_narrow_products_are_predicted_by_their_own_peak(tmp_path):
+    model = products("int8")
+    model.save(tmp_path / "model.so")
+    for each in model, load(tmp_path / "model.so"):
+        report = each.profile(repeat=2)
+        (kernel,) = (k for k in report.kernels if k.dots)
+        least = sum(kernel.dots.values()) / report.peak.dots["int8"] / 1e9
+        assert kernel.arithmetic == pytest.approx(least, rel=0.1)
+        assert kernel.predicted >= kernel.arithmetic
+        assert "Gop/s of int8" in " ".join(str(report).split())
 
 
 def test_a_dynamic_model_profiles_too(dynamic):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
 import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
@@ -13,7 +14,8 @@ from tvm.ir.expr import GenericConst
 from tvm.s_tir.dlight.analysis import get_root_block
 from tvm.tirx import IntImm, PrimFunc
 
-from .ops.bfloat16_pairs import DOT
+from .ops.bfloat16_pairs import DOT as BFLOAT16_DOT
+from .ops.integer_dots import DOT, PAIR_DOT
 from .passes.fused import C_SOURCE
 from .profile import KernelFacts
 from .provenance import Provenance
@@ -21,12 +23,16 @@ from .provenance import Provenance
 __all__ = ["kernel_facts"]
 
 _CALL_TIR = Op.get("relax.call_tir")
+_FLOPS = "float"
+# The operators that multiply words: of which numbers, and the operations of one, with that which
+# adds it to a sum.
+_DOTS = {BFLOAT16_DOT: ("bfloat16", 4), PAIR_DOT: ("int16", 4), DOT: ("int8", 8)}
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 
 
 def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFacts]:
     """The facts of each kernel call in ``main``, by the variable that it defines."""
-    flops = {gv: _flops(f) for gv, f in module.functions_items() if isinstance(f, PrimFunc)}
+    work = {gv: _work(f) for gv, f in module.functions_items() if isinstance(f, PrimFunc)}
     facts = {}
     for block in module["main"].body.blocks:
         for binding in block.bindings:
@@ -35,18 +41,20 @@ def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFa
                 name = binding.var.name
                 operands = [arg.ty for arg in call.args[1]]
                 weights = [arg.ty for arg in call.args[1] if isinstance(arg, GenericConst)]
+                count = work.get(call.args[0])
                 facts[name] = KernelFacts(
                     tuple(provenance.nodes(name)),
-                    flops.get(call.args[0]),
+                    None if count is None else count[_FLOPS],
                     _bytes([*operands, *call.ty_args]),
                     tuple(provenance.compounds(name)),
                     _bytes(weights) or 0,
+                    {kind: n for kind, n in (count or {}).items() if n and kind != _FLOPS},
                 )
     return facts
 
 
-def _flops(func: PrimFunc) -> int | None:
-    """Arithmetic on floats of one call, before scheduling; None where an extent is symbolic.
+def _work(func: PrimFunc) -> Counter[str] | None:
+    """The operations of one call by kind, before scheduling; None where an extent is symbolic.
 
     None too for a kernel in one opaque block (scatter, sort), whose loops say nothing, and for C.
     """
@@ -56,13 +64,41 @@ def _flops(func: PrimFunc) -> int | None:
     blocks = [sch.get(block) for block in sch.get_child_blocks(get_root_block(sch))]
     if not blocks:
         return None
-    total = 0
+    total: Counter[str] = Counter()
     for block in blocks:
         extents = [axis.dom.extent for axis in block.iter_vars]
         if not all(isinstance(extent, IntImm) for extent in extents):
             return None
-        total += prod(int(extent) for extent in extents) * _operations(block.body)
+        times = prod(int(extent) for extent in extents)
+        total.update({kind: times * count for kind, count in _step(block).items()})
     return total
+
+
+def _step(block: s_tir.SBlock) -> Counter[str]:
+    """The operations of one step of ``block``."""
+    for term in _summed(block):
+        name = getattr(term.op, "name", "") if isinstance(term, Call) else ""
+        if name in _DOTS:
+            kind, count = _DOTS[name]
+            return Counter({kind: count})
+        if _is_of_bytes(term):
+            return Counter({"int8": 2})
+    return Counter({_FLOPS: _operations(block.body)})
+
+
+def _summed(block: s_tir.SBlock) -> list[tirx.Expr]:
+    """What a step adds, and the sum before, where ``block`` is a sum."""
+    value = getattr(block.body, "value", None)
+    sums = any(axis.iter_type == axis.CommReduce for axis in block.iter_vars)
+    return [value.a, value.b] if sums and isinstance(value, tirx.Add) else []
+
+
+def _is_of_bytes(term: tirx.Expr) -> bool:
+    """Whether ``term`` is a product of 8-bit integers in 32 bits."""
+    casts: list[tirx.Cast] = []
+    tvm_ffi.structural_walk(term, (tirx.Cast, casts.append))
+    narrow = [cast for cast in casts if "int8" in str(getattr(cast.value.ty, "dtype", ""))]
+    return isinstance(term, tirx.Mul) and str(term.ty.dtype) == "int32" and len(narrow) > 1
 
 
 def _operations(body: tirx.Stmt | tirx.Expr) -> int:
@@ -73,16 +109,13 @@ def _operations(body: tirx.Stmt | tirx.Expr) -> int:
         nonlocal count
         if "float" not in str(node.ty.dtype):
             return None
-        if isinstance(node, Call):
-            count += 3 * (getattr(node.op, "name", "") == DOT)  # and one to add it to the sum
-            return None
         if not isinstance(node, tirx.Select):
             count += 1
             return None
         count += max(map(_operations, (node.true_value, node.false_value)))
         return tvm_ffi.WalkResult.SKIP
 
-    tvm_ffi.structural_walk(body, ((*_ARITHMETIC, tirx.Select, Call), visit), order="pre")
+    tvm_ffi.structural_walk(body, ((*_ARITHMETIC, tirx.Select), visit), order="pre")
     return count
 
 

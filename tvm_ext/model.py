@@ -155,7 +155,8 @@ class CompiledModel:
             from .executors.forks import on_live_pool
         except ImportError:
             return None
-        return on_live_pool(peak.measure)
+        kinds = {kind for fact in self._facts.values() for kind in fact.dots}
+        return on_live_pool(peak.measure, kinds)
 
     def benchmark(
         self, feeds: Mapping[str, object] | None = None, *, warmup: int = 3, repeat: int = 30
@@ -313,6 +314,7 @@ def _restored(saved: artifact.Saved) -> CompiledModel:
             row["bytes"],
             tuple(row.get("compounds", ())),
             row.get("weights", 0),
+            row.get("dots", {}),
         )
         for name, row in saved.interface["facts"].items()
     }

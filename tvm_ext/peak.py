@@ -1,13 +1,18 @@
 """What this machine can do at most, measured: floating-point operations and bytes per second."""
 
 import time
-from functools import lru_cache
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache, lru_cache
+from operator import mul
 
 import numpy as np
 import tvm
 from tvm import s_tir, te
 
 from . import targets
+from .executors.lowering import TIR_PIPELINE
+from .ops import bfloat16_pairs, integer_dots
 from .profile import Peak
 from .schedules.machine import Machine
 
@@ -20,9 +25,25 @@ STEPS = 1 << 12
 STREAMS = tuple(1 << k for k in (18, 21, 24, 28))
 
 
+# The term of a sum and the types of its factors, operations of one term.
+_DOTS = {
+    "bfloat16": (bfloat16_pairs.dot, "int32", "float32", 4),
+    "int16": (integer_dots.pair_dot, "int32", "int32", 4),
+    "int8": (integer_dots.dot, "int32", "int32", 8),
+}
+
+
+def measure(dots: Iterable[str] = ()) -> Peak:
+    """Measure the CPU once per process, with the threads that TVM uses (0.5 s).
+
+    Args:
+        dots: kinds of products of narrow numbers to measure, too, of :attr:`KernelFacts.dots`.
+    """
+    return replace(_floats(), dots={kind: _narrow(kind) for kind in sorted(dots)})
+
+
 @lru_cache(maxsize=1)
-def measure(repeat: int = 7) -> Peak:
-    """Measure the CPU once per process, with the threads that TVM uses (0.5 s)."""
+def _floats(repeat: int = 7) -> Peak:
     threads = int(tvm.get_global_func("runtime.NumThreads")())
     target = targets.host_target(threads)
     flops, flop_count = _multiply_add(target, threads)
@@ -32,6 +53,14 @@ def measure(repeat: int = 7) -> Peak:
         stream, byte_count = _read(target, threads, size)
         rates.append((byte_count, byte_count / _best(stream, repeat) / 1e9))
     return Peak(gflops, rates[-1][1], threads, tuple(rates))
+
+
+@cache
+def _narrow(kind: str, repeat: int = 7) -> float:
+    """10^9 operations per second of products of narrow numbers."""
+    threads = int(tvm.get_global_func("runtime.NumThreads")())
+    run, count = _multiply_add(targets.host_target(threads), threads, *_DOTS[kind])
+    return count / _best(run, repeat) / 1e9
 
 
 def _best(run, repeat: int) -> float:
@@ -44,22 +73,26 @@ def _best(run, repeat: int) -> float:
     return min(seconds)
 
 
-def _multiply_add(target, threads: int):
-    """``c[t, r, i] += a[k, r] * b[i]`` with c and b in registers, of which some CPUs have 16."""
+def _multiply_add(target, threads: int, product=mul, factor="float32", total="float32", count=2):
+    """``c[t, r, i] += a[k, r] * b[i]`` with c and b in registers, of which some CPUs have 16.
+
+    ``product`` of two of type ``factor`` is of type ``total`` and counts for ``count`` operations.
+    """
     lanes = Machine.of(target).lanes("float32")
     repeats, rows, width = 16, VECTORS // 2, 2 * lanes
-    a, b = te.placeholder((STEPS, rows), name="a"), te.placeholder((width,), name="b")
+    a = te.placeholder((STEPS, rows), factor, "a")
+    b = te.placeholder((width,), factor, "b")
     k = te.reduce_axis((0, STEPS), "k")
     shape = threads * repeats, rows, width
-    c = te.compute(shape, lambda t, r, i: te.sum(a[k, r] * b[i], axis=k), "c")
+    c = te.compute(shape, lambda t, r, i: te.sum(product(a[k, r], b[i]), axis=k), "c")
     sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
     _in_registers(sch, lanes)
     arrays = [
-        np.ones((STEPS, rows), "float32"),
-        np.ones(width, "float32"),
-        np.empty(shape, "float32"),
+        np.ones((STEPS, rows), factor),
+        np.ones(width, factor),
+        np.empty(shape, total),
     ]
-    return _runner(sch, target, arrays), 2 * threads * repeats * rows * width * STEPS
+    return _runner(sch, target, arrays), count * threads * repeats * rows * width * STEPS
 
 
 def _read(target, threads: int, size: int):
@@ -92,6 +125,6 @@ def _in_registers(sch, lanes: int) -> None:
 
 
 def _runner(sch, target, arrays):
-    function = tvm.compile(sch.mod, target=target)["main"]
+    function = tvm.compile(sch.mod, target, tir_pipeline=TIR_PIPELINE)["main"]
     tensors = [tvm.runtime.tensor(array) for array in arrays]
     return lambda: function(*tensors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,22 +16,30 @@ __all__ = ["KernelFacts", "KernelTime", "Peak", "Profile", "summarise"]
 class Peak:
     """GFLOP/s of float32 multiply-add in registers, GB/s read from memory.
 
-    ``rates``: GB/s by the bytes that are read again and again; few stay in caches.
+    ``rates``: GB/s by the bytes that are read again and again; few stay in caches. ``dots``: 10^9
+    operations per second of kinds of :attr:`KernelFacts.dots`, those that were asked for.
     """
 
     gflops: float
     gbytes: float
     threads: int
     rates: tuple[tuple[int, float], ...]
+    dots: Mapping[str, float] = field(default_factory=dict)
 
-    def seconds(self, flops: int, weights: int, activations: int, all_weights: int) -> float:
+    def seconds(self, fact: KernelFacts, all_weights: int) -> float:
         """What a kernel takes at least: of arithmetic and transfers that which takes longer.
 
         Weights are where a run leaves them that reads ``all_weights`` bytes; activations where
         the kernel before left them.
         """
-        transfer = weights / self._rate(all_weights) + activations / self._rate(activations)
-        return max(flops / self.gflops, transfer) / 1e9
+        activations = (fact.bytes or 0) - fact.weights
+        transfer = fact.weights / self._rate(all_weights) + activations / self._rate(activations)
+        return max(self.arithmetic(fact), transfer / 1e9)
+
+    def arithmetic(self, fact: KernelFacts) -> float:
+        """The seconds of the operations of a kernel."""
+        dots = sum(count / self.dots.get(kind, self.gflops) for kind, count in fact.dots.items())
+        return ((fact.flops or 0) / self.gflops + dots) / 1e9
 
     def _rate(self, size: int) -> float:
         sizes, rates = zip(*self.rates, strict=True)
@@ -41,20 +49,26 @@ class Peak:
 @dataclass(frozen=True)
 class KernelFacts:
     """What a kernel does: the ONNX nodes that it computes, its arithmetic, bytes in and out, and
-    the compound operators in it, with their attributes; of the bytes, those of constants."""
+    the compound operators in it, with their attributes; of the bytes, those of constants.
+
+    ``dots``: the operations of sums of products of narrow numbers, for which CPUs have
+    instructions, by their type, "bfloat16", "int16" or "int8". ``flops``: all others on floats.
+    """
 
     nodes: tuple[str, ...]
     flops: int | None
     bytes: int | None
     compounds: tuple[str, ...] = ()
     weights: int = 0
+    dots: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class KernelTime:
     """One kernel call of a run: seconds (median), operations, bytes read and written once.
 
-    ``predicted``: the seconds that this machine needs at least, by its measured peak.
+    ``predicted``: the seconds that this machine needs at least, by its measured peak;
+    ``arithmetic``: those of the operations alone.
     """
 
     kernel: str
@@ -63,11 +77,16 @@ class KernelTime:
     flops: int | None
     bytes: int | None
     compounds: tuple[str, ...] = ()
+    dots: Mapping[str, int] = field(default_factory=dict)
     predicted: float | None = None
+    arithmetic: float | None = None
 
     @property
-    def gflops(self) -> float | None:
-        return None if self.flops is None else self.flops / self.seconds / 1e9
+    def gops(self) -> float | None:
+        """10^9 operations per second, of all kinds."""
+        if self.flops is None:
+            return None
+        return (self.flops + sum(self.dots.values())) / self.seconds / 1e9
 
     @property
     def gbytes(self) -> float | None:
@@ -100,10 +119,11 @@ class Profile(Shown):
         if self.peak is not None:
             caption = (
                 f"peak of this machine, {self.peak.threads} threads, measured: "
-                f"{self.peak.gflops:.0f} GFLOP/s, {self.peak.gbytes:.0f} GB/s; by these the "
-                f"kernels take {self.predicted * 1e3:.4g} ms at least"
+                f"{self.peak.gflops:.0f} GFLOP/s, {_listed(self.peak.dots)}"
+                f"{self.peak.gbytes:.0f} GB/s; by these the kernels take "
+                f"{self.predicted * 1e3:.4g} ms at least"
             )
-        numbers = "us", "%", "least us", "GFLOP/s", "of peak", "GB/s"
+        numbers = "us", "%", "least us", "Gop/s", "of peak", "GB/s"
         ordered = sorted(self.kernels, key=lambda k: -k.seconds)
         columns = [*numbers, "kernel", "ONNX nodes"]
         rows = [[*self._row(k), k.kernel, ", ".join(k.nodes)] for k in ordered]
@@ -114,16 +134,20 @@ class Profile(Shown):
 
     def _row(self, kernel: KernelTime) -> list[str]:
         of_peak = ""
-        if kernel.gflops is not None and self.peak is not None:
-            of_peak = f"{kernel.gflops / self.peak.gflops:.0%}"
+        if kernel.arithmetic is not None:
+            of_peak = f"{kernel.arithmetic / kernel.seconds:.0%}"
         return [
             f"{kernel.seconds * 1e6:.1f}",
             f"{kernel.seconds / self.seconds:.1%}",
             "" if kernel.predicted is None else f"{kernel.predicted * 1e6:.1f}",
-            _number(kernel.gflops),
+            _number(kernel.gops),
             of_peak,
             _number(kernel.gbytes),
         ]
+
+
+def _listed(dots: Mapping[str, float]) -> str:
+    return "".join(f"{rate:.0f} Gop/s of {kind}, " for kind, rate in dots.items())
 
 
 def _number(value: float | None) -> str:
@@ -139,22 +163,11 @@ def summarise(
     """The profile of ``calls`` (symbol, variable) timed as ``seconds[repeat, call]``."""
     unknown = KernelFacts((), None, None)
     all_weights = sum(fact.weights for fact in facts.values())
-    rows = (
-        KernelTime(
-            symbol,
-            (fact := facts.get(variable, unknown)).nodes,
-            float(median),
-            fact.flops,
-            fact.bytes,
-            fact.compounds,
-            _predicted(fact, peak, all_weights),
-        )
-        for (symbol, variable), median in zip(calls, np.median(seconds, axis=0), strict=True)
-    )
+    rows = []
+    for (symbol, variable), median in zip(calls, np.median(seconds, axis=0), strict=True):
+        fact = facts.get(variable, unknown)
+        own = fact.nodes, float(median), fact.flops, fact.bytes, fact.compounds, fact.dots
+        predicted = None if peak is None or fact.bytes is None else peak.seconds(fact, all_weights)
+        arithmetic = None if peak is None or fact.flops is None else peak.arithmetic(fact)
+        rows.append(KernelTime(symbol, *own, predicted, arithmetic))
     return Profile(tuple(rows), len(seconds), peak)
-
-
-def _predicted(fact: KernelFacts, peak: Peak | None, all_weights: int) -> float | None:
-    if peak is None or fact.bytes is None:
-        return None
-    return peak.seconds(fact.flops or 0, fact.weights, fact.bytes - fact.weights, all_weights)
