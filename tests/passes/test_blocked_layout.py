@@ -535,6 +535,33 @@ def test_a_concat_of_single_blocks_stays_blocked():
     check_model(model, feeds((1, 16, 5, 7)), opt_levels=(2, 3), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 5, 7), (2, 8, 1, 3), (None, 8, 6, 5)], ids=str)
+@pytest.mark.parametrize("first, second", [(24, 24), (8, 56), (4, 44), (48, 20)])
+def test_channels_of_other_blocks_are_joined_as_blocks(first, second, shape):
+    """As many as fill whole vectors together, and not by themselves; of any number of images."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["x", "u"], ["d"]),
+        helper.make_node("Relu", ["d"], ["r"]),
+        helper.make_node("Concat", ["c", "r"], ["cat"], axis=1),
+        helper.make_node("Conv", ["cat", "v"], ["e"], group=first + second, pads=[1, 1, 1, 1]),
+        helper.make_node("Split", ["e", "sizes"], ["f", "g"], axis=1),
+        helper.make_node("Conv", ["f", "t"], ["h"]),
+        helper.make_node("Conv", ["g", "s"], ["k"]),
+        helper.make_node("Add", ["h", "k"], ["y"]),
+    ]
+    weights = {"w": (first, 8, 3, 3), "u": (second, 8, 1, 1), "v": (first + second, 1, 3, 3)}
+    weights |= {"t": (16, first, 1, 1), "s": (16, second, 1, 1)}
+    named = ["n" if dim is None else dim for dim in shape]
+    model = conv_network(nodes, named, weights)
+    sizes = numpy_helper.from_array(np.array([first, second], "int64"), "sizes")
+    model.graph.initializer.append(sizes)
+    del model.graph.value_info[:]  # inferred without the sizes
+    assert select(model).count("unblock") == 1
+    x = feeds([3 if dim is None else dim for dim in shape])
+    check_model(model, x, opt_levels=(2, 3), rtol=1e-4, atol=1e-5)
+
+
 def test_a_concat_chooses_by_block_not_by_lane():
     text = convert_and_build(CHAIN, LLVM).sources()["select"]
     conditions = [

@@ -32,6 +32,7 @@ __all__ = [
     "pack_weight",
     "packed_depthwise_weight",
     "packed_weight",
+    "reblock",
     "padded",
     "unblock",
     "unblock_channels_last",
@@ -113,6 +114,27 @@ def unblock(x: te.Tensor, channels: int) -> te.Tensor:
     n, _, *image, lanes = x.shape
     return te.compute(
         (n, channels, *image), lambda n, c, *at: x(n, c // lanes, *at, c % lanes), "unblock"
+    )
+
+
+def reblock(x: te.Tensor, lanes: int) -> te.Tensor:
+    """``x[N, C/b, H, W, b]`` as blocks of ``lanes``, of which one divides the other.
+
+    Blocks are not yet joined, or parted, but lie as they shall: ``[N, C/lanes, H, W, lanes/b, b]``,
+    or ``[N, C/b, b/lanes, H, W, lanes]``.
+    """
+    n, blocks, *image, own = x.shape
+    if int(own) < lanes:
+        parts = lanes // int(own)
+        return te.compute(
+            (n, blocks // parts, *image, parts, own),
+            lambda n, o, *at: x(n, o * parts + at[-2], *at[:-2], at[-1]),
+            "reblock",
+        )
+    return te.compute(
+        (n, blocks, int(own) // lanes, *image, lanes),
+        lambda n, o, part, *at: x(n, o, *at[:-1], part * lanes + at[-1]),
+        "reblock",
     )
 
 

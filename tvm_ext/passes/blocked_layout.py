@@ -233,6 +233,9 @@ class _BlockedLayout(PyExprMutator):
             twin = self.builder_.emit(kernel, self.name + OPERAND)
         elif _is_one_pixel(image):
             twin = self._reshape(x, [n, c // lanes, *image, lanes], self.name + OPERAND)
+        elif twin is not None:
+            parts = self._emit_te(ops.reblock, twin, lanes, self.name)
+            twin = self._reshape(parts, [n, c // lanes, *image, lanes], self.name + OPERAND)
         else:
             twin = self._emit_te(ops.block, x, lanes, self.name + OPERAND)
         if isinstance(x, relax.Var):
@@ -276,10 +279,17 @@ class _BlockedLayout(PyExprMutator):
             narrow = dtype in _QUANTISED
             vector = Machine.of(self.target).lanes("int32" if narrow else dtype)
             lanes = gcd(lanes, lanes_of(int(dims[1]), vector))
-        return lanes
+        return gcd(lanes, *self._channels(call)) if lanes else 0
+
+    def _channels(self, call: relax.Call) -> list[int]:
+        """Those of the operands whose blocks the result must share: joined, or blocked already."""
+        joins = call.op == _CONCAT and int(call.attrs.axis) == 1
+        images = [x for x in _variables(call.args) if joins or self._twin(x) is not None]
+        found = [image_dims(x.ty) for x in images]
+        return [dims[1] for dims in found if dims is not None and len(dims) in _RANKS]
 
 
-_CALL_TIR = Op.get("relax.call_tir")
+_CALL_TIR, _CONCAT = Op.get("relax.call_tir"), Op.get("relax.concat")
 _PERMUTE, _RESHAPE = Op.get("relax.permute_dims"), Op.get("relax.reshape")
 _RANKS = (3, 4, 5)  # of N, C and the axes that convolutions move along
 _QUANTISED = ("int8", "uint8")
