@@ -78,15 +78,20 @@ def test_dilated_networks_are_right(image, filters, dilation):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("channels", "filters", "stride"), [(17, 21, 1), (64, 32, 1), (17, 32, 2)])
-def test_images_of_any_size_are_right(channels, filters, stride):
+@pytest.mark.parametrize(
+    ("channels", "filters", "stride", "dilation"),
+    [(17, 21, 1, 1), (64, 32, 1, 1), (17, 32, 2, 1), (17, 21, 1, 2), (32, 48, 1, 3)],
+)
+def test_images_of_any_size_are_right(channels, filters, stride, dilation):
     """Fewer tiles than go in a group, whole groups, and some that overlap; tiles past the end."""
-    attributes = {"pads": [1, 0, 2, 1], "strides": [stride] * 2}
+    pads = [dilation, dilation - 1, dilation + 1, dilation]
+    attributes = {"pads": pads, "strides": [stride] * 2, "dilations": [dilation] * 2}
     model = network(("n", channels, "h", "w"), (filters, channels, 3, 3), **attributes)
     steps = always(targets.resolve("llvm"))
     built = convert_and_build(model, steps=steps)
     assert "conv2d_winograd" in built.sources()["select"]
-    for image in (1, channels, 1, 2), (2, channels, 9, 13), (1, channels, 38, 41):
+    least = (1, channels, 1, dilation + 1)
+    for image in least, (2, channels, 9, 13), (1, channels, 38, 41):
         x = feeds(image)
         (want,), (got,) = reference(model, x), built.run(None, x)
         scale = np.abs(x["x"]).max() * 2.4 * channels**0.5

@@ -219,26 +219,28 @@ def conv2d_winograd_tiles(
     pads: Sequence[int],
     m: int,
     stride: int = 1,
+    phases: int = 1,
 ) -> te.Tensor:
     """As :func:`conv2d_winograd`, of images whose rows or columns are symbolic.
 
-    The tiles of all images are numbered along one axis; how many go together is left to the
-    schedule. Those that reach beyond the image see zeros there.
+    The tiles of all phases of all images are numbered along one axis; how many go together is left
+    to the schedule. Those that reach beyond the image see zeros there.
     """
     n, ic_blocks, h, w, in_lanes = x.shape
     _, oc_tiles, _, _, oc_tile = (int(d) for d in weight.shape)
-    simplify = Analyzer().simplify
-    height = simplify((h + pads[0] + pads[2] - KERNEL) // stride + 1)
-    width = simplify((w + pads[1] + pads[3] - KERNEL) // stride + 1)
-    down, across = simplify((height + m - 1) // m), simplify((width + m - 1) // m)
+    simplify, reach, side = Analyzer().simplify, (KERNEL - 1) * phases, m * phases
+    height = simplify((h + pads[0] + pads[2] - reach - 1) // stride + 1)
+    width = simplify((w + pads[1] + pads[3] - reach - 1) // stride + 1)
+    down, across = simplify((height + side - 1) // side), simplify((width + side - 1) // side)
     window, vectors = window_of(m, stride), oc_tile // out_lanes
-    tiles, oc_blocks = n * down * across, oc_tiles * vectors
+    tiles, oc_blocks = n * phases**2 * down * across, oc_tiles * vectors
 
     def pixel(o, t, i, j, lane):
-        row = t // across % down * (m * stride) + i - pads[0]
-        column = t % across * (m * stride) + j - pads[1]
+        image = t // (down * across)
+        row = (t // across % down * (m * stride) + i) * phases + image // phases % phases - pads[0]
+        column = (t % across * (m * stride) + j) * phases + image % phases - pads[1]
         inside = tirx.all(row >= 0, row < h, column >= 0, column < w)
-        value = x(t // (down * across), o, row, column, lane)
+        value = x(image // phases**2, o, row, column, lane)
         return tirx.if_then_else(inside, value, tirx.const(0, x.dtype))
 
     windows = te.compute((ic_blocks, tiles, window, window, in_lanes), pixel, "windows")
@@ -256,7 +258,9 @@ def conv2d_winograd_tiles(
     outputs = _outputs(products, m, stride)
 
     def untiled(image, o, i, j, lane):
-        t = (image * down + i // m) * across + j // m
+        phase = (image * phases + i % phases) * phases + j % phases
+        i, j = i // phases, j // phases
+        t = (phase * down + i // m) * across + j // m
         return outputs[o, t, i % m, j % m, lane]
 
     return te.compute((n, oc_blocks, height, width, out_lanes), untiled, "untiled")

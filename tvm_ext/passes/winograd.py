@@ -54,7 +54,7 @@ def _simple(dense: Dense) -> bool:
     (down, across), (high, wide) = conv.strides[-2:], conv.dilations[-2:]
     if down != across or high != wide:
         return False
-    dilated = down == 1 and len(conv.result) == 4 and not conv.symbolic
+    dilated = down == 1 and len(conv.result) == 4
     return dilated if high > 1 else down <= 2
 
 
@@ -81,7 +81,7 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
         return Kernel(
             (conv.x, relax.const(transformed, "float32")),
             conv2d_winograd_tiles,
-            (lanes, conv.pads, plan.m, stride),
+            (lanes, conv.pads, plan.m, stride, phases),
             {"m": plan.m},
             lanes={0: dense.in_lanes},
             result_lanes=lanes,

@@ -131,45 +131,64 @@ def _take_apart(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list] | None:
     for block in blocks[end:-1]:
         sch.compute_inline(block)
     found = [*blocks[:end], blocks[-1]]
-    return None if _side(sch.get(found[-1])) is None else (sch, found)
+    return None if _tiling(sch.get(found[-1])) is None else (sch, found)
 
 
 def _places(block: SBlock, tile: tirx.IterVar, place: tirx.IterVar, number: ir.Expr) -> Spread:
     """The pixels of a tile, by its ``number`` among those of all images."""
     image, channel, row, column, lane = block.iter_vars
-    m = _side(block)
-    assert m is not None
-    down, across = (tirx.floordiv(axis.dom.extent + (m - 1), m) for axis in (row, column))
+    tiling = _tiling(block)
+    assert tiling is not None
+    m, phases = tiling
+    down, across = (_tiles(axis.dom.extent, *tiling) for axis in (row, column))
     ranges = (tirx.Var(name, "int64") for name in ("i", "j"))
     i, j = (tirx.IterVar(Range(int64(0), int64(m)), v, tirx.IterVar.DataPar) for v in ranges)
+    phase = tirx.floordiv(number, down * across)
     at_row = tirx.floormod(tirx.floordiv(number, across), down) * m + i.var
+    at_row = at_row * phases + tirx.floormod(tirx.floordiv(phase, phases), phases)
     at_column = tirx.floormod(number, across) * m + j.var
+    at_column = at_column * phases + tirx.floormod(phase, phases)
     return Spread(
         [tile, channel, place, i, j, lane],
-        {image.var: tirx.floordiv(number, down * across), row.var: at_row, column.var: at_column},
+        {image.var: tirx.floordiv(phase, phases**2), row.var: at_row, column.var: at_column},
         tirx.all(at_row < row.dom.extent, at_column < column.dom.extent),
         lambda former: [former[0], tile.var, place.var, i.var, j.var, former[4]],
     )
 
 
-def _side(block: SBlock) -> int | None:
-    """Of the tiles of which ``block`` reads pixel by pixel, if it does."""
+def _tiling(block: SBlock) -> tuple[int, int] | None:
+    """The side of the tiles of which ``block`` reads pixel by pixel, and the phases of an image.
+
+    None where it does not.
+    """
     image, _, row, column, _ = (axis.var for axis in block.iter_vars)
     height, width = (block.iter_vars[k].dom.extent for k in (2, 3))
     loads: list[TensorLoad] = []
-
-    def load(node: TensorLoad) -> None:
-        loads.append(node)
-
-    tvm_ffi.structural_walk(block.body, (TensorLoad, load))
+    tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
     for node in loads:
         shape = node.source.ty.shape
         if len(shape) != 5 or not isinstance(shape[2], tirx.IntImm):
             continue
         m = int(shape[2])
-        down, across = (tirx.floordiv(size + (m - 1), m) for size in (height, width))
-        tile = (image * down + tirx.floordiv(row, m)) * across + tirx.floordiv(column, m)
-        wanted = tile, tirx.floormod(row, m), tirx.floormod(column, m)
-        if all(map(same, node.indices[1:4], wanted)):
-            return m
+        for phases in _numbers(node.indices[2]):
+            down, across = (_tiles(size, m, phases) for size in (height, width))
+            phase = image * phases + tirx.floormod(row, phases)
+            phase = phase * phases + tirx.floormod(column, phases)
+            i, j = (tirx.floordiv(axis, phases) for axis in (row, column))
+            tile = (phase * down + tirx.floordiv(i, m)) * across + tirx.floordiv(j, m)
+            wanted = tile, tirx.floormod(i, m), tirx.floormod(j, m)
+            if all(map(same, node.indices[1:4], wanted)):
+                return m, phases
     return None
+
+
+def _numbers(index: ir.Expr) -> list[int]:
+    """1, and the other numbers above 0 in ``index``."""
+    found = {1}
+    tvm_ffi.structural_walk(index, (tirx.IntImm, lambda node: found.add(int(node))))
+    return sorted(n for n in found if n > 0)
+
+
+def _tiles(size: ir.Expr, m: int, phases: int) -> ir.Expr:
+    """How many tiles each phase of an axis has."""
+    return tirx.floordiv(size + (m * phases - 1), m * phases)
