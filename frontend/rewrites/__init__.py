@@ -20,6 +20,7 @@ from .pad import fold_pad
 from .resized import convolve_before_resize
 from .rule import rewriting
 from .swish import Swish
+from .widen import widen_channels
 
 __all__ = ["steps"]
 
@@ -42,6 +43,8 @@ _EXACT: list[tuple[str, Rewrite]] = [
 ]
 # Compound: arithmetic regrouped, within rounding.
 _COMPOUND: list[tuple[str, Rewrite]] = [
+    ("widen-channels", widen_channels),
+    ("lift-widened-constants", lift_constants),
     ("move-quantized", rewriting(quantized.GatherOfQuantized, *quantized.MOVES)),
     ("convolve-quantized", rewriting(quantized.ConvTransposeOfQuantizedIntoConv)),
     ("lift-quantized-filters", lift_constants),

@@ -1,0 +1,220 @@
+"""Channels convolved one by one, whose number fills no vectors, with channels of zeros beside them.
+
+Before::
+
+    c = Conv (x, w)                        58 filters
+    d = Conv <group = 58> (Relu (c), v)
+    y = Conv (d, u)
+
+After::
+
+    c = Conv (x, w')                       64 filters, the last six of zeros
+    d = Conv <group = 64> (Relu (c), v')
+    y = Conv (d, u')                       that see zeros of the last six channels
+
+Between convolutions that mix channels nobody sees how many there are. What is computed there of
+zeros is finite, and is multiplied by zeros. ShuffleNet and ReXNet have such channels.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+import numpy as np
+import onnx_ir as ir
+
+from .rule import constant, rank, scalar
+
+__all__ = ["widen_channels"]
+
+_VECTOR = 16  # numbers of float32 in the widest; a half and a quarter of it divide it
+_ENOUGH = 4  # channels that fill a part of a vector well enough
+_MOST = 1.25  # times as many channels
+
+# What gives something finite for zeros, element by element, or for each channel.
+_ALIKE = frozenset({
+    "AveragePool", "Cast", "Clip", "DequantizeLinear", "Elu", "Gelu", "GlobalAveragePool",
+    "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "MaxPool",
+    "QuantizeLinear", "Relu", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh",
+})  # fmt: skip
+_JOINING = frozenset({"Add", "Mul", "Sub"})
+_REDUCING = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
+# Of a BatchNormalization: what is beside its scale, bias, mean and variance.
+_NEUTRAL = (1.0, 0.0, 0.0, 1.0)
+
+
+def widen_channels(model: ir.Model) -> ir.Model:
+    """Widen the channels of each depthwise Conv where all that reads and writes them can be."""
+    for node in list(model.graph):
+        channels = _channels_of_depthwise(node)
+        if channels and gcd(channels, _VECTOR) < _ENOUGH:
+            wide = -(-channels // _VECTOR) * _VECTOR
+            region = _Region(model.graph, channels, wide)
+            if wide <= _MOST * channels and region.reaches(node.inputs[0]):
+                region.widen()
+    return model
+
+
+def _channels_of_depthwise(node: ir.Node) -> int:
+    """How many channels ``node`` convolves one by one; 0 where it does not."""
+    shape = _filters(node)
+    if shape is None or shape[1] != 1 or node.attributes.get_int("group", 1) != shape[0]:
+        return 0
+    return shape[0] if shape[0] > 1 else 0
+
+
+def _filters(node: ir.Node) -> tuple[int, ...] | None:
+    """The shape of the weights of a Conv that are known now."""
+    if node.op_type != "Conv" or node.domain or not _is_known(node.inputs[1]):
+        return None
+    shape = node.inputs[1].shape
+    return None if shape is None else tuple(shape.numpy())
+
+
+def _is_known(value: ir.Value | None) -> bool:
+    """Whether ``value`` is a constant, or what dequantises one."""
+    if constant(value) is not None:
+        return True
+    node = None if value is None else value.producer()
+    if node is None or node.op_type != "DequantizeLinear" or node.domain:
+        return False
+    plain = not node.attributes.get_int("block_size", 0)
+    return plain and all(constant(v) is not None for v in node.inputs if v is not None)
+
+
+def _is_of_pixels(node: ir.Node) -> bool:
+    """Whether a reduction keeps its axes, and all of these but the pixels whole."""
+    axes = node.attributes.get_ints("axes", ())
+    if len(node.inputs) > 1:
+        array = constant(node.inputs[1])
+        axes = () if array is None else array.tolist()
+    ndim = rank(node.inputs[0])
+    kept = node.attributes.get_int("keepdims", 1) == 1
+    return kept and ndim is not None and len(axes) > 0 and all(a % ndim > 1 for a in axes)
+
+
+class _Region:
+    """The values whose axis 1 are the ``channels``, and the nodes that read or write them."""
+
+    def __init__(self, graph: ir.Graph, channels: int, wide: int):
+        self.graph, self.channels, self.wide = graph, channels, wide
+        self.values: dict[ir.Value, None] = {}
+        self.nodes: dict[ir.Node, None] = {}
+
+    def reaches(self, value: ir.Value) -> bool:
+        """Whether all that is connected with ``value`` may have more channels."""
+        waiting = [value]
+        while waiting:
+            value = waiting.pop()
+            if value in self.values:
+                continue
+            if not self._has_channels(value) or value.is_graph_output():
+                return False
+            self.values[value] = None
+            for node in (value.producer(), *value.consumers()):
+                if node in self.nodes:
+                    continue
+                others = None if node is None else self._joined(node, value)
+                if others is None:
+                    return False
+                self.nodes[node] = None
+                waiting.extend(others)
+        return True
+
+    def _has_channels(self, value: ir.Value) -> bool:
+        return (rank(value) or 0) >= 3 and value.shape[1] == self.channels
+
+    def _joined(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:
+        """The other values with these channels; None where ``node`` must know how many."""
+        if node.domain or node.graph is not self.graph:
+            return None
+        if node.op_type == "Conv":
+            return self._of_convolution(node, value)
+        if node.op_type in _JOINING and "axis" not in node.attributes:
+            operands = [v for v in node.inputs if not self._is_beside(v)]
+            return [*operands, *node.outputs] if all(map(self._has_channels, operands)) else None
+        if node.op_type == "BatchNormalization":
+            known = all(constant(v) is not None for v in node.inputs[1:])
+            return [node.inputs[0], node.outputs[0]] if known and len(node.outputs) == 1 else None
+        if node.op_type in _REDUCING:
+            return [node.inputs[0], node.outputs[0]] if _is_of_pixels(node) else None
+        if node.op_type not in _ALIKE or len(node.outputs) > 1:
+            return None
+        if any(v is not None and scalar(v) is None for v in node.inputs[1:]):
+            return None  # not the same for all channels
+        return [node.inputs[0], node.outputs[0]]
+
+    def _of_convolution(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:
+        shape, bias = _filters(node), node.inputs[2] if len(node.inputs) > 2 else None
+        if shape is None or not (bias is None or _is_known(bias)):
+            return None
+        if value in node.inputs[1:]:
+            return None
+        if _channels_of_depthwise(node) == self.channels:
+            return [node.inputs[0], node.outputs[0]]
+        return [] if node.attributes.get_int("group", 1) == 1 else None
+
+    def _is_beside(self, value: ir.Value) -> bool:
+        """Whether an operand is a constant, or one for all channels."""
+        array = constant(value)
+        if array is None:
+            return (rank(value) or 0) >= 3 and value.shape[1] == 1
+        return array.size == 1 or (array.ndim >= 3 and array.shape[1] in (1, self.channels))
+
+    def widen(self) -> None:
+        """Give all of them as many channels as fill whole vectors."""
+        for node in self.nodes:
+            if node.op_type == "Conv":
+                self._widen_convolution(node)
+            elif node.op_type == "BatchNormalization":
+                for k, neutral in enumerate(_NEUTRAL, 1):
+                    node.replace_input_with(k, self._wider(node, node.inputs[k], 0, neutral))
+            elif node.op_type in _JOINING:
+                for k, value in enumerate(node.inputs):
+                    array = constant(value)
+                    if array is not None and array.size > 1 and array.shape[1] == self.channels:
+                        node.replace_input_with(k, self._wider(node, value, 1))
+        for value in self.values:
+            value.shape = ir.Shape([value.shape[0], self.wide, *value.shape[2:]])
+
+    def _widen_convolution(self, node: ir.Node) -> None:
+        if node.outputs[0] in self.values:
+            node.replace_input_with(1, self._wider(node, node.inputs[1], 0))
+            if len(node.inputs) > 2 and node.inputs[2] is not None:
+                node.replace_input_with(2, self._wider(node, node.inputs[2], 0))
+            if node.attributes.get_int("group", 1) > 1:
+                node.attributes["group"] = ir.AttrInt64("group", self.wide)
+                return
+        if node.inputs[0] in self.values:
+            node.replace_input_with(1, self._wider(node, node.inputs[1], 1))
+
+    def _wider(self, node: ir.Node, value: ir.Value, axis: int, beside: float = 0.0) -> ir.Value:
+        """``value``, which is known, for ``node``, with the rest of the channels along ``axis``."""
+        array = constant(value)
+        if array is not None:
+            return self._constant(node, self._padded(array, axis, beside))
+        source = value.producer()
+        along = source.attributes.get_int("axis", 1) % len(value.shape)
+        inputs = [self._constant(node, self._padded(constant(source.inputs[0]), axis, 0))]
+        for scale in source.inputs[1:]:
+            own = constant(scale)
+            own = self._padded(own, 0, 1) if own.size > 1 and along == axis else own
+            inputs.append(self._constant(node, own))
+        made = ir.node("DequantizeLinear", inputs, dict(source.attributes))
+        made.outputs[0].type = value.type
+        made.outputs[0].shape = inputs[0].shape
+        self.graph.insert_before(node, made)
+        return made.outputs[0]
+
+    def _padded(self, array: np.ndarray, axis: int, beside: float) -> np.ndarray:
+        widths = [(0, 0)] * array.ndim
+        widths[axis] = (0, self.wide - self.channels)
+        return np.pad(array, widths, constant_values=np.asarray(beside).astype(array.dtype))
+
+    def _constant(self, node: ir.Node, array: np.ndarray) -> ir.Value:
+        made = ir.node("Constant", [], {"value": ir.tensor(array)})
+        value = made.outputs[0]
+        value.const_value = ir.tensor(array)
+        value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(array.shape)
+        self.graph.insert_before(node, made)
+        return value

@@ -1,0 +1,119 @@
+"""Odd numbers of channels that are convolved one by one, with zeros beside them."""
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.onnxruntime_oracle import run_onnxruntime
+from tvm_ext import convert_and_build
+
+from .checking import assert_same, model, rewritten
+
+RNG = np.random.default_rng(0)
+
+
+def weights(**shapes):
+    return {name: RNG.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+
+
+def network(body, channels=58, opset=18, after=8, **arrays):
+    """``body`` makes d of c, both of an odd number of channels, and convolves with v."""
+    filters = weights(w=(channels, 4, 1, 1), v=(channels, 1, 3, 3), u=(after, channels, 1, 1))
+    graph = f"""g (float[2, 4, 7, 5] x) => (float[2, {after}, h, b] y) {{
+                c = Conv (x, w) {body} y = Conv (d, u) }}"""
+    return model(graph, opset, **(filters | arrays))
+
+
+def depthwise(channels=58):
+    return f"Conv <group = {channels}, pads = [1, 1, 1, 1]>"
+
+
+def groups(result):
+    """The groups of each Conv but those of one."""
+    found = [n.attributes.get_int("group", 1) for n in result.graph if n.op_type == "Conv"]
+    return [count for count in found if count > 1]
+
+
+def check(proto, *wanted):
+    made = rewritten(proto, 2)
+    assert_same(proto, made, rtol=1e-4, atol=1e-5)
+    assert groups(made) == list(wanted)
+
+
+VECTOR = {"k": RNG.normal(size=(1, 58, 1, 1)).astype("float32"), "one": np.float32(0.5)}
+WIDENED = {
+    "elements": "e = Relu (c) s = Sigmoid (e) f = Mul (e, s) d = {} (f, v)",
+    "constants": "e = Add (c, k) f = Sub (one, e) d = {} (f, v)",
+    "clipped": "e = Clip (c, , one) f = {} (e, v) d = HardSwish (f)",
+    "a sum of two": "e = Conv (x, w) f = {} (c, v) d = Add (f, e)",
+    "pools": "f = {} (c, v) d = MaxPool <kernel_shape = [3, 3]> (f)",
+    "bias": "f = {} (c, v, b) d = Relu (f)",
+    "norm": "e = {} (c, v) d = BatchNormalization (e, b, b, b, a)",
+    "a layer between": "e = {} (c, v) f = Conv (e, t) d = {} (f, v)",
+}
+
+
+@pytest.mark.parametrize("body", WIDENED)
+def test_channels_that_only_convolutions_see(body):
+    own = weights(b=(58,), t=(58, 58, 1, 1)) | {"a": np.full(58, 2.0, "float32")}
+    text = WIDENED[body].replace("{}", depthwise())
+    check(network(text, **VECTOR, **own), *[64] * text.count("group"))
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_a_gate_of_the_mean_of_pixels(opset):
+    axes = "<axes = [2, -1]> (f)" if opset < 18 else "(f, axes)"
+    text = f"""f = {depthwise()} (c, v) m = ReduceMean {axes} r = Conv (m, p) q = Relu (r)
+               s = Conv (q, o, b) g = HardSigmoid (s) d = Mul (g, f)"""
+    arrays = weights(p=(6, 58, 1, 1), o=(58, 6, 1, 1), b=(58,)) | {"axes": np.array([2, -1])}
+    check(network(text, opset=opset, **arrays), 64)
+
+
+KEPT = {
+    "an output of the model": "d = {} (c, v)",
+    "a slice": "e = Slice (c, n0, n9, n1) f = Concat <axis = 1> (e, e) d = {} (c, v)",
+    "a quotient": "e = Div (c, c) d = {} (e, v)",
+    "a mean of channels": "m = ReduceMean <keepdims = 1> (c, n1) e = Mul (c, m) d = {} (e, v)",
+    "a softmax": "e = Softmax <axis = 1> (c) d = {} (e, v)",
+    "slopes": "e = PRelu (c, k) d = {} (e, v)",
+}
+
+
+@pytest.mark.parametrize("body", KEPT)
+def test_channels_that_others_see(body):
+    proto = network(
+        KEPT[body].replace("{}", depthwise()), **VECTOR, n0=np.array([0]), n9=np.array([29]),
+        n1=np.array([1]),
+    )  # fmt: skip
+    if body == "an output of the model":
+        proto.graph.output.append(onnx.helper.make_tensor_value_info("c", 1, (2, 58, 7, 5)))
+    if body == "a slice":
+        proto.graph.output.append(onnx.helper.make_tensor_value_info("f", 1, None))
+    check(proto, 58)
+
+
+@pytest.mark.parametrize("channels", [24, 18, 36])
+def test_channels_that_fill_vectors_or_would_grow_too_much(channels):
+    check(network(f"d = {depthwise(channels)} (c, v)", channels), channels)
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_filters_of_8_bits(per_channel):
+    """Dequantised, as quantisers leave them, and between activations that are quantised, too."""
+    scales = [np.full(n if per_channel else (), 0.01, "float32") for n in (58, 58, 8)]
+    names = "w", "v", "u"
+    filters = {"w": (58, 4, 1, 1), "v": (58, 1, 3, 3), "u": (8, 58, 1, 1)}
+    arrays = {f"{n}q": RNG.integers(-99, 99, filters[n]).astype("int8") for n in names}
+    arrays |= {f"{n}s": s for n, s in zip(names, scales, strict=True)}
+    lines = [f"{n} = DequantizeLinear <axis = 0> ({n}q, {n}s)" for n in names]
+    quantised = "cq = QuantizeLinear (c, one, zero) e = DequantizeLinear (cq, one, zero)"
+    graph = f"""g (float[2, 4, 7, 5] x) => (float[2, 8, 7, 5] y) {{ {" ".join(lines)}
+                c = Conv (x, w) {quantised} d = {depthwise()} (e, v) y = Conv (d, u) }}"""
+    arrays |= {"one": np.float32(0.05), "zero": np.uint8(3)}
+    proto = model(graph, 18, **arrays)
+    x = {"x": RNG.normal(size=(2, 4, 7, 5)).astype("float32")}
+    built = convert_and_build(proto)
+    (want,), (got,) = run_onnxruntime(proto, x), built.run(None, x)
+    # A sum that lies between two codes may be rounded either way.
+    np.testing.assert_allclose(got, want, rtol=0, atol=np.abs(want).max() * 2e-2)
+    assert "depthwise_conv2d" in built.sources()["select"]
