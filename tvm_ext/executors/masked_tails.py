@@ -50,7 +50,7 @@ _FUNCTIONS = {
 def mask_tails(module: IRModule, _context: object) -> IRModule:
     """The module pass, on flat buffers, before loops become vectors."""
     functions = {
-        symbol: _Kernel(function).masked() if _widths(function) else function
+        symbol: _Kernel(function, widths).masked() if (widths := _widths(function)) else function
         for symbol, function in module.functions_items()
     }
     return IRModule(functions, attrs=module.attrs)
@@ -89,17 +89,23 @@ class _Tail:
 
 @dataclass
 class _Kernel:
+    """A kernel, the bits of the elements that have masks, and the arrays that it allocates."""
+
     function: tirx.PrimFunc
+    widths: tuple[int, ...]
     analyzer: sym.Analyzer = field(default_factory=sym.Analyzer)
-    own: set[tirx.Var] = field(default_factory=set)  # arrays that the kernel allocates
+    own: set[tirx.Var] = field(default_factory=set)
+
+    @property
+    def stores(self) -> str:
+        """The kind of function that stores lanes."""
+        return "store" if 8 in self.widths else "pieces"
 
     def masked(self) -> tirx.PrimFunc:
         def note(stmt: tirx.AllocBuffer) -> None:
             self.own.add(stmt.buffer)
 
         tvm_ffi.structural_walk(self.function.body, (tirx.AllocBuffer, note))
-        self.widths = _widths(self.function)
-        self.stores = "store" if 8 in self.widths else "pieces"
         return self.function.with_body(self._statement(self.function.body))
 
     def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
@@ -124,22 +130,29 @@ class _Kernel:
         arrays = [_array(load.source, tail.lanes, "t") for load in loads]
         value = _with_loads(tail.store.value, loads, arrays, tail.lane)
         made = [
-            self._call("load", array, load, tail) for array, load in zip(arrays, loads, strict=True)
+            *map(tirx.AllocBuffer, arrays),
+            *(self._call("load", *pair, tail) for pair in zip(arrays, loads, strict=True)),
+            *(self._chosen(tail, value) if whole else self._stored(tail, value)),
         ]
-        if whole:
-            old = tirx.BufferLoad(tail.store.buffer, [stored])
-            inside = tail.lane < tail.count.astype(tail.lane.ty.dtype)
-            chosen = tirx.Select(inside, value, old)
-            made.append(_vector(tail, tirx.BufferStore(tail.store.buffer, chosen, [stored])))
-        else:
-            result = _array(tail.store.buffer, tail.lanes, "r")
-            made.append(_vector(tail, tirx.BufferStore(result, value, [tail.lane])))
-            place = tirx.BufferLoad(tail.store.buffer, [stored])
-            made.append(self._call(self.stores, result, place, tail))
-            arrays.append(result)
-        made = [*map(tirx.AllocBuffer, arrays), *made]
         body = tirx.SeqStmt(made) if len(made) > 1 else made[0]
         return tirx.IfThenElse(tail.count > 0, body, None)
+
+    def _chosen(self, tail: _Tail, value: ir.Expr) -> list[tirx.Stmt]:
+        """All lanes stored, those beyond the end as they were."""
+        buffer, place = tail.store.buffer, tail.store.indices
+        inside = tail.lane < tail.count.astype(tail.lane.ty.dtype)
+        chosen = tirx.Select(inside, value, tirx.BufferLoad(buffer, place))
+        return [_vector(tail, tirx.BufferStore(buffer, chosen, place))]
+
+    def _stored(self, tail: _Tail, value: ir.Expr) -> list[tirx.Stmt]:
+        """The lanes before the end stored."""
+        result = _array(tail.store.buffer, tail.lanes, "r")
+        place = tirx.BufferLoad(tail.store.buffer, tail.store.indices)
+        return [
+            tirx.AllocBuffer(result),
+            _vector(tail, tirx.BufferStore(result, value, [tail.lane])),
+            self._call(self.stores, result, place, tail),
+        ]
 
     def _loads(self, tail: _Tail) -> list[TensorLoad] | None:
         """Those that need a mask; None where the value cannot be computed beyond the end."""
@@ -186,7 +199,7 @@ class _Kernel:
 
     def _holds_all(self, buffer: tirx.Var, index: tirx.Expr, tail: _Tail) -> bool:
         """Whether ``buffer`` is the kernel's own and has all lanes of ``index``."""
-        (size,) = buffer.ty.shape
+        size = buffer.ty.shape[0]
         if buffer not in self.own or not isinstance(size, tirx.IntImm):
             return False
         ends = [substituted(index, {tail.lane: tail.loop.min + k}) for k in (0, tail.lanes - 1)]
@@ -199,9 +212,8 @@ class _Kernel:
         """The bits of an element, where vectors of such have masks."""
         dtype = DataType(str(buffer.ty.dtype.dtype))
         bits = 8 * dtype.itemsize
-        return (
-            bits if dtype.lanes == 1 and dtype.bits in (1, bits) and bits in self.widths else None
-        )
+        plain = dtype.lanes == 1 and dtype.bits in (1, bits)
+        return bits if plain and bits in self.widths else None
 
     def _call(self, kind: str, array: tirx.Var, place: TensorLoad, tail: _Tail) -> tirx.Stmt:
         """A load from ``place`` to ``array`` under the mask, or a store to it."""
@@ -218,7 +230,8 @@ def _tail(loop: tirx.For) -> _Tail | None:
     """``loop`` as a vector behind the guard of an end; None where it is none."""
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
         return None
-    if int(loop.extent).bit_count() != 1:
+    starts = isinstance(loop.min, tirx.IntImm) and int(loop.min) == 0
+    if int(loop.extent).bit_count() != 1 or not starts:
         return None  # no vector of the CPU's
     guard = loop.body
     if not isinstance(guard, tirx.IfThenElse) or guard.else_case is not None:
