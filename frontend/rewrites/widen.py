@@ -13,7 +13,8 @@ After::
     y = Conv (d, u')                       that see zeros of the last six channels
 
 Between convolutions that mix channels nobody sees how many there are. What is computed there of
-zeros is finite, and is multiplied by zeros. ShuffleNet and ReXNet have such channels.
+zeros is finite, and is multiplied by zeros; an infinite input gives NaN, as by merged groups and
+Winograd's method. ShuffleNet and ReXNet have such channels.
 """
 
 from __future__ import annotations
@@ -159,6 +160,8 @@ class _Region:
         array = constant(value)
         if array is None:
             return (rank(value) or 0) >= 3 and value.shape[1] == 1
+        if not np.isfinite(array).all():
+            return False
         return array.size == 1 or (array.ndim >= 3 and array.shape[1] in (1, self.channels))
 
     def widen(self) -> None:

@@ -76,6 +76,7 @@ KEPT = {
     "a mean of channels": "m = ReduceMean <keepdims = 1> (c, n1) e = Mul (c, m) d = {} (e, v)",
     "a softmax": "e = Softmax <axis = 1> (c) d = {} (e, v)",
     "slopes": "e = PRelu (c, k) d = {} (e, v)",
+    "an infinite factor": "e = Max (c, one) f = Mul (c, inf) d = {} (f, v)",
 }
 
 
@@ -83,7 +84,7 @@ KEPT = {
 def test_channels_that_others_see(body):
     proto = network(
         KEPT[body].replace("{}", depthwise()), **VECTOR, n0=np.array([0]), n9=np.array([29]),
-        n1=np.array([1]),
+        n1=np.array([1]), inf=np.float32(np.inf),
     )  # fmt: skip
     if body == "an output of the model":
         proto.graph.output.append(onnx.helper.make_tensor_value_info("c", 1, (2, 58, 7, 5)))
