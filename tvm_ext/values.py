@@ -131,8 +131,9 @@ def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarr
 
 def _is_plain(info: TensorInfo, array: np.ndarray) -> bool:
     """Whether an executor takes ``array`` as it is."""
-    dtype = array.dtype
-    return dtype == _dtype(info.dtype) and array.flags.c_contiguous and stored(array) is array
+    if array.dtype != _dtype(info.dtype) or info.dtype in STORAGE:
+        return False  # another type, or one that a model holds as another
+    return array.flags.c_contiguous
 
 
 def _binds(info: TensorInfo, array: np.ndarray, sizes: dict[str, int]) -> bool:
