@@ -6,6 +6,9 @@ that calls ``abort``. ``TVM_EXT_CHECK_BOUNDS=1`` asks for it (conftest.py).
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import reduce
 
@@ -23,6 +26,15 @@ from tvm_ext.schedules.statements import map_children
 
 _BRANCH = ("prim.if_then_else", "tirx.if_then_else")
 _PARTS = "a", "b", "value", "condition", "true_value", "false_value", "base", "stride"
+
+
+def run_checked(file: str, selected: str) -> str:
+    """What pytest prints of the ``selected`` tests of ``file``, run with this check; all pass."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, "-k", selected]
+    environment = os.environ | {"TVM_EXT_CHECK_BOUNDS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def check_all_bounds() -> None:
@@ -126,7 +138,8 @@ class _Kernel:
         if isinstance(value, ir.Call):
             if getattr(value.op, "name", "").endswith("address_of"):
                 return []
-            if isinstance(value.args[0], ir.StringImm) and value.args[0].value.startswith(MASKED):
+            name = value.args[0] if value.args else None
+            if isinstance(name, ir.StringImm) and name.value.startswith(MASKED):
                 return self._masked(*value.args[1:])
             parts: Sequence[ir.Expr] = value.args
         elif isinstance(value, tirx.Shuffle):

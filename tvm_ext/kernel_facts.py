@@ -14,9 +14,8 @@ from tvm.ir.expr import GenericConst
 from tvm.s_tir.dlight.analysis import get_root_block
 from tvm.tirx import IntImm, PrimFunc
 
-from .ops.bfloat16_pairs import DOT as BFLOAT16_DOT
-from .ops.integer_dots import DOT, PAIR_DOT
 from .passes.fused import C_SOURCE
+from .peak import DOTS
 from .profile import KernelFacts
 from .provenance import Provenance
 
@@ -24,9 +23,7 @@ __all__ = ["kernel_facts"]
 
 _CALL_TIR = Op.get("relax.call_tir")
 _FLOPS = "float"
-# The operators that multiply words: of which numbers, and the operations of one, with that which
-# adds it to a sum.
-_DOTS = {BFLOAT16_DOT: ("bfloat16", 4), PAIR_DOT: ("int16", 4), DOT: ("int8", 8)}
+_KINDS = {product.operator: kind for kind, product in DOTS.items()}
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 
 
@@ -78,9 +75,8 @@ def _step(block: s_tir.SBlock) -> Counter[str]:
     """The operations of one step of ``block``."""
     for term in _summed(block):
         name = getattr(term.op, "name", "") if isinstance(term, Call) else ""
-        if name in _DOTS:
-            kind, count = _DOTS[name]
-            return Counter({kind: count})
+        if name in _KINDS:
+            return Counter({_KINDS[name]: DOTS[_KINDS[name]].operations})
         if _is_of_bytes(term):
             return Counter({"int8": 2})
     return Counter({_FLOPS: _operations(block.body)})

@@ -1,14 +1,15 @@
 """What this machine can do at most, measured: floating-point operations and bytes per second."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, lru_cache
 from operator import mul
+from typing import NamedTuple
 
 import numpy as np
 import tvm
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 
 from . import targets
 from .executors.lowering import TIR_PIPELINE
@@ -16,7 +17,7 @@ from .ops import bfloat16_pairs, integer_dots
 from .profile import Peak
 from .schedules.machine import Machine
 
-__all__ = ["measure"]
+__all__ = ["DOTS", "Product", "measure"]
 
 # Register vectors with independent sums: more than latency times units of any core.
 VECTORS = 12
@@ -25,11 +26,23 @@ STEPS = 1 << 12
 STREAMS = tuple(1 << k for k in (18, 21, 24, 28))
 
 
-# The term of a sum and the types of its factors, operations of one term.
-_DOTS = {
-    "bfloat16": (bfloat16_pairs.dot, "int32", "float32", 4),
-    "int16": (integer_dots.pair_dot, "int32", "int32", 4),
-    "int8": (integer_dots.dot, "int32", "int32", 8),
+class Product(NamedTuple):
+    """The terms of a sum: their operator, if they call one, its function, the types of factors and
+    terms, and the operations that one counts for, with that which adds it."""
+
+    operator: str
+    function: Callable[..., tirx.Expr]
+    factor: str
+    total: str
+    operations: int
+
+
+_PLAIN = Product("", mul, "float32", "float32", 2)
+#: Of narrow numbers, several in a word, by the type of these.
+DOTS = {
+    "bfloat16": Product(bfloat16_pairs.DOT, bfloat16_pairs.dot, "int32", "float32", 4),
+    "int16": Product(integer_dots.PAIR_DOT, integer_dots.pair_dot, "int32", "int32", 4),
+    "int8": Product(integer_dots.DOT, integer_dots.dot, "int32", "int32", 8),
 }
 
 
@@ -46,7 +59,7 @@ def measure(dots: Iterable[str] = ()) -> Peak:
 def _floats(repeat: int = 7) -> Peak:
     threads = int(tvm.get_global_func("runtime.NumThreads")())
     target = targets.host_target(threads)
-    flops, flop_count = _multiply_add(target, threads)
+    flops, flop_count = _multiply_add(target, threads, _PLAIN)
     gflops = flop_count / _best(flops, repeat) / 1e9
     rates = []
     for size in STREAMS:
@@ -59,7 +72,7 @@ def _floats(repeat: int = 7) -> Peak:
 def _narrow(kind: str, repeat: int = 7) -> float:
     """10^9 operations per second of products of narrow numbers."""
     threads = int(tvm.get_global_func("runtime.NumThreads")())
-    run, count = _multiply_add(targets.host_target(threads), threads, *_DOTS[kind])
+    run, count = _multiply_add(targets.host_target(threads), threads, DOTS[kind])
     return count / _best(run, repeat) / 1e9
 
 
@@ -73,26 +86,28 @@ def _best(run, repeat: int) -> float:
     return min(seconds)
 
 
-def _multiply_add(target, threads: int, product=mul, factor="float32", total="float32", count=2):
-    """``c[t, r, i] += a[k, r] * b[i]`` with c and b in registers, of which some CPUs have 16.
-
-    ``product`` of two of type ``factor`` is of type ``total`` and counts for ``count`` operations.
-    """
+def _multiply_add(target, threads: int, product: Product):
+    """``c[t, r, i] += a[k, r] * b[i]`` with c and b in registers, of which some CPUs have 16."""
     lanes = Machine.of(target).lanes("float32")
     repeats, rows, width = 16, VECTORS // 2, 2 * lanes
-    a = te.placeholder((STEPS, rows), factor, "a")
-    b = te.placeholder((width,), factor, "b")
+    a = te.placeholder((STEPS, rows), product.factor, "a")
+    b = te.placeholder((width,), product.factor, "b")
     k = te.reduce_axis((0, STEPS), "k")
     shape = threads * repeats, rows, width
-    c = te.compute(shape, lambda t, r, i: te.sum(product(a[k, r], b[i]), axis=k), "c")
+
+    def total(t, r, i):
+        return te.sum(product.function(a[k, r], b[i]), axis=k)
+
+    c = te.compute(shape, total, "c")
     sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
     _in_registers(sch, lanes)
     arrays = [
-        np.ones((STEPS, rows), factor),
-        np.ones(width, factor),
-        np.empty(shape, total),
+        np.ones((STEPS, rows), product.factor),
+        np.ones(width, product.factor),
+        np.empty(shape, product.total),
     ]
-    return _runner(sch, target, arrays), count * threads * repeats * rows * width * STEPS
+    terms = threads * repeats * rows * width * STEPS
+    return _runner(sch, target, arrays), product.operations * terms
 
 
 def _read(target, threads: int, size: int):

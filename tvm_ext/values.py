@@ -113,19 +113,8 @@ def _checked(info: TensorInfo, value: object, sizes: dict[str, int]) -> np.ndarr
         raise InputError(
             f"input {info.name!r} needs dtype {info.dtype}, got {array.dtype}: convert it first"
         )
-    if array.ndim != len(info.shape):
-        raise InputError(
-            f"input {info.name!r} needs rank {len(info.shape)} {info.shape}, "
-            f"got shape {array.shape}"
-        )
-    for axis, (want, got) in enumerate(zip(info.shape, array.shape, strict=True)):
-        if isinstance(want, str):
-            want = sizes.setdefault(want, got)
-        if want != got:
-            raise InputError(
-                f"input {info.name!r} axis {axis}: needs {info.shape[axis]}"
-                f"{f' = {want}' if isinstance(info.shape[axis], str) else ''}, got {got}"
-            )
+    if not _binds(info, array, sizes):
+        raise _misfit(info, array, sizes)
     return array if plain else np.ascontiguousarray(array, _dtype(info.dtype)).reshape(array.shape)
 
 
@@ -134,6 +123,21 @@ def _is_plain(info: TensorInfo, array: np.ndarray) -> bool:
     if array.dtype != _dtype(info.dtype) or info.dtype in STORAGE:
         return False  # another type, or one that a model holds as another
     return array.flags.c_contiguous
+
+
+def _misfit(info: TensorInfo, array: np.ndarray, sizes: dict[str, int]) -> InputError:
+    """What to tell of an array that :func:`_binds` does not take."""
+    if array.ndim != len(info.shape):
+        return InputError(
+            f"input {info.name!r} needs rank {len(info.shape)} {info.shape}, "
+            f"got shape {array.shape}"
+        )
+    wanted = [sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in info.shape]
+    pairs = enumerate(zip(wanted, array.shape, strict=True))
+    axis, want, got = next((axis, want, got) for axis, (want, got) in pairs if want != got)
+    name = info.shape[axis]
+    bound = f" = {want}" if isinstance(name, str) else ""
+    return InputError(f"input {info.name!r} axis {axis}: needs {name}{bound}, got {got}")
 
 
 def _binds(info: TensorInfo, array: np.ndarray, sizes: dict[str, int]) -> bool:

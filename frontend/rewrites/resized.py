@@ -24,7 +24,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from .rule import FLOATS, constant, rank
+from .rule import FLOATS, constant, known, rank
 
 __all__ = ["convolve_before_resize"]
 
@@ -147,10 +147,8 @@ class _Made:
         return made.outputs[0]
 
     def constant(self, array: np.ndarray) -> ir.Value:
-        value = self.node("Constant", [], {"value": ir.tensor(array)})
-        value.const_value = ir.tensor(array)
-        value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(array.shape)
-        return value
+        self.nodes.append(known(array))
+        return self.nodes[-1].outputs[0]
 
     def together(self, values: list[ir.Value], channels: int) -> ir.Value:
         """The channels of images of one size."""

@@ -7,7 +7,9 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, RewriteRuleSet
 
-__all__ = ["FLOATS", "FUSED", "Rule", "constant", "rank", "rewriting", "scalar", "static_dim"]
+__all__ = [
+    "FLOATS", "FUSED", "Rule", "constant", "known", "rank", "rewriting", "scalar", "static_dim",
+]  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +70,15 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     if value is None or value.const_value is None or value.is_graph_input():
         return None
     return value.const_value.numpy()
+
+
+def known(array: np.ndarray) -> ir.Node:
+    """The node of a constant, not yet in a graph; its value has its type, shape and elements."""
+    node = ir.node("Constant", [], {"value": ir.tensor(array)})
+    (value,) = node.outputs
+    value.const_value = ir.tensor(array)
+    value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(array.shape)
+    return node
 
 
 def scalar(value: ir.Value | None) -> float | None:

@@ -24,7 +24,7 @@ from math import gcd
 import numpy as np
 import onnx_ir as ir
 
-from .rule import constant, rank, scalar
+from .rule import constant, known, rank, scalar
 
 __all__ = ["widen_channels"]
 
@@ -83,6 +83,19 @@ def _is_known(value: ir.Value | None) -> bool:
     return plain and all(constant(v) is not None for v in node.inputs if v is not None)
 
 
+def _is_by_channel(node: ir.Node) -> bool:
+    """Whether ``node`` does the same to its first input whatever channels there are beside one."""
+    if len(node.outputs) > 1:
+        return False
+    if node.op_type == "BatchNormalization":
+        plain = not node.attributes.get_int("training_mode", 0)
+        return plain and all(constant(v) is not None for v in node.inputs[1:])
+    if node.op_type in _REDUCING:
+        return _is_of_pixels(node)
+    alike = all(v is None or scalar(v) is not None for v in node.inputs[1:])
+    return node.op_type in _ALIKE and alike
+
+
 def _is_of_pixels(node: ir.Node) -> bool:
     """Whether a reduction keeps its axes, and all of these but the pixels whole."""
     axes = node.attributes.get_ints("axes", ())
@@ -99,11 +112,13 @@ class _Region:
 
     def __init__(self, graph: ir.Graph, channels: int, wide: int):
         self.graph, self.channels, self.wide = graph, channels, wide
+        self.rank = 0  # of all values
         self.values: dict[ir.Value, None] = {}
         self.nodes: dict[ir.Node, None] = {}
 
     def reaches(self, value: ir.Value) -> bool:
         """Whether all that is connected with ``value`` may have more channels."""
+        self.rank = rank(value) or 0
         waiting = [value]
         while waiting:
             value = waiting.pop()
@@ -123,7 +138,7 @@ class _Region:
         return True
 
     def _has_channels(self, value: ir.Value) -> bool:
-        return (rank(value) or 0) >= 3 and value.shape[1] == self.channels
+        return rank(value) == self.rank >= 3 and value.shape[1] == self.channels
 
     def _joined(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:
         """The other values with these channels; None where ``node`` must know how many."""
@@ -134,16 +149,7 @@ class _Region:
         if node.op_type in _JOINING and "axis" not in node.attributes:
             operands = [v for v in node.inputs if not self._is_beside(v)]
             return [*operands, *node.outputs] if all(map(self._has_channels, operands)) else None
-        if node.op_type == "BatchNormalization":
-            known = all(constant(v) is not None for v in node.inputs[1:])
-            return [node.inputs[0], node.outputs[0]] if known and len(node.outputs) == 1 else None
-        if node.op_type in _REDUCING:
-            return [node.inputs[0], node.outputs[0]] if _is_of_pixels(node) else None
-        if node.op_type not in _ALIKE or len(node.outputs) > 1:
-            return None
-        if any(v is not None and scalar(v) is None for v in node.inputs[1:]):
-            return None  # not the same for all channels
-        return [node.inputs[0], node.outputs[0]]
+        return [node.inputs[0], node.outputs[0]] if _is_by_channel(node) else None
 
     def _of_convolution(self, node: ir.Node, value: ir.Value) -> list[ir.Value] | None:
         shape, bias = _filters(node), node.inputs[2] if len(node.inputs) > 2 else None
@@ -159,10 +165,12 @@ class _Region:
         """Whether an operand is a constant, or one for all channels."""
         array = constant(value)
         if array is None:
-            return (rank(value) or 0) >= 3 and value.shape[1] == 1
-        if not np.isfinite(array).all():
-            return False
-        return array.size == 1 or (array.ndim >= 3 and array.shape[1] in (1, self.channels))
+            return rank(value) == self.rank and value.shape[1] == 1
+        return bool(np.isfinite(array).all()) and self._channels_of(array) in (1, self.channels)
+
+    def _channels_of(self, array: np.ndarray) -> int:
+        """How many channels a constant has that broadcasts with the values."""
+        return array.shape[1 - self.rank] if array.ndim >= self.rank - 1 else 1
 
     def widen(self) -> None:
         """Give all of them as many channels as fill whole vectors."""
@@ -175,8 +183,8 @@ class _Region:
             elif node.op_type in _JOINING:
                 for k, value in enumerate(node.inputs):
                     array = constant(value)
-                    if array is not None and array.size > 1 and array.shape[1] == self.channels:
-                        node.replace_input_with(k, self._wider(node, value, 1))
+                    if array is not None and self._channels_of(array) == self.channels:
+                        node.replace_input_with(k, self._wider(node, value, 1 - self.rank))
         for value in self.values:
             value.shape = ir.Shape([value.shape[0], self.wide, *value.shape[2:]])
 
@@ -195,29 +203,35 @@ class _Region:
         """``value``, which is known, for ``node``, with the rest of the channels along ``axis``."""
         array = constant(value)
         if array is not None:
-            return self._constant(node, self._padded(array, axis, beside))
+            return self._before(node, known(self._padded(array, axis, beside)))
         source = value.producer()
-        along = source.attributes.get_int("axis", 1) % len(value.shape)
-        inputs = [self._constant(node, self._padded(constant(source.inputs[0]), axis, 0))]
-        for scale in source.inputs[1:]:
-            own = constant(scale)
-            own = self._padded(own, 0, 1) if own.size > 1 and along == axis else own
-            inputs.append(self._constant(node, own))
-        made = ir.node("DequantizeLinear", inputs, dict(source.attributes))
-        made.outputs[0].type = value.type
-        made.outputs[0].shape = inputs[0].shape
-        self.graph.insert_before(node, made)
-        return made.outputs[0]
+        made = ir.node(
+            "DequantizeLinear",
+            [self._before(node, known(part)) for part in self._wider_codes(source, axis)],
+            dict(source.attributes),
+        )
+        made.outputs[0].type, made.outputs[0].shape = value.type, made.inputs[0].shape
+        return self._before(node, made)
+
+    def _wider_codes(self, source: ir.Node, axis: int) -> list[np.ndarray]:
+        """The constants that ``source`` dequantises to zeros, too, in the rest of the channels."""
+        codes, scale, *zero = (constant(v) for v in source.inputs if v is not None)
+        along = source.attributes.get_int("axis", 1) % codes.ndim
+        codes = self._padded(codes, axis, 0)
+        if along == axis and scale.size > 1:
+            scale, zero = self._padded(scale, 0, 1), [self._padded(z, 0, 0) for z in zero]
+        rest = (slice(None),) * axis + (slice(self.channels, None),)
+        for point in zero:
+            lined = point.reshape([-1 if k == along else 1 for k in range(codes.ndim)])
+            codes[rest] = np.broadcast_to(lined, codes.shape)[rest]
+        return [codes, scale, *zero]
 
     def _padded(self, array: np.ndarray, axis: int, beside: float) -> np.ndarray:
         widths = [(0, 0)] * array.ndim
         widths[axis] = (0, self.wide - self.channels)
         return np.pad(array, widths, constant_values=np.asarray(beside).astype(array.dtype))
 
-    def _constant(self, node: ir.Node, array: np.ndarray) -> ir.Value:
-        made = ir.node("Constant", [], {"value": ir.tensor(array)})
-        value = made.outputs[0]
-        value.const_value = ir.tensor(array)
-        value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(array.shape)
+    def _before(self, node: ir.Node, made: ir.Node) -> ir.Value:
+        """What ``made`` gives, which is put before ``node``."""
         self.graph.insert_before(node, made)
-        return value
+        return made.outputs[0]

@@ -1,14 +1,11 @@
 """Vectors whose lanes a Select leaves out: what it leaves out is not read."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tvm
 from tvm import te, tirx
 
+from tests.bounds import run_checked
 from tvm_ext.executors import lowering
 
 TARGET = tvm.target.Target("llvm")
@@ -93,11 +90,7 @@ def test_places_that_are_read_themselves():
 
 def test_nothing_beyond_is_read():
     """The tests above, where an access beyond a tensor ends the process."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    command += ["-k", "beyond[ or other_arm or places"]
-    environment = os.environ | {"TVM_EXT_CHECK_BOUNDS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "7 passed" in done.stdout, done.stderr
+    assert "7 passed" in run_checked(__file__, "beyond[ or other_arm or places")
 
 
 X = te.placeholder((64,), "float32", "x")

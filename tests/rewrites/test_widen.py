@@ -50,12 +50,15 @@ WIDENED = {
     "bias": "f = {} (c, v, b) d = Relu (f)",
     "norm": "e = {} (c, v) d = BatchNormalization (e, b, b, b, a)",
     "a layer between": "e = {} (c, v) f = Conv (e, t) d = {} (f, v)",
+    "constants of fewer axes": "e = Add (c, q) f = Mul (r, e) d = {} (f, v)",
+    "a gate of pixels": "m = Conv (x, o) e = Mul (m, c) d = {} (e, v)",
 }
 
 
 @pytest.mark.parametrize("body", WIDENED)
 def test_channels_that_only_convolutions_see(body):
-    own = weights(b=(58,), t=(58, 58, 1, 1)) | {"a": np.full(58, 2.0, "float32")}
+    own = weights(b=(58,), t=(58, 58, 1, 1), q=(58, 1, 1), r=(7, 5), o=(1, 4, 1, 1))
+    own["a"] = np.full(58, 2.0, "float32")
     text = WIDENED[body].replace("{}", depthwise())
     check(network(text, **VECTOR, **own), *[64] * text.count("group"))
 
@@ -76,7 +79,7 @@ KEPT = {
     "a mean of channels": "m = ReduceMean <keepdims = 1> (c, n1) e = Mul (c, m) d = {} (e, v)",
     "a softmax": "e = Softmax <axis = 1> (c) d = {} (e, v)",
     "slopes": "e = PRelu (c, k) d = {} (e, v)",
-    "an infinite factor": "e = Max (c, one) f = Mul (c, inf) d = {} (f, v)",
+    "an infinite factor": "e = Mul (c, inf) d = {} (e, v)",
 }
 
 
@@ -98,15 +101,30 @@ def test_channels_that_fill_vectors_or_would_grow_too_much(channels):
     check(network(f"d = {depthwise(channels)} (c, v)", channels), channels)
 
 
+def test_other_operands_of_as_many_rows():
+    """An axis of 58 that is no axis of channels, of an operand of fewer axes."""
+    body = f"c = Conv (x, w) e = Mul (c, p) d = {depthwise()} (e, v) y = Conv (d, u)"
+    graph = f"g (float[2, 4, 58, 5] x, float[1, 58, 5] p) => (float[2, 8, 58, 5] y) {{ {body} }}"
+    filters = weights(w=(58, 4, 1, 1), v=(58, 1, 3, 3), u=(8, 58, 1, 1))
+    check(model(graph, 18, **filters), 58)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("per_channel", [True, False])
-def test_filters_of_8_bits(per_channel):
-    """Dequantised, as quantisers leave them, and between activations that are quantised, too."""
-    scales = [np.full(n if per_channel else (), 0.01, "float32") for n in (58, 58, 8)]
-    names = "w", "v", "u"
+def test_filters_of_8_bits(per_channel, dtype):
+    """Dequantised, as quantisers leave them, and between activations that are quantised, too.
+
+    What is beside codes of a zero point stands for 0.
+    """
+    names, zero = ("w", "v", "u"), 0 if dtype == "int8" else 120
     filters = {"w": (58, 4, 1, 1), "v": (58, 1, 3, 3), "u": (8, 58, 1, 1)}
-    arrays = {f"{n}q": RNG.integers(-99, 99, filters[n]).astype("int8") for n in names}
-    arrays |= {f"{n}s": s for n, s in zip(names, scales, strict=True)}
-    lines = [f"{n} = DequantizeLinear <axis = 0> ({n}q, {n}s)" for n in names]
+    arrays = {}
+    for n in names:
+        own = filters[n][0] if per_channel else ()
+        arrays[f"{n}q"] = (RNG.integers(-99, 99, filters[n]) + zero).astype(dtype)
+        arrays[f"{n}s"] = np.full(own, 0.01, "float32")
+        arrays[f"{n}z"] = np.full(own, zero, dtype)
+    lines = [f"{n} = DequantizeLinear <axis = 0> ({n}q, {n}s, {n}z)" for n in names]
     quantised = "cq = QuantizeLinear (c, one, zero) e = DequantizeLinear (cq, one, zero)"
     graph = f"""g (float[2, 4, 7, 5] x) => (float[2, 8, 7, 5] y) {{ {" ".join(lines)}
                 c = Conv (x, w) {quantised} d = {depthwise()} (e, v) y = Conv (d, u) }}"""

@@ -13,8 +13,10 @@ from collections.abc import Callable
 import tvm
 import tvm_ffi
 from tvm import DataType, tirx
-from tvm.ir import Call, StringImm
-from tvm.target import Target, codegen
+from tvm.ir import Call
+from tvm.target import Target
+
+from .llvm_functions import has_feature, with_functions
 
 __all__ = ["lower_dots"]
 
@@ -78,10 +80,7 @@ def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
     body = tvm_ffi.structural_map(function.body, (tirx.Add, sum_))
     body = tvm_ffi.structural_map(body, (Call, alone))
-    zero = tirx.const(0, "int32")
-    for text in called.values():
-        body = tirx.AttrStmt(zero, "pragma_import_llvm", StringImm(text), body)
-    return function.with_body(body)
+    return with_functions(function.with_body(body), called.values())
 
 
 def _has_dots(function: tirx.PrimFunc) -> bool:
@@ -170,8 +169,8 @@ define linkonce_odr hidden {words} @{name}({floats} %low, {floats} %high) always
 
 def _integer_dot(target: Target | None) -> Callable[[str, int], str]:
     """What writes ``int32(int32 sum, int32 x, int32 y)`` for ``target``."""
-    wide = _has(target, "avx512vnni")
-    narrow = wide or _has(target, "avxvnni")
+    wide = has_feature(target, "avx512vnni")
+    narrow = wide or has_feature(target, "avxvnni")
 
     def text(name: str, lanes: int) -> str:
         if lanes not in _BITS or not (wide or (narrow and lanes < 16)):
@@ -186,14 +185,10 @@ def _integer_pair_dot(target: Target | None) -> Callable[[str, int], str]:
 
     def text(name: str, lanes: int) -> str:
         instruction, feature = _MULTIPLY_ADD.get(lanes, ("", ""))
-        fits = bool(feature) and _has(target, feature)
+        fits = bool(feature) and has_feature(target, feature)
         return _pair_dot(name, lanes, f"llvm.x86.{instruction}" if fits else None)
 
     return text
-
-
-def _has(target: Target | None, feature: str) -> bool:
-    return target is not None and codegen.target_has_features(feature, target)
 
 
 def _pair_dot(name: str, lanes: int, instruction: str | None) -> str:

@@ -21,10 +21,10 @@ import tvm
 import tvm_ffi
 from tvm import DataType, IRModule, ir, sym, tirx
 from tvm.ir import Call, StringImm, TensorLoad
-from tvm.target import Target, codegen
 from tvm.tirx.analysis import undefined_vars
 
 from ..schedules.statements import map_children, reads_memory, substituted
+from .llvm_functions import has_feature, with_functions
 
 __all__ = ["MASKED", "define_masks", "mask_tails"]
 
@@ -34,16 +34,14 @@ MASKED = "tvmx_masked_"
 # What every lane may compute on zeros: no division of integers, which ends the process.
 _HARMLESS = (
     tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max, tirx.Cast, tirx.Let, tirx.Not, tirx.And,
-    tirx.Or, tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Select, tirx.Var,
-    tirx.IntImm, tirx.FloatImm, TensorLoad,
+    tirx.Or, tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.Var, tirx.IntImm,
+    tirx.FloatImm, tirx.LShift, tirx.RShift, tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor,
+    tirx.BitwiseNot,
 )  # fmt: skip
-_FUNCTIONS = {
-    f"tirx.{name}"
-    for name in (
-        "reinterpret", "fabs", "sqrt", "floor", "ceil", "trunc", "nearbyint", "isnan", "fma",
-        "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right",
-    )
-}  # fmt: skip
+_FUNCTIONS = frozenset({
+    "prim.ceil", "tirx.fabs", "tirx.floor", "tirx.isnan", "tirx.nearbyint", "tirx.reinterpret",
+    "tirx.round", "tirx.rsqrt", "tirx.sqrt", "tirx.trunc", "tirx.tvm_ext.value",
+})  # fmt: skip
 
 
 @tvm.transform.module_pass(opt_level=0, name="MaskTails")
@@ -61,13 +59,9 @@ def _widths(function: ir.BaseFunc) -> tuple[int, ...]:
     target = function.attrs["target"] if isinstance(function, tirx.PrimFunc) else None
     if target is None or target.kind.name != "llvm":
         return ()
-    if _has(target, "avx512bw") and _has(target, "avx512vl"):
+    if has_feature(target, "avx512bw") and has_feature(target, "avx512vl"):
         return (8, 16, 32, 64)
-    return (32, 64) if _has(target, "avx2") else ()
-
-
-def _has(target: Target, feature: str) -> bool:
-    return bool(codegen.target_has_features(feature, target))
+    return (32, 64) if has_feature(target, "avx2") else ()
 
 
 @dataclass
@@ -288,13 +282,8 @@ def define_masks(module: IRModule, _context: object) -> IRModule:
     """Each kernel brings the functions that it calls, as LLVM's text."""
     for symbol, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc):
-            body = function.body
-            for name in sorted(_called(body)):
-                body = tirx.AttrStmt(
-                    tirx.const(0, "int32"), "pragma_import_llvm", StringImm(_text(name)), body
-                )
-            if not body.same_as(function.body):
-                module.update_func(symbol, function.with_body(body))
+            texts = map(_text, sorted(_called(function.body)))
+            module.update_func(symbol, with_functions(function, texts))
     return module
 
 

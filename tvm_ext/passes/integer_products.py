@@ -197,15 +197,12 @@ def _find_of_activations(graph: Graph, var: relax.Var) -> Match | None:
 
 def _matmul_of_activations(match: Match, target: Target) -> Kernel | None:
     """Nine bits each, hence pairs of 16; the differences are fused into what makes the pairs."""
-    operands, ranks = (
-        (match["left"], match["right"]),
-        (match["left"].ty.ndim, match["right"].ty.ndim),
-    )
+    operands = match["left"], match["right"]
     left, right = match.dims("left"), match.dims("right")
-    if min(ranks) < 2:
+    if min(x.ty.ndim for x in operands) < 2:
         return None
     if left is None or right is None:
-        return _pairs_as_they_lie(*operands) if ranks[0] == ranks[1] else None
+        return _pairs_as_they_lie(*operands)
     if is_empty(left) or is_empty(right) or left[-2] <= FEW_ROWS:
         return None
     tile = choose_matmul_tile(target, left[-2], right[-1], _SUM, 2 * left[-1])
@@ -223,8 +220,8 @@ def _pairs_as_they_lie(left: relax.Expr, right: relax.Expr) -> Kernel | None:
     """A product of symbolic dims, of which those of the batch are the same."""
     if left.ty.shape is None or right.ty.shape is None:
         return None
-    batches = (x.ty.shape.values[:-2] for x in (left, right))
-    if not all(tvm_ffi.structural_equal(a, b) for a, b in zip(*batches, strict=True)):
+    first, second = (list(x.ty.shape.values[:-2]) for x in (left, right))
+    if not tvm_ffi.structural_equal(first, second):
         return None
     return Kernel(
         (left, right),

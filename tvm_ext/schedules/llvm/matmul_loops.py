@@ -118,7 +118,7 @@ def factors_of(block: SBlock) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
     if not isinstance(block.body.value, tirx.Add) or not block.body.indices[-1].same_as(column):
         return None
     term = term_of(block)
-    factors = _factors(term)
+    factors = _multiplied(term)
     if len(factors) != 2 or not all(isinstance(f, ir.TensorLoad) for f in factors):
         return None
     if any(str(f.ty.dtype) not in _TYPES for f in factors):
@@ -132,8 +132,8 @@ def factors_of(block: SBlock) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
     return (left, right) if apart and uses(left, step) and uses(right, step) else None
 
 
-def _factors(term: ir.Expr) -> list[ir.Expr]:
-    """Of a product, or of words of which neighbours are multiplied."""
+def _multiplied(term: ir.Expr) -> list[ir.Expr]:
+    """The factors of a product, or of one of words of which neighbours are multiplied."""
     if isinstance(term, tirx.Mul):
         return [term.a, term.b]
     is_of_words = isinstance(term, ir.Call) and getattr(term.op, "name", "") == _PAIR_DOT

@@ -140,7 +140,7 @@ def _places(block: SBlock, tile: tirx.IterVar, place: tirx.IterVar, number: ir.E
     tiling = _tiling(block)
     assert tiling is not None
     m, phases = tiling
-    down, across = (_tiles(axis.dom.extent, *tiling) for axis in (row, column))
+    down, across = (_tiles_along(axis.dom.extent, *tiling) for axis in (row, column))
     ranges = (tirx.Var(name, "int64") for name in ("i", "j"))
     i, j = (tirx.IterVar(Range(int64(0), int64(m)), v, tirx.IterVar.DataPar) for v in ranges)
     phase = tirx.floordiv(number, down * across)
@@ -171,7 +171,7 @@ def _tiling(block: SBlock) -> tuple[int, int] | None:
             continue
         m = int(shape[2])
         for phases in _numbers(node.indices[2]):
-            down, across = (_tiles(size, m, phases) for size in (height, width))
+            down, across = (_tiles_along(size, m, phases) for size in (height, width))
             phase = image * phases + tirx.floormod(row, phases)
             phase = phase * phases + tirx.floormod(column, phases)
             i, j = (tirx.floordiv(axis, phases) for axis in (row, column))
@@ -189,6 +189,6 @@ def _numbers(index: ir.Expr) -> list[int]:
     return sorted(n for n in found if n > 0)
 
 
-def _tiles(size: ir.Expr, m: int, phases: int) -> ir.Expr:
+def _tiles_along(size: ir.Expr, m: int, phases: int) -> ir.Expr:
     """How many tiles each phase of an axis has."""
     return tirx.floordiv(size + (m * phases - 1), m * phases)
