@@ -100,7 +100,9 @@ def _pad_at_run_time(bb, x, pads, value, axes, mode):
         demand_axes(bb, axes, len(dims))
     pads = bb.of_shape(pads, [2 * entries])
     amounts = bb.emit_te(ops.padded_shape, pads, axes, *te_dims(bb, x), entries=entries)
-    before, after = (bb.emit(relax.TupleGetItem(amounts, k)) for k in range(2))
+    added, taken, after = (bb.emit(relax.TupleGetItem(amounts, k)) for k in range(3))
+    # As dims, of which loops make rows that lie together; none of these is below 0.
+    before = [a - t for a, t in zip(*(bb.dims(v, least=None) for v in (added, taken)), strict=True)]
     shape, padded = bb.dims(after, what="a padded axis"), list(range(len(dims)))
     if isinstance(axes, list):
         padded = sorted(axes)

@@ -2,6 +2,7 @@
 
 from itertools import accumulate, pairwise
 
+import numpy as np
 from tvm import relax, tirx
 
 from tvm_ext.ops import slicing as ops
@@ -110,12 +111,26 @@ def _slice_at_run_time(bb, x, starts, ends, axes, steps):
     )
     begins, strides, lengths = (bb.emit(relax.TupleGetItem(bounds, k)) for k in range(3))
     shape = bb.dims(lengths, least=None)
-    if isinstance(axes, list):
-        shape = [
-            length if axis in axes else dim
-            for axis, (length, dim) in enumerate(zip(shape, dims, strict=True))
-        ]
-    return bb.emit_te(ops.strided_slice, x, begins, strides, shape)
+    if not isinstance(axes, list):
+        return bb.emit_te(ops.strided_slice, x, begins, strides, shape)
+    shape = [d if axis in axes else dims[axis] for axis, d in enumerate(shape)]
+    known = _known_steps(bb, steps, axes, len(dims))
+    if known is None:
+        return bb.emit_te(ops.strided_slice, x, begins, strides, shape)
+    # As dims, of which loops make rows that lie together.
+    begins = [d if axis in axes else 0 for axis, d in enumerate(bb.dims(begins, least=None))]
+    return bb.emit_te(ops.strided_slice, x, begins, known, shape)
+
+
+def _known_steps(bb, steps, axes, rank):
+    """The step along each axis, where all are constant and go forward: no begin is below 0 then."""
+    given = [1] * len(axes) if steps is None else bb.static(steps)
+    if given is None or not all(isinstance(step, int | np.integer) and step > 0 for step in given):
+        return None
+    known = [1] * rank
+    for axis, step in zip(axes, given, strict=True):
+        known[axis] = int(step)
+    return known
 
 
 def _demand_steps(bb, steps):

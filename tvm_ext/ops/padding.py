@@ -91,8 +91,9 @@ def _source(mode, i, before, dim, extent):
 def padded_shape(pads, axes, *dims, entries):
     """``pads`` of ``entries`` axes, begins then ends, spread over a tensor ``[*dims]``.
 
-    Returns the begins per axis and the resulting shape, ``int64[len(dims)]`` each. ``axes`` is
-    a list of ints or a tensor, whose number of elements may be known only at run time.
+    Returns what each axis begins with, the elements that are added and those that are taken, and
+    the resulting shape, ``int64[len(dims)]`` each. ``axes`` is a list of ints or a tensor, whose
+    number of elements may be known only at run time.
     """
     rank = len(dims)
 
@@ -124,7 +125,12 @@ def padded_shape(pads, axes, *dims, entries):
     def extent(axis):
         return _pick(dims, axis) + begins(axis) + ends(axis)
 
-    return [begins, te.compute((rank,), extent, "padded_shape")]
+    def part(sign, name):
+        zero = tirx.const(0, "int64")
+        return te.compute((rank,), lambda axis: tirx.max(begins(axis) * sign, zero), name)
+
+    added, taken = part(1, "pad_added"), part(-1, "pad_taken")
+    return [added, taken, te.compute((rank,), extent, "padded_shape")]
 
 
 def _pick(values, position):

@@ -1,10 +1,19 @@
-"""Kernels whose parameters write dims otherwise than operands do are not fused with others.
+"""Kernels that TVM would fuse wrongly with others are not fused.
+
+Those whose parameters write dims otherwise than operands do, and those whose result is cast to a
+shape and read by others besides.
 
 FuseTIR matches the formula of a dim node by node. Simplified they may differ: the type of a Concat
 is ``1 + s`` where that of its kernel is ``s + 1``, and one knows that a dim is not negative.
 
 Before: ``v: R.Tensor((s + 1,)); R.call_tir(mean, (v, s))``, where mean takes ``T.Buffer((1 + s,))``
 After:  the same, and mean is OPAQUE
+
+FuseOps does not see that a cast reads its value: what a kernel reads that is computed of the cast
+may become one with what the cast reads, and neither is computed before the other.
+
+Before: ``v = R.call_tir(k, ...); c = R.match_cast(v, ...); w = f(c); R.call_tir(add, (v, w))``
+After:  the same, and k is OPAQUE
 """
 
 from collections.abc import Iterator
@@ -17,7 +26,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..schedules.statements import substituted
 from .facts import OPAQUE
-from .graph import visited
+from .graph import Graph, visited
 
 __all__ = ["alike_dims"]
 
@@ -37,17 +46,31 @@ class _Apart(PyExprMutator):
     def __init__(self, module: tvm.IRModule):
         super().__init__(module)
         self.module = module
+        functions = [f for _, f in module.functions_items() if isinstance(f, relax.Function)]
+        self._cast = set().union(*(_cast_and_read(Graph(function)) for function in functions))
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        cast = call in self._cast
         call = super().visit_call_(call)
         if call.op != _CALL_TIR or not isinstance(call.args[0], GlobalVar):
             return call
         symbol, *operands = call.args
         kernel = self.module[symbol] if symbol in self.module.functions else None
-        if not isinstance(kernel, tirx.PrimFunc) or _are_alike(call, kernel):
+        if not isinstance(kernel, tirx.PrimFunc) or (_are_alike(call, kernel) and not cast):
             return call
         apart = self.builder_.add_func(kernel.with_attr("op_pattern", OPAQUE), symbol.name_hint)
         return relax.Call(call.op, [apart, *operands], call.attrs, call.ty_args)
+
+
+def _cast_and_read(graph: Graph) -> set[relax.Expr]:
+    """The calls whose results casts read, and others."""
+    found = set()
+    for call, var in graph.owner.items():
+        readers = [graph.values[reader] for reader in graph.readers.get(var, ())]
+        casts = [isinstance(value, relax.Var) for value in readers]
+        if any(casts) and not all(casts):
+            found.add(call)
+    return found
 
 
 def _are_alike(call: relax.Call, kernel: tirx.PrimFunc) -> bool:
