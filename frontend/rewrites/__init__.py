@@ -56,6 +56,7 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
     ("quantize-by-product", rewriting(quantized.QuantizeByProduct)),
     ("dequantise-transposed", rewriting(quantized.ConvTransposeOfQuantized)),
     ("lift-dequantised-constants", lift_constants),
+    ("round-to-codes", rewriting(quantized.RoundToCodes)),
     ("scale-of-dynamic", rewriting(quantized.ScaleOfDynamic)),
     ("fold-batch-norm", rewriting(
         batch_norm.BatchNormIntoConv, batch_norm.BatchNormIntoConvTranspose,

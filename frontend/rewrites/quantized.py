@@ -31,6 +31,7 @@ __all__ = [
     "MatMulOfQuantized",
     "QuantizeBeforeMove",
     "QuantizeByProduct",
+    "RoundToCodes",
     "ScaleOfDynamic",
     "scales_with_dims",
 ]
@@ -259,6 +260,71 @@ def _unscaled(x: ir.Value, factor: np.ndarray) -> tuple[ir.Value, np.ndarray]:
     both = tensor.numpy() * factor
     fits = ((1e-30 < np.abs(both)) & (np.abs(both) < 1e30)).all()
     return (source, both) if fits else (x, factor)
+
+
+class RoundToCodes(Rule):
+    """``DequantizeLinear(QuantizeLinear(x, 1, z), s, z) -> Min(Max(Round(x), low), high) * s``.
+
+    ``low`` and ``high`` are the bounds of 8 bits, less ``z``. Of a layer's result that is added to
+    a residual: what computes the layer adds, too, and never stores its codes; those of the
+    residual are stored.
+    """
+
+    def pattern(self, op, x, scale):
+        codes = op.QuantizeLinear(x, _allow_other_inputs=True, _outputs=["codes"])
+        return op.DequantizeLinear(codes, scale, _allow_other_inputs=True, _outputs=["y"])
+
+    def refusal(self, context: MatchContext, codes: ir.Value, y: ir.Value, **_):
+        wide, narrow = codes.producer(), y.producer()
+        # Of what a rule has made, which is float32, the type is not noted.
+        if scalar(wide.inputs[1]) != 1 or wide.inputs[0].dtype not in (None, ir.DataType.FLOAT):
+            return "not float32 that is quantised with a scale of 1"
+        if not _Quantized(y).is_activation:
+            return "not of 8 bits with one known scale"
+        if _zero_of(wide) is None or _zero_of(wide) != _zero_of(narrow):
+            return "not one known zero point"
+        if not _is_passed_on(y):
+            return "the codes or their values are read by others, too"
+        return None if _is_added_last(y) else "the codes are not added to others, or are stored"
+
+    def rewrite(self, op, x: ir.Value, scale: ir.Value, codes: ir.Value, y: ir.Value) -> ir.Value:
+        info, zero = np.iinfo(codes.dtype.numpy()), _zero_of(y.producer())
+        low, high = (np.float32(bound - zero) for bound in (info.min, info.max))
+        bounds = [op.Constant(value=ir.tensor(bound)) for bound in (low, high)]
+        factor = constant(scale).reshape(() if rank(x) == 0 else (1,))
+        return op.Mul(op.Clip(op.Round(x), *bounds), op.Constant(value=ir.tensor(factor)))
+
+
+def _is_passed_on(y: ir.Value) -> bool:
+    """Whether what a QuantizeLinear gives, goes to a DequantizeLinear, and on to one reader."""
+    node = y.producer()
+    if node is None or not _is(node, "DequantizeLinear") or len(y.uses()) != 1:
+        return False
+    codes = node.inputs[0]
+    made = codes.producer() is not None and _is(codes.producer(), "QuantizeLinear")
+    return made and len(codes.uses()) == 1 and not (codes.is_graph_output() or y.is_graph_output())
+
+
+def _is_added_last(y: ir.Value) -> bool:
+    """Whether ``y`` is added to what is dequantised, too, and was stored before."""
+    ((reader, index),) = y.uses()
+    if not _is(reader, "Add"):
+        return False
+    other = reader.inputs[1 - index]
+    if other is y or other.producer() is None or not _is(other.producer(), "DequantizeLinear"):
+        return False
+    if not _is_passed_on(other):
+        return True
+    pair = y.producer(), other.producer()
+    return next(node for node in reader.graph if node in pair) is other.producer()
+
+
+def _zero_of(node: ir.Node) -> int | None:
+    """The known zero point that a node quantises or dequantises by; 0 if it has none."""
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return 0
+    zero = scalar(node.inputs[2])
+    return None if zero is None else int(zero)
 
 
 class QuantizeBeforeMove(Rule):

@@ -282,6 +282,47 @@ def test_of_two_summed_convolutions_8_bits_are_stored():
     assert len(np.unique(want)) > 20 and np.abs(got.astype("int64") - want).max() <= 1
 
 
+def residual(dtype, zero, outputs="z"):
+    """A product of 8 bits, rounded to codes, and added to the residual ``x``."""
+    graph = (
+        f"g ({dtype}[4,6] x, float[4,6] r) => ({dtype}[4,6] z) {{"
+        "  p = Mul(r, factor)  q = QuantizeLinear(p, s, zero)  d = DequantizeLinear(q, t, zero)"
+        "  xf = DequantizeLinear(x, u, other)  a = Add(xf, d)  z = QuantizeLinear(a, v, middle) }"
+    )
+    kinds = {"z": dtype, "q": dtype, "d": "float"}
+    results = ", ".join(f"{kinds[name]}[4,6] {name}" for name in outputs.split())
+    graph = graph.replace(f"{dtype}[4,6] z) {{", f"{results}) {{")
+    powers = {name: scalar(2.0**k) for name, k in zip("stuv", (-2, -3, -4, -1), strict=True)}
+    zeros = {"zero": zero, "other": 5, "middle": 128 if dtype == "uint8" else 0}
+    numbers = {name: scalar(value, dtype) for name, value in zeros.items()}
+    return model(graph, **powers, **numbers, factor=scalar(1.5))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero"), [("uint8", 0), ("uint8", 131), ("uint8", 255), ("int8", -128), ("int8", 7)]
+)
+def test_what_is_added_to_codes_is_rounded_and_not_stored(dtype, zero):
+    """Scales are powers of two: nothing may differ, at ties and beyond the range neither."""
+    proto = residual(dtype, zero)
+    names = operators(rewritten(proto))
+    assert names.count("QuantizeLinear") == names.count("DequantizeLinear") == 1
+    r = (np.arange(24, dtype="float32") - 12).reshape(4, 6) / 12
+    r[0], r[3] = [1e3, -1e3, np.inf, -np.inf, 3e38, -0.0], np.arange(6) * 8 - 20
+    feeds = {"x": bytes_of(dtype, 4, 6), "r": r}
+    (got,), (want,) = convert_and_build(proto).run(None, feeds), run(proto, feeds)
+    assert len(np.unique(want)) > 8
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("outputs", ["z q", "z d"])
+def test_codes_that_others_read_are_stored(outputs):
+    proto = residual("uint8", 131, outputs)
+    assert operators(rewritten(proto)).count("QuantizeLinear") == 2
+    feeds = {"x": bytes_of("uint8", 4, 6), "r": RNG.normal(size=(4, 6)).astype("float32")}
+    for got, want in zip(convert_and_build(proto).run(None, feeds), run(proto, feeds), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("scale", [scalar(0.03), np.array([0.03], "float32")])
 def test_rows_of_a_table_are_dequantised_and_not_the_table(scale):
     proto = model(
