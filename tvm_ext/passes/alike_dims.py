@@ -1,19 +1,18 @@
-"""Kernels that TVM would fuse wrongly with others are not fused.
-
-Those whose parameters write dims otherwise than operands do, and those whose result is cast to a
-shape and read by others besides.
+"""What TVM must know of kernels before it fuses them.
 
 FuseTIR matches the formula of a dim node by node. Simplified they may differ: the type of a Concat
-is ``1 + s`` where that of its kernel is ``s + 1``, and one knows that a dim is not negative.
+is ``1 + s`` where that of its kernel is ``s + 1``, and one knows that a dim is not negative. A
+kernel whose parameters write dims otherwise than operands do is not fused with others.
 
 Before: ``v: R.Tensor((s + 1,)); R.call_tir(mean, (v, s))``, where mean takes ``T.Buffer((1 + s,))``
 After:  the same, and mean is OPAQUE
 
-FuseOps does not see that a cast reads its value: what a kernel reads that is computed of the cast
-may become one with what the cast reads, and neither is computed before the other.
+FuseOps does not see that a cast reads its value: what is computed of the cast may become one kernel
+with what the cast reads, and neither is computed before the other. A read that it sees keeps these
+apart; it is dead code.
 
 Before: ``v = R.call_tir(k, ...); c = R.match_cast(v, ...); w = f(c); R.call_tir(add, (v, w))``
-After:  the same, and k is OPAQUE
+After:  ``v = R.call_tir(k, ...); R.shape_of(v); c = R.match_cast(v, ...); ...``
 """
 
 from collections.abc import Iterator
@@ -41,7 +40,7 @@ def alike_dims(module, _context):
 
 @mutator
 class _Apart(PyExprMutator):
-    """Calls of kernels that cannot be fused as they are."""
+    """Calls of kernels that cannot be fused as they are, and casts that FuseOps sees."""
 
     def __init__(self, module: tvm.IRModule):
         super().__init__(module)
@@ -50,26 +49,29 @@ class _Apart(PyExprMutator):
         self._cast = set().union(*(_cast_and_read(Graph(function)) for function in functions))
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        cast = call in self._cast
         call = super().visit_call_(call)
         if call.op != _CALL_TIR or not isinstance(call.args[0], GlobalVar):
             return call
         symbol, *operands = call.args
         kernel = self.module[symbol] if symbol in self.module.functions else None
-        if not isinstance(kernel, tirx.PrimFunc) or (_are_alike(call, kernel) and not cast):
+        if not isinstance(kernel, tirx.PrimFunc) or _are_alike(call, kernel):
             return call
         apart = self.builder_.add_func(kernel.with_attr("op_pattern", OPAQUE), symbol.name_hint)
         return relax.Call(call.op, [apart, *operands], call.attrs, call.ty_args)
 
+    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
+        if binding.value in self._cast:
+            self.builder_.emit(relax.op.shape_of(self.visit_expr(binding.value)))
+        super().visit_match_cast_(binding)
 
-def _cast_and_read(graph: Graph) -> set[relax.Expr]:
-    """The calls whose results casts read, and others."""
+
+def _cast_and_read(graph: Graph) -> set[relax.Var]:
+    """The tensors that casts read, and others."""
     found = set()
-    for call, var in graph.owner.items():
-        readers = [graph.values[reader] for reader in graph.readers.get(var, ())]
-        casts = [isinstance(value, relax.Var) for value in readers]
-        if any(casts) and not all(casts):
-            found.add(call)
+    for var, readers in graph.readers.items():
+        casts = [isinstance(graph.values[reader], relax.Var) for reader in readers]
+        if any(casts) and not all(casts) and isinstance(var.ty, relax.TensorType):
+            found.add(var)
     return found
 
 
