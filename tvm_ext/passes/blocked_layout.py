@@ -33,11 +33,10 @@ from tvm_ext.schedules.machine import Machine
 
 from .blocked_conv2d import MIN_LANES, lanes_of
 from .compound import COMPOSITE, LAYOUT
-from .facts import OUT_ELEMWISE_FUSABLE, image_dims, is_empty
+from .facts import OUT_ELEMWISE_FUSABLE, axes_of, image_dims, is_empty
 from .graph import BLOCKED, OPERAND
 from .legalize import to_kernel
 from .lift_channels import lift_channels
-from .tiled_attention import axes_of
 
 __all__ = ["blocked_layout"]
 

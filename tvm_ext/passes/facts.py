@@ -11,6 +11,7 @@ __all__ = [
     "OPAQUE",
     "OUT_ELEMWISE_FUSABLE",
     "allocated",
+    "axes_of",
     "dims_of",
     "dtype_of",
     "have_equal_dims",
@@ -118,6 +119,13 @@ def tensors_of(ty: relax.Type) -> list[list[int] | None]:
     if isinstance(ty, relax.TupleType):
         return [dims for field in ty.fields for dims in tensors_of(field)]
     return [dims_of(ty)]
+
+
+def axes_of(call: relax.Call) -> tuple[int, ...]:
+    """Those of a transpose."""
+    rank = call.args[0].ty.ndim
+    given = call.attrs.axes
+    return tuple(int(a) % rank for a in given) if given else tuple(reversed(range(rank)))
 
 
 def dtype_of(expr: relax.Expr) -> str:

@@ -30,10 +30,10 @@ from tvm_ext.schedules.llvm.attention_symbolic import are_few
 from tvm_ext.schedules.machine import Machine
 
 from .compound import Compound, Kernel, Match
-from .facts import dtype_of, static_dims
+from .facts import axes_of, dtype_of, static_dims
 from .fused import fused
 from .graph import Graph
-from .tiled_attention import axes_of, softmax_of, untransposed
+from .tiled_attention import softmax_of, untransposed
 
 __all__ = ["SYMBOLIC_ATTENTION"]
 

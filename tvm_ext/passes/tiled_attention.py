@@ -31,10 +31,10 @@ from tvm_ext.schedules.llvm.attention import choose_attention_tile
 
 from .coded import dequantised, round_trip
 from .compound import Compound, Kernel, Match
-from .facts import dtype_of, known_dims, number_of, static_dims
+from .facts import axes_of, dtype_of, known_dims, number_of, static_dims
 from .graph import Graph
 
-__all__ = ["TILED_ATTENTION", "axes_of", "softmax_of", "untransposed"]
+__all__ = ["TILED_ATTENTION", "softmax_of", "untransposed"]
 
 _FLOATS = {"float32", "float16", "bfloat16"}
 
@@ -308,13 +308,6 @@ def untransposed(graph: Graph, expr: relax.Expr) -> tuple[relax.Expr, tuple[int,
         axes = tuple(outer[axis] for axis in axes)
         expr = call.args[0]
     return expr, axes
-
-
-def axes_of(call: relax.Call) -> tuple[int, ...]:
-    """Those of a transpose."""
-    rank = call.args[0].ty.ndim
-    given = call.attrs.axes
-    return tuple(int(a) % rank for a in given) if given else tuple(reversed(range(rank)))
 
 
 def _const(numbers: tuple[float, ...]) -> relax.Expr:

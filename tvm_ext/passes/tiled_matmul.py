@@ -24,8 +24,8 @@ from tvm_ext.schedules.llvm.matmul_rows import shares_panels
 from tvm_ext.schedules.machine import Machine
 
 from .compound import Compound, Kernel, Match, Pattern
+from .facts import axes_of
 from .graph import Graph
-from .tiled_attention import axes_of
 
 __all__ = ["MANY_ROWS", "TILED_MATMUL"]
 
