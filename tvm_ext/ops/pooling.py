@@ -11,6 +11,7 @@ from math import inf
 from tvm import te, tirx
 from tvm.ir import Range
 from tvm.script.ir_builder import IRBuilder
+from tvm.sym import Analyzer
 from tvm.tirx.script.builder import ir as T
 
 from .elementwise import dtype_of, float_compute
@@ -47,21 +48,22 @@ def _covered(x, kernel, strides, dilations, before, outputs, lowest):
         (out - 1) * stride + (k - 1) * d + 1
         for out, stride, k, d in zip(outputs, strides, kernel, dilations, strict=True)
     ]
-    inside = zip(shape, x.shape[2:], before, strict=True)
-    if all(_is_within(extent, dim, pad) for extent, dim, pad in inside):
+    limits = zip(shape, x.shape[2:], before, strict=True)
+    beyond = [axis for axis, limit in enumerate(limits) if not _is_within(*limit)]
+    if not beyond:
         return te.compute(x.shape, lambda *i: to_key(x(*i)), "keys")
 
     def element(n, c, *position):
         at = [i - pad for i, pad in zip(position, before, strict=True)]
-        bounds = [tirx.all(i >= 0, i < dim) for i, dim in zip(at, x.shape[2:], strict=True)]
+        bounds = [tirx.all(at[k] >= 0, at[k] < x.shape[2 + k]) for k in beyond]
         return tirx.if_then_else(tirx.all(*bounds), to_key(x(n, c, *at)), lowest)
 
     return te.compute((*x.shape[:2], *shape), element, "padded")
 
 
 def _is_within(extent, dim, pad):
-    known = all(isinstance(v, int | tirx.IntImm) for v in (extent, dim, pad))
-    return known and int(pad) == 0 and int(extent) <= int(dim)
+    unpadded = isinstance(pad, int | tirx.IntImm) and int(pad) == 0
+    return unpadded and Analyzer().can_prove(extent <= dim)
 
 
 def max_pool_with_indices(x, kernel, strides, dilations, before, outputs, column_major):
