@@ -51,6 +51,7 @@ from .passes.signed_weights import signed_weights
 from .passes.symbolic_attention import SYMBOLIC_ATTENTION
 from .passes.tiled_attention import TILED_ATTENTION
 from .passes.tiled_matmul import TILED_MATMUL
+from .passes.visible_casts import visible_casts
 from .passes.winograd import winograd
 from .places import caller, place
 from .schedules.llvm.winograd import WinogradModel
@@ -344,6 +345,7 @@ def _fuse(opt_level: int, precision: str) -> Iterator[Step]:
         yield _step("fuse", transform.FoldConstant())
         yield _step("fuse", open_branches)
         yield _step("fuse", alike_dims)
+        yield _step("fuse", visible_casts)
         yield _step("fuse", _fuse_ops, "FuseOps")
         yield _step("fuse", gather_dims)
         yield _step("fuse", transform.FuseTIR())

@@ -111,15 +111,14 @@ def _slice_at_run_time(bb, x, starts, ends, axes, steps):
     )
     begins, strides, lengths = (bb.emit(relax.TupleGetItem(bounds, k)) for k in range(3))
     shape = bb.dims(lengths, least=None)
-    if not isinstance(axes, list):
-        return bb.emit_te(ops.strided_slice, x, begins, strides, shape)
-    shape = [d if axis in axes else dims[axis] for axis, d in enumerate(shape)]
-    known = _known_steps(bb, steps, axes, len(dims))
-    if known is None:
-        return bb.emit_te(ops.strided_slice, x, begins, strides, shape)
-    # As dims, of which loops make rows that lie together.
-    begins = [d if axis in axes else 0 for axis, d in enumerate(bb.dims(begins, least=None))]
-    return bb.emit_te(ops.strided_slice, x, begins, known, shape)
+    if isinstance(axes, list):
+        shape = [d if axis in axes else dims[axis] for axis, d in enumerate(shape)]
+        known = _known_steps(bb, steps, axes, len(dims))
+        if known is not None:
+            # As dims, of which loops make rows that lie together.
+            begins, strides = bb.dims(begins, least=None), known
+            begins = [d if axis in axes else 0 for axis, d in enumerate(begins)]
+    return bb.emit_te(ops.strided_slice, x, begins, strides, shape)
 
 
 def _known_steps(bb, steps, axes, rank):

@@ -279,6 +279,8 @@ class RoundToCodes(Rule):
         # Of what a rule has made, which is float32, the type is not noted.
         if scalar(wide.inputs[1]) != 1 or wide.inputs[0].dtype not in (None, ir.DataType.FLOAT):
             return "not float32 that is quantised with a scale of 1"
+        if wide.attributes.get_int("precision", 0) or y.dtype != ir.DataType.FLOAT:
+            return "it has another precision, or the result another type"
         if not _Quantized(y).is_activation:
             return "not of 8 bits with one known scale"
         if _zero_of(wide) is None or _zero_of(wide) != _zero_of(narrow):
@@ -289,10 +291,13 @@ class RoundToCodes(Rule):
 
     def rewrite(self, op, x: ir.Value, scale: ir.Value, codes: ir.Value, y: ir.Value) -> ir.Value:
         info, zero = np.iinfo(codes.dtype.numpy()), _zero_of(y.producer())
-        low, high = (np.float32(bound - zero) for bound in (info.min, info.max))
-        bounds = [op.Constant(value=ir.tensor(bound)) for bound in (low, high)]
-        factor = constant(scale).reshape(() if rank(x) == 0 else (1,))
-        return op.Mul(op.Clip(op.Round(x), *bounds), op.Constant(value=ir.tensor(factor)))
+        # With a dim: scalars would be part of the kernel, which no other layer shares.
+        shape = () if rank(x) == 0 else (1,)
+        low, high, factor = (
+            op.Constant(value=ir.tensor(np.asarray(number, "float32").reshape(shape)))
+            for number in (info.min - zero, info.max - zero, constant(scale))
+        )
+        return op.Mul(op.Min(op.Max(op.Round(x), low), high), factor)
 
 
 def _is_passed_on(y: ir.Value) -> bool:
@@ -316,7 +321,7 @@ def _is_added_last(y: ir.Value) -> bool:
     if not _is_passed_on(other):
         return True
     pair = y.producer(), other.producer()
-    return next(node for node in reader.graph if node in pair) is other.producer()
+    return next(node for node in y.producer().graph if node in pair) is other.producer()
 
 
 def _zero_of(node: ir.Node) -> int | None:

@@ -323,6 +323,43 @@ def test_codes_that_others_read_are_stored(outputs):
         np.testing.assert_array_equal(got, want)
 
 
+def test_results_that_are_rounded_around_other_zero_points_share_a_kernel():
+    proto = model(
+        "g (uint8[4,16] x) => (uint8[4,16] z) {"
+        "  xf = DequantizeLinear(x, s0, z0)  wf = DequantizeLinear<axis = 1>(w, sw, zw)"
+        "  p = MatMul(xf, wf)  pq = QuantizeLinear(p, s1, z1)  pf = DequantizeLinear(pq, s1, z1)"
+        "  a = Add(xf, pf)  aq = QuantizeLinear(a, s2, z2)  af = DequantizeLinear(aq, s2, z2)"
+        "  q = MatMul(af, wf)  qq = QuantizeLinear(q, s3, z3)  qf = DequantizeLinear(qq, s3, z3)"
+        "  b = Add(af, qf)  z = QuantizeLinear(b, s4, z4) }",
+        **{f"s{k}": scalar(v) for k, v in enumerate([0.03, 0.4, 0.6, 1.7, 2.5])},
+        **{f"z{k}": scalar(v, "uint8") for k, v in enumerate([9, 70, 100, 131, 120])},
+        w=bytes_of("int8", 16, 16), zw=np.zeros(16, "int8"), sw=np.full(16, 0.01, "float32"),
+    )  # fmt: skip
+    assert operators(rewritten(proto)).count("Round") == 2
+    compiled = convert_and_build(proto)
+    assert compiled.sources()["schedule"].count("def fused_") == 1
+    x = bytes_of("uint8", 4, 16)
+    (got,), (want,) = compiled.run(None, {"x": x}), run(proto, {"x": x})
+    assert len(np.unique(want)) > 20 and np.abs(got.astype("int64") - want).max() <= 1
+
+
+def test_codes_that_a_branch_adds():
+    """The values of both are made outside of the branch that reads them."""
+    proto = model(
+        "g (float[4,6] x, float[4,6] r, bool c) => (float[4,6] y) {"
+        "  q = QuantizeLinear(x, one, zero)  d = DequantizeLinear(q, s, zero)"
+        "  p = QuantizeLinear(r, one, zero)  e = DequantizeLinear(p, s, zero)"
+        "  y = If(c) <then_branch = t () => (float[4,6] a) { a = Add(d, e) },"
+        "            else_branch = f () => (float[4,6] b) { b = Identity(x) }> }",
+        one=scalar(1), s=scalar(0.25), zero=scalar(131, "uint8"),
+    )  # fmt: skip
+    x, r = RNG.normal(scale=60, size=(2, 4, 6)).astype("float32")
+    for condition in (True, False):
+        feeds = {"x": x, "r": r, "c": np.array(condition)}
+        (got,), (want,) = convert_and_build(proto).run(None, feeds), run(proto, feeds)
+        np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("scale", [scalar(0.03), np.array([0.03], "float32")])
 def test_rows_of_a_table_are_dequantised_and_not_the_table(scale):
     proto = model(

@@ -91,9 +91,9 @@ def _source(mode, i, before, dim, extent):
 def padded_shape(pads, axes, *dims, entries):
     """``pads`` of ``entries`` axes, begins then ends, spread over a tensor ``[*dims]``.
 
-    Returns what each axis begins with, the elements that are added and those that are taken, and
-    the resulting shape, ``int64[len(dims)]`` each. ``axes`` is a list of ints or a tensor, whose
-    number of elements may be known only at run time.
+    Returns how many elements are added before those of an axis, how many of these are taken away,
+    and the resulting shape, ``int64[len(dims)]`` each. ``axes`` is a list of ints or a tensor,
+    whose number of elements may be known only at run time.
     """
     rank = len(dims)
 

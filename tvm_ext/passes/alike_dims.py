@@ -1,18 +1,10 @@
-"""What TVM must know of kernels before it fuses them.
+"""Kernels whose parameters write dims otherwise than operands do are not fused with others.
 
 FuseTIR matches the formula of a dim node by node. Simplified they may differ: the type of a Concat
-is ``1 + s`` where that of its kernel is ``s + 1``, and one knows that a dim is not negative. A
-kernel whose parameters write dims otherwise than operands do is not fused with others.
+is ``1 + s`` where that of its kernel is ``s + 1``, and one knows that a dim is not negative.
 
 Before: ``v: R.Tensor((s + 1,)); R.call_tir(mean, (v, s))``, where mean takes ``T.Buffer((1 + s,))``
 After:  the same, and mean is OPAQUE
-
-FuseOps does not see that a cast reads its value: what is computed of the cast may become one kernel
-with what the cast reads, and neither is computed before the other. A read that it sees keeps these
-apart; it is dead code.
-
-Before: ``v = R.call_tir(k, ...); c = R.match_cast(v, ...); w = f(c); R.call_tir(add, (v, w))``
-After:  ``v = R.call_tir(k, ...); R.shape_of(v); c = R.match_cast(v, ...); ...``
 """
 
 from collections.abc import Iterator
@@ -25,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..schedules.statements import substituted
 from .facts import OPAQUE
-from .graph import Graph, visited
+from .graph import visited
 
 __all__ = ["alike_dims"]
 
@@ -40,13 +32,11 @@ def alike_dims(module, _context):
 
 @mutator
 class _Apart(PyExprMutator):
-    """Calls of kernels that cannot be fused as they are, and casts that FuseOps sees."""
+    """Calls of kernels that cannot be fused as they are."""
 
     def __init__(self, module: tvm.IRModule):
         super().__init__(module)
         self.module = module
-        functions = [f for _, f in module.functions_items() if isinstance(f, relax.Function)]
-        self._cast = set().union(*(_cast_and_read(Graph(function)) for function in functions))
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
@@ -58,21 +48,6 @@ class _Apart(PyExprMutator):
             return call
         apart = self.builder_.add_func(kernel.with_attr("op_pattern", OPAQUE), symbol.name_hint)
         return relax.Call(call.op, [apart, *operands], call.attrs, call.ty_args)
-
-    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
-        if binding.value in self._cast:
-            self.builder_.emit(relax.op.shape_of(self.visit_expr(binding.value)))
-        super().visit_match_cast_(binding)
-
-
-def _cast_and_read(graph: Graph) -> set[relax.Var]:
-    """The tensors that casts read, and others."""
-    found = set()
-    for var, readers in graph.readers.items():
-        casts = [isinstance(graph.values[reader], relax.Var) for reader in readers]
-        if any(casts) and not all(casts) and isinstance(var.ty, relax.TensorType):
-            found.add(var)
-    return found
 
 
 def _are_alike(call: relax.Call, kernel: tirx.PrimFunc) -> bool:
