@@ -1,4 +1,4 @@
-"""Windows along rows of symbolic length, against numpy; nothing beyond tensors is touched."""
+"""Windows along rows, against numpy; nothing beyond tensors is touched."""
 
 from itertools import product
 
@@ -44,10 +44,13 @@ def windows_of(x, geometry, fill):
     return taken
 
 
-def built(compute, geometry, dtype, **options):
-    """A pool of ``x[2, 3, h, w]``, and whether the rule took it."""
+def built(compute, geometry, dtype, size=None, **options):
+    """A pool of ``x[2, 3, h, w]``, of symbolic ``h`` and ``w`` or of a ``size``."""
     kernel, strides, dilations, before, _ = geometry
-    h, w = tirx.Var("h", "int64"), tirx.Var("w", "int64")
+    if size is None:
+        h, w = tirx.Var("h", "int64"), tirx.Var("w", "int64")
+    else:
+        h, w = (tirx.const(extent, "int64") for extent in size)
     images, channels, *kernel = (tirx.const(size, "int64") for size in (2, 3, *kernel))
     x = te.placeholder((images, channels, h, w), dtype, "x")
     outputs = [
@@ -88,6 +91,19 @@ def test_maxima(name, dtype):
         check(library, x, expected, rtol=0)
 
 
+@pytest.mark.parametrize("size", [(9, 40), (33, 17), (7, 131)])
+@pytest.mark.parametrize("name", ["3x3 at 2", "3x3 at 1", "wide pads"])
+def test_static_rows(name, size):
+    geometry, x = WINDOWS[name], data(size, "float32")
+    x.flat[::37] = np.nan
+    expected = windows_of(x, geometry, -np.inf).max((-2, -1))
+    check(built(pooling.max_pool, geometry, "float32", size), x, expected, rtol=0)
+    total = windows_of(np.nan_to_num(x), geometry, 0).sum((-2, -1))
+    taps = windows_of(np.ones_like(x), geometry, 0).sum((-2, -1))
+    library = built(pooling.avg_pool, geometry, "float32", size)
+    check(library, np.nan_to_num(x), total / taps, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_means(name, counts):
@@ -109,15 +125,22 @@ def test_rows_without_windows():
 
 
 def test_others_stay():
-    """Products along a row read at other places than windows do; static rows are no business."""
+    """Products along a row read at other places than windows do; of rows whose length is known
+    those that are short or whose windows share nothing are no business."""
     n, w = tirx.Var("n", "int64"), tirx.Var("w", "int64")
     few, many = tirx.const(3, "int64"), tirx.const(40, "int64")
     x, y = te.placeholder((many, n, w), name="x"), te.placeholder((few,), name="y")
     k = te.reduce_axis((0, few), "k")
     weighted = te.compute((many, n, w - 2), lambda c, i, j: te.sum(x[c, i, j + k] * y[k], axis=k))
-    fixed = te.placeholder((many, n, many), name="x")
-    k = te.reduce_axis((0, few), "k")
-    static = te.compute((many, n, many - 2), lambda c, i, j: te.max(fixed[c, i, j + k], axis=k))
-    for tensors in ((x, y, weighted), (fixed, static)):
-        with here():
-            assert WindowRows().apply(prim_func(*tensors), here(), False) is None
+    assert not is_taken(x, y, weighted)
+    for length, stride, taken in ((40, 1, True), (40, 3, False), (7, 1, False)):
+        x = te.placeholder((many, n, tirx.const(length, "int64")), name="x")
+        k = te.reduce_axis((0, few), "k")
+        shape = many, n, tirx.const((length - 3) // stride + 1, "int64")
+        y = te.compute(shape, lambda c, i, j: te.max(x[c, i, j * stride + k], axis=k))  # noqa: B023
+        assert is_taken(x, y) == taken
+
+
+def is_taken(*tensors):
+    with here():
+        return WindowRows().apply(prim_func(*tensors), here(), False) is not None

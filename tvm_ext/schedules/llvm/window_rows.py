@@ -1,4 +1,4 @@
-"""Windows along rows of symbolic length: what is above each other first, then what is side by side.
+"""Windows along rows: what is above each other first, then what is side by side.
 
 Neighbouring windows share columns, and columns are contiguous whatever the stride; conditions on
 the row stand outside of the loop, those on the column part it.
@@ -47,7 +47,7 @@ _BAND = 8
 
 
 class WindowRows(LoopNestRule):
-    """Maxima, minima and sums over windows of NC.. images, of which rows have symbolic lengths.
+    """Maxima, minima and sums over windows of NC.. images, of symbolic sizes or of long rows.
 
     float32[1, 64, h, w], 3x3 windows at strides of 2 of 112 x 112, two Zen 5 cores: 40 us.
     """
@@ -101,7 +101,7 @@ class _Windows:
             return None
         own = [axis.var for axis in kept]
         places = own if final.same_as(reduction) else _places(update, own, final)
-        if places is None or isinstance(kept[-1].dom.extent, tirx.IntImm):
+        if places is None:
             return None
         if not all(isinstance(axis.dom.extent, tirx.IntImm) for axis in reduced):
             return None
@@ -116,6 +116,8 @@ class _Windows:
         if found is None or prod(taps) > _MOST:
             return None
         term, stride, dilation = found
+        if not self._is_worth_it(term, stride, taps[-1], machine):
+            return None
         dtype, windows = str(update.buffer.ty.dtype.dtype), self.last.dom.extent
         length = (windows - 1) * stride + ((taps[-1] - 1) * dilation + 1)
         columns = tirx.decl_buffer((_BAND, length), dtype, "columns")
@@ -140,6 +142,14 @@ class _Windows:
         if above is None or across is None:
             return None
         return self._over_outer(above, across, number, columns, machine)
+
+    def _is_worth_it(self, term: tirx.Expr, stride: int, taps: int, machine: Machine) -> bool:
+        """Always of symbolic length; otherwise where windows overlap and rows fill vectors."""
+        if not isinstance(self.last.dom.extent, tirx.IntImm):
+            return True
+        rows = [node.source.ty.shape[-1] for node in _loads(term)]
+        lanes = machine.lanes(*self.facts.dtypes)
+        return taps > stride and all(isinstance(n, tirx.IntImm) and n >= lanes for n in rows)
 
     def _folded(self, values: Sequence[tirx.Expr]) -> tirx.Expr:
         return reduce(type(self.facts.block.body.value), values)
@@ -211,9 +221,7 @@ def _places(
 ) -> list[tirx.Var] | None:
     """The variables of ``final`` at the places of ``own``; None where they are not all in order."""
     variables = [axis.var for axis in final.iter_vars]
-    loads: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(final.body.value, (ir.TensorLoad, loads.append))
-    mine = [node for node in loads if node.source.same_as(update.buffer)]
+    mine = [node for node in _loads(final.body.value) if node.source.same_as(update.buffer)]
     wanted = substituted(update, dict(zip(own, variables, strict=False))).indices
     alike = len(own) == len(variables) and all(
         tvm_ffi.structural_equal(index, other)
@@ -262,7 +270,7 @@ def _numbers(term: tirx.Expr, *variables: tirx.Var) -> list[ir.Expr]:
         is_integer = "int" in str(getattr(value.ty, "dtype", ""))
         if isinstance(value, ir.TensorLoad) or tirx.is_buffer_var(value) or not is_integer:
             return tvm_ffi.WalkResult.ADVANCE
-        if _holds_load(value):
+        if _loads(value):
             return tvm_ffi.WalkResult.ADVANCE
         if any(v.same_as(used) for used in undefined_vars(value) for v in variables):
             found.append(value)
@@ -272,16 +280,15 @@ def _numbers(term: tirx.Expr, *variables: tirx.Var) -> list[ir.Expr]:
     return found
 
 
-def _holds_load(value: ir.Expr) -> bool:
-    found: list[ir.Expr] = []
+def _loads(value: ir.Expr) -> list[ir.TensorLoad]:
+    found: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(value, (ir.TensorLoad, found.append))
-    return bool(found)
+    return found
 
 
 def _reads_rows(term: tirx.Expr, place: tirx.Var) -> bool:
     """Whether what ``term`` reads at each ``place`` is contiguous, or stays where it is."""
-    loads: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(term, (ir.TensorLoad, loads.append))
+    loads = _loads(term)
     return bool(loads) and not any(
         place in undefined_vars(index) for node in loads for index in node.indices[:-1]
     )
