@@ -195,11 +195,13 @@ def test_filters_of_nine_bits(case, kernel):
     assert kernel in selected if kernel else "conv2d_integer" not in selected
 
 
-def of_activations(left, right, known, target):
-    """MatMulInteger of inputs of these shapes; and a function that checks it for some sizes."""
-    zeros = {"a0": np.array(3, "uint8"), "b0": np.array(-128, "int8")}
+def of_activations(left, right, zeros, known, target):
+    """MatMulInteger of inputs of these shapes, of the types of their ``zeros``; and a function that
+    checks it for some sizes."""
+    zeros = dict(zip(("a0", "b0"), zeros, strict=True))
+    kinds = {name: helper.np_dtype_to_tensor_dtype(zero.dtype) for name, zero in zeros.items()}
+    kinds |= {"a": kinds["a0"], "b": kinds["b0"]}
     shapes = {"a": left, "b": right} | ({} if known else {"a0": (), "b0": ()})
-    kinds = {"a": 2, "b": 3, "a0": 2, "b0": 3}
     inputs = [helper.make_tensor_value_info(k, kinds[k], shape) for k, shape in shapes.items()]
     constants = [numpy_helper.from_array(v, k) for k, v in zeros.items() if known]
     node = helper.make_node("MatMulInteger", ["a", "b", "a0", "b0"], ["y"])
@@ -209,30 +211,48 @@ def of_activations(left, right, known, target):
     compiled = convert_and_build(model, TARGETS[target])
 
     def check(left, right):
-        a, b = integers("uint8", *left), integers("int8", *right)
-        want = (a.astype("int64") - 3) @ (b.astype("int64") + 128)
+        a, b = integers(zeros["a0"].dtype, *left), integers(zeros["b0"].dtype, *right)
+        want = (a.astype("int64") - int(zeros["a0"])) @ (b.astype("int64") - int(zeros["b0"]))
         y = compiled.run(None, {"a": a, "b": b} | ({} if known else zeros))[0]
         np.testing.assert_array_equal(y, want)
 
     return compiled.sources()["select"], check
 
 
+# Of both sides: some and none, of bytes that are signed or not.
+ZEROS = {
+    "u8 s8": (np.array(3, "uint8"), np.array(-128, "int8")),
+    "u8 s8, none": (np.array(0, "uint8"), np.array(0, "int8")),
+    "s8 s8": (np.array(-7, "int8"), np.array(0, "int8")),
+    "s8 s8, low": (np.array(-128, "int8"), np.array(5, "int8")),
+    "u8 u8": (np.array(0, "uint8"), np.array(128, "uint8")),
+    "u8 u8, high": (np.array(255, "uint8"), np.array(255, "uint8")),
+    "s8 u8": (np.array(127, "int8"), np.array(0, "uint8")),
+}
+# Differences of 16 bits, elsewhere than on this machine, know nothing of signs.
+SIDES = [("native", name) for name in ZEROS] + [("avx2", "u8 s8"), ("sse", "s8 u8")]
+
+
 @pytest.mark.parametrize(
-    ("left", "right", "known"),
-    [((3, 24, 40), (3, 40, 48), True), ((2, 1, 17, 33), (3, 33, 19), False)],
-)
-@pytest.mark.parametrize("target", TARGETS)
-def test_product_of_activations(target, left, right, known):
-    """Differences of nine bits, and a depth that fills no whole pair."""
-    selected, check = of_activations(left, right, known, target)
+    ("left", "right"),
+    [((3, 24, 40), (3, 40, 48)), ((2, 1, 17, 33), (3, 33, 19)), ((10, 6), (2, 6, 16)),
+     ((3, 9, 35), (35, 20))],
+)  # fmt: skip
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("target", "zeros"), SIDES)
+def test_product_of_activations(target, zeros, known, left, right):
+    """Differences of nine bits, depths that fill no whole word, batches that are broadcast."""
+    selected, check = of_activations(left, right, ZEROS[zeros], known, target)
     check(left, right)
     assert "matmul_integer" in selected
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_product_of_activations_of_symbolic_sizes(target):
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("target", "zeros"), SIDES)
+def test_product_of_activations_of_symbolic_sizes(target, zeros, known):
     """Depths of an even and an odd number, one row, one column, and nothing."""
-    selected, check = of_activations(("batch", "m", "k"), ("batch", "k", "n"), False, target)
+    left, right = ("batch", "m", "k"), ("batch", "k", "n")
+    selected, check = of_activations(left, right, ZEROS[zeros], known, target)
     assert "matmul_integer" in selected
     for batch, m, k, n in (2, 13, 40, 70), (1, 1, 7, 1), (3, 5, 33, 16), (2, 4, 0, 3), (0, 2, 2, 2):
         check((batch, m, k), (batch, k, n))
@@ -241,7 +261,7 @@ def test_product_of_activations_of_symbolic_sizes(target):
 @pytest.mark.parametrize("target", TARGETS)
 def test_product_of_activations_of_other_batches(target):
     """Such as broadcast, and symbolic: the product of TVM's."""
-    selected, check = of_activations(("m", 33), (2, 33, "n"), True, target)
+    selected, check = of_activations(("m", 33), (2, 33, "n"), ZEROS["u8 s8"], True, target)
     assert "matmul_integer" not in selected
     for m, n in (13, 70), (1, 1):
         check((m, 33), (2, 33, n))

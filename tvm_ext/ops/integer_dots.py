@@ -2,10 +2,13 @@
 
 They are neighbours of the reduction. What of :mod:`tvm_ext.ops.integer_products` has rows or
 columns of symbolic number is here: its schedules take terms of single elements, and make vectors.
-So are products of two activations: less their zero points they need nine bits.
+
+So are products of two activations: of words, less what their zero points have added, or of pairs of
+the differences, which need nine bits, where no instruction sums four products.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from tvm import te, tirx
@@ -14,6 +17,7 @@ from tvm.tirx.expr import CallEffectKind
 
 from .conv2d_blocked import conv2d_blocked, pack_weight
 from .elementwise import dtype_of
+from .flat_index import broadcast_index
 from .integer_products import SIGN, corrected, pad_value, subtrahend
 from .matmul_packed import matmul_panels, matmul_rows, pack_columns, panels
 
@@ -21,18 +25,25 @@ __all__ = [
     "BYTES",
     "DOT",
     "PAIR_DOT",
+    "ZeroPoint",
     "channel_words",
     "column_pair_panels",
     "column_pairs",
+    "column_sums",
+    "column_word_panels",
+    "column_words",
     "conv2d_integer_words",
     "dot",
     "matmul_integer_pairs",
     "matmul_integer_pairs_plain",
     "matmul_integer_rows",
+    "matmul_integer_words",
+    "matmul_integer_words_plain",
     "pack_filter_words",
     "pack_words",
     "pair_dot",
     "row_pairs",
+    "row_sums",
     "row_words",
 ]
 
@@ -76,34 +87,186 @@ def pack_words(weight: np.ndarray, tile: int) -> np.ndarray:
 
 
 def row_words(x: te.Tensor) -> te.Tensor:
-    """8-bit ``x[..., K]`` -> int32 ``[..., ceil(K/4)]`` of unsigned bytes, with zeros behind K.
+    """8-bit ``x[..., K]`` -> int32 ``[..., ceil(K/4)]`` of unsigned bytes.
 
-    Signed ``x`` is moved by 128.
+    Signed ``x`` is moved by 128, and so are the zeros behind K.
     """
     *leading, k = x.shape
-    depth = int(k)
-
-    def byte(row, at):
-        value = _byte(x[(*row, at)])
-        return value if depth % BYTES == 0 else tirx.if_then_else(at < k, value, _nothing())
+    flips = dtype_of(x) == "int8"
 
     def word(*index):
         *row, column = index
-        return _word(lambda b: byte(row, column * BYTES + b), x)
+        return _word(lambda at: x[(*row, at)], column, k, flips)
 
-    return te.compute((*leading, -(-depth // BYTES)), word, "row_words")
-
-
-def _byte(value: tirx.Expr) -> tirx.Expr:
-    """The bits of an 8-bit integer."""
-    return tirx.reinterpret("uint8", value).astype("uint32")
+    return te.compute((*leading, _words(k, BYTES)), word, "row_words")
 
 
-def _word(byte: Callable[[int], tirx.Expr], x: te.Tensor) -> tirx.Expr:
-    """Four bytes of ``x``, unsigned, side by side."""
+def column_words(x: te.Tensor) -> te.Tensor:
+    """8-bit ``x[..., K, N]`` -> int32 ``[..., ceil(K/4), N]`` of signed bytes, 0 behind K.
+
+    Unsigned ``x`` is moved by -128.
+    """
+    *leading, k, n = x.shape
+    flips = dtype_of(x) == "uint8"
+
+    def word(*index):
+        *outer, row, column = index
+        return _word(lambda at: x[(*outer, at, column)], row, k, flips, 128 if flips else 0)
+
+    return te.compute((*leading, _words(k, BYTES), n), word, "column_words")
+
+
+def column_word_panels(x: te.Tensor, tile: int) -> te.Tensor:
+    """:func:`column_words` as panels ``[batch, ceil(N/tile), ceil(K/4), tile]``."""
+    return panels(column_words(x), tile)
+
+
+def row_sums(x: te.Tensor) -> te.Tensor:
+    """The int32 sums ``[...]`` of the bytes of :func:`row_words` but those behind K."""
+    *leading, k = x.shape
+    step, move = te.reduce_axis((0, k), "rk"), SIGN if dtype_of(x) == "int8" else 0
+
+    def total(*index):
+        return te.sum(x[(*index, step)].astype("int32") + move, axis=step)
+
+    return te.compute(leading, total, "row_sums")
+
+
+def column_sums(x: te.Tensor) -> te.Tensor:
+    """The int32 sums ``[..., N]`` of the bytes of :func:`column_words`."""
+    *leading, k, n = x.shape
+    step, move = te.reduce_axis((0, k), "rk"), SIGN if dtype_of(x) == "uint8" else 0
+
+    def total(*index):
+        *outer, column = index
+        return te.sum(x[(*outer, step, column)].astype("int32") - move, axis=step)
+
+    return te.compute((*leading, n), total, "column_sums")
+
+
+def _words(count: tirx.Expr, size: int) -> tirx.Expr:
+    """How many words of ``size`` elements hold ``count``."""
+    return (count + (size - 1)) // size
+
+
+def _word(
+    element: Callable[[tirx.Expr], tirx.Expr],
+    word: tirx.Expr,
+    count: tirx.Expr | None,
+    flips: bool,
+    behind: int = 0,
+) -> tirx.Expr:
+    """Four 8-bit elements side by side, with their first bits flipped or not.
+
+    ``behind`` is the byte of those behind ``count``.
+    """
+
+    def byte(b: int) -> tirx.Expr:
+        at = word * BYTES + b
+        value = tirx.reinterpret("uint8", element(at)).astype("uint32")
+        if count is None or (isinstance(count, tirx.IntImm) and int(count) % BYTES == 0):
+            return value
+        return tirx.if_then_else(at < count, value, tirx.const(behind, "uint32"))
+
     parts = [byte(b) << tirx.const(8 * b, "uint32") for b in range(BYTES)]
     whole = tirx.reinterpret("int32", parts[0] | parts[1] | parts[2] | parts[3])
-    return whole ^ tirx.const(_SIGNS, "int32") if dtype_of(x) == "int8" else whole
+    return whole ^ tirx.const(_SIGNS, "int32") if flips else whole
+
+
+@dataclass(frozen=True)
+class ZeroPoint:
+    """Of one side of a product of words: a ``known`` number, or None, and what bytes are moved by.
+
+    Bytes are unsigned on the left, signed on the right.
+    """
+
+    known: int | None
+    moved: int
+
+    @classmethod
+    def left(cls, dtype: str, known: int | None) -> "ZeroPoint":
+        return cls(known, SIGN if dtype == "int8" else 0)
+
+    @classmethod
+    def right(cls, dtype: str, known: int | None) -> "ZeroPoint":
+        return cls(known, -SIGN if dtype == "uint8" else 0)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it is 0 of the bytes."""
+        return self.known is not None and self.known + self.moved == 0
+
+    def number(self, tensors: Iterator[te.Tensor]) -> tirx.Expr | int:
+        """That of the bytes; it is the next of ``tensors`` where it is not known."""
+        if self.known is not None:
+            return self.known + self.moved
+        zero = next(tensors)
+        return zero(*(0 for _ in zero.shape)) + self.moved
+
+
+def matmul_integer_words(
+    a: te.Tensor,
+    packed: te.Tensor,
+    *rest: te.Tensor | Sequence[int | None] | int,
+) -> te.Tensor:
+    """:func:`row_words` times the :func:`column_word_panels` of what has ``dims`` -> int32.
+
+    ``rest`` is ``*tensors, dims, rows, depth, left, right``: the tensors of :func:`_less_zeros`,
+    the rows that share a register tile, K, and the attributes of both zero points.
+    """
+    *tensors, dims, rows, depth, left, right = rest
+    total = matmul_panels(a, packed, dims, rows, dot)
+    return _less_zeros(total, tensors, depth, ZeroPoint(*left), ZeroPoint(*right))
+
+
+def matmul_integer_words_plain(
+    a: te.Tensor, b: te.Tensor, *rest: te.Tensor | tirx.Expr | Sequence[int | None]
+) -> te.Tensor:
+    """:func:`row_words` times :func:`column_words` of the same leading dims -> int32.
+
+    Any dims may be symbolic; ``rest`` is ``*tensors, depth, left, right``.
+    """
+    *tensors, depth, left, right = rest
+    total = _matmul_as_it_lies(a, b, dot)
+    return _less_zeros(total, tensors, depth, ZeroPoint(*left), ZeroPoint(*right))
+
+
+def _less_zeros(
+    total: te.Tensor,
+    tensors: Sequence[te.Tensor],
+    depth: tirx.Expr | int,
+    left: ZeroPoint,
+    right: ZeroPoint,
+) -> te.Tensor:
+    """``total`` of bytes, less what the zero points of both sides have added.
+
+    Of ``tensors`` the first are the :func:`row_sums`, where ``right`` is something, and the
+    :func:`column_sums`, where ``left`` is; then come int32 zero points that are not known.
+    """
+    rest = iter(tensors)
+    rows = None if right.is_nothing else next(rest)
+    columns = None if left.is_nothing else next(rest)
+    a, b = left.number(rest), right.number(rest)
+    count = depth if isinstance(depth, int) else depth.astype("int32")
+
+    def element(*index):
+        *batch, row, column = index
+        value = total(*index)
+        if columns is not None:
+            value = value - columns[(*_aligned(batch, columns), column)] * a
+        if rows is not None:
+            value = value - (rows[(*_aligned(batch, rows), row)] - count * a) * b
+        return value
+
+    return te.compute(total.shape, element, "corrected")
+
+
+def _aligned(batch: Sequence[tirx.Expr], sums: te.Tensor) -> Sequence[tirx.Expr]:
+    """``batch`` for the leading dims of ``sums``, which may be broadcast where they are known."""
+    leading = sums.shape[:-1]
+    if all(isinstance(dim, tirx.IntImm) for dim in leading):
+        return broadcast_index(batch, [int(dim) for dim in leading])
+    return batch
 
 
 def matmul_integer_rows(
@@ -145,17 +308,18 @@ def channel_words(x: te.Tensor) -> te.Tensor:
 
     ``x[N, C, H, W]`` gives ``[N, ceil(C/4), H, W, 1]``, which repeats the last channel.
     """
+    flips = dtype_of(x) == "int8"
     if len(x.shape) == 5:
         n, blocks, h, w, lanes = x.shape
 
         def of_lanes(n, o, i, j, lane):
-            return _word(lambda b: _byte(x(n, o, i, j, lane * BYTES + b)), x)
+            return _word(lambda at: x(n, o, i, j, at), lane, None, flips)
 
         return te.compute((n, blocks, h, w, int(lanes) // BYTES), of_lanes, "channel_words")
     n, channels, h, w = x.shape
 
     def of_channels(n, o, i, j, _):
-        return _word(lambda b: _byte(x(n, tirx.min(o * BYTES + b, channels - 1), i, j)), x)
+        return _word(lambda at: x(n, tirx.min(at, channels - 1), i, j), o, None, flips)
 
     return te.compute((n, -(-int(channels) // BYTES), h, w, 1), of_channels, "channel_words")
 
@@ -206,7 +370,7 @@ def row_pairs(x: te.Tensor) -> te.Tensor:
         *row, column = index
         return _pair(lambda at: x[(*row, at)], column, k)
 
-    return te.compute((*leading, _pairs(k)), word, "row_pairs")
+    return te.compute((*leading, _words(k, 2)), word, "row_pairs")
 
 
 def column_pairs(x: te.Tensor) -> te.Tensor:
@@ -217,7 +381,7 @@ def column_pairs(x: te.Tensor) -> te.Tensor:
         *outer, row, column = index
         return _pair(lambda at: x[(*outer, at, column)], row, k)
 
-    return te.compute((*leading, _pairs(k), n), word, "column_pairs")
+    return te.compute((*leading, _words(k, 2), n), word, "column_pairs")
 
 
 def column_pair_panels(x: te.Tensor, tile: int) -> te.Tensor:
@@ -237,18 +401,20 @@ def matmul_integer_pairs_plain(a: te.Tensor, b: te.Tensor) -> te.Tensor:
 
     Any dims may be symbolic.
     """
+    return _matmul_as_it_lies(a, b, pair_dot)
+
+
+def _matmul_as_it_lies(
+    a: te.Tensor, b: te.Tensor, product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
+) -> te.Tensor:
     *batch, m, words = a.shape
     step = te.reduce_axis((0, words), "rk")
 
     def element(*index):
         *outer, row, column = index
-        return te.sum(pair_dot(a[(*outer, row, step)], b[(*outer, step, column)]), axis=step)
+        return te.sum(product(a[(*outer, row, step)], b[(*outer, step, column)]), axis=step)
 
     return te.compute((*batch, m, b.shape[-1]), element, "matmul")
-
-
-def _pairs(count: tirx.Expr) -> tirx.Expr:
-    return (count + 1) // 2
 
 
 def _pair(element, word, count: tirx.Expr) -> tirx.Expr:
@@ -257,7 +423,3 @@ def _pair(element, word, count: tirx.Expr) -> tirx.Expr:
     if not isinstance(count, tirx.IntImm) or int(count) % 2:
         high = tirx.if_then_else(2 * word + 1 < count, high, tirx.const(0, "int32"))
     return (low & 0xFFFF) | (high << 16)
-
-
-def _nothing() -> tirx.Expr:
-    return tirx.const(0, "uint32")

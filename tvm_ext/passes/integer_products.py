@@ -4,13 +4,13 @@ Before::
 
     y = R.nn.conv2d(R.subtract(R.astype(x, "int32"), zero), w)      int32, w constant
     z = R.matmul(R.astype(a, "int32"), b)
-    p = R.matmul(R.astype(a, "int32"), R.astype(c, "int32"))
+    p = R.matmul(R.subtract(R.astype(a, "int32"), zero), R.astype(c, "int32"))
 
 After::
 
     y = unblock(conv2d_integer(block(x), packed_w, sums))
     z = matmul_integer(a, packed_b, sums)
-    p = matmul_integer(row_pairs(a), column_pairs(c))
+    p = matmul_integer(row_words(a), column_words(c), column_sums(c))
 
 ``sums`` are those of the weights, times the zero point where it is known. What makes 8 bits of the
 result again is fused behind.
@@ -19,7 +19,8 @@ result again is fused behind.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from functools import partial
 from math import gcd, prod
 
 import numpy as np
@@ -190,43 +191,88 @@ def _find_of_activations(graph: Graph, var: relax.Var) -> Match | None:
     if call is None or dtype_of(var) != _SUM:
         return None
     left, right = call.args[:2]
-    if any(isinstance(x, GenericConst) or _shifted(graph, x) is None for x in (left, right)):
+    if any(isinstance(x, GenericConst) for x in (left, right)):
         return None
-    return Match(graph, var, (var,), {"product": call, "left": left, "right": right})
+    sources = _shifted(graph, left), _shifted(graph, right)
+    if None in sources:
+        return None
+    return Match(graph, var, (var,), {"product": call, "left": left, "right": right}, sources)
 
 
 def _matmul_of_activations(match: Match, target: Target) -> Kernel | None:
-    """Nine bits each, hence pairs of 16; the differences are fused into what makes the pairs."""
-    operands = match["left"], match["right"]
+    """Of bytes where an instruction sums four products.
+
+    Elsewhere of differences of nine bits, hence pairs of 16, which are made where they are found.
+    """
     left, right = match.dims("left"), match.dims("right")
-    if min(x.ty.ndim for x in operands) < 2:
+    if min(match[side].ty.ndim for side in ("left", "right")) < 2:
         return None
     if left is None or right is None:
-        return _pairs_as_they_lie(*operands)
+        return _words_as_they_lie(match, target)
     if is_empty(left) or is_empty(right) or left[-2] <= FEW_ROWS:
         return None
     tile = choose_matmul_tile(target, left[-2], right[-1], _SUM, 2 * left[-1])
+    if Dot.of(target, tile.lanes).depth == dots.BYTES:
+        panels = partial(dots.column_word_panels, tile=tile.columns)
+        return _matmul_of_words(
+            match, panels, dots.matmul_integer_words, (right, tile.rows, left[-1])
+        )
     return Kernel(
-        operands,
+        (match["left"], match["right"]),
         dots.matmul_integer_pairs,
         (right, tile.rows),
-        packed={0: dots.row_pairs, 1: lambda x: dots.column_pair_panels(x, tile.columns)},
+        packed={0: dots.row_pairs, 1: partial(dots.column_pair_panels, tile=tile.columns)},
         epilogue=True,
         name="matmul_integer",
     )
 
 
-def _pairs_as_they_lie(left: relax.Expr, right: relax.Expr) -> Kernel | None:
+def _words_as_they_lie(match: Match, target: Target) -> Kernel | None:
     """A product of symbolic dims, of which those of the batch are the same."""
+    left, right = match["left"], match["right"]
     if left.ty.shape is None or right.ty.shape is None:
         return None
     first, second = (list(x.ty.shape.values[:-2]) for x in (left, right))
     if not tvm_ffi.structural_equal(first, second):
         return None
+    if Dot.of(target, Machine.of(target).lanes(_SUM)).depth == dots.BYTES:
+        depth = left.ty.shape.values[-1]
+        compute = dots.matmul_integer_words_plain
+        return _matmul_of_words(match, dots.column_words, compute, (depth,))
     return Kernel(
         (left, right),
         dots.matmul_integer_pairs_plain,
         packed={0: dots.row_pairs, 1: dots.column_pairs},
+        epilogue=True,
+        name="matmul_integer",
+    )
+
+
+def _matmul_of_words(
+    match: Match, columns: Callable, compute: Callable, options: tuple[object, ...]
+) -> Kernel:
+    """The product of both sides as bytes; ``columns`` packs the right one.
+
+    Sums are computed of a side only if the zero point of the other is something.
+    """
+    (x, x_zero), (y, y_zero) = match.detail
+    left, right = (
+        kind(dtype_of(side), zero if isinstance(zero, int) else None)
+        for kind, side, zero in (
+            (dots.ZeroPoint.left, x, x_zero), (dots.ZeroPoint.right, y, y_zero),
+        )
+    )  # fmt: skip
+    operands, packed = [x, y], {0: dots.row_words, 1: columns}
+    for zero, side, sums in (right, x, dots.row_sums), (left, y, dots.column_sums):
+        if not zero.is_nothing:
+            packed[len(operands)] = sums
+            operands.append(side)
+    operands += [zero for zero in (x_zero, y_zero) if not isinstance(zero, int)]
+    return Kernel(
+        tuple(operands),
+        compute,
+        (*options, astuple(left), astuple(right)),
+        packed=packed,
         epilogue=True,
         name="matmul_integer",
     )

@@ -430,7 +430,7 @@ def share(
     # A guard that differs between lanes is run lane by lane: vectors need a loop that is cut where
     # the guard changes, else LLVM's masks on a plain loop are better.
     stmt = sch.get(inner.loop)
-    if _repeats_bfloat16(stmt) or (inner.guarded and not _is_cut(stmt)):
+    if _repeats_bfloat16(stmt) or (inner.guarded and not _is_cut(stmt)) or _is_interleaved(inner):
         lanes = 1
     task = parallelise(sch, loops, work, machine)
     if task is not None or not _worth_cutting(inner, lanes, work, machine):
@@ -448,6 +448,12 @@ def share(
     if lanes > 1:
         sch.vectorize(lane)
         partition(sch, middle if static else chunk, extent, lanes * machine.cores)
+
+
+def _is_interleaved(axis: Axis) -> bool:
+    """Whether steps along ``axis`` skip some elements: LLVM shuffles vectors of them, TVM loads
+    one lane at a time."""
+    return any(isinstance(step, int) and 1 < step <= 4 for step in axis.strides)
 
 
 def _worth_cutting(inner: Axis, lanes: int, work: int, machine: Machine) -> bool:

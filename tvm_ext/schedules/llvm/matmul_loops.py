@@ -54,7 +54,8 @@ _VECTORS = 4  # of columns, in a tile
 FEW_ROWS = 8  # rows whose sums wait in L1 while the right-hand side passes by
 _STEPS = 4  # rows of the right-hand side that pass by together
 _SUMS = 4096  # in L1
-_PAIR_DOT = "tirx.tvm_ext.integer_pair_dot"  # as tvm_ext.ops has it
+# As tvm_ext.ops has them.
+_DOTS = "tirx.tvm_ext.integer_dot", "tirx.tvm_ext.integer_pair_dot"
 _TYPES = "float32", "float64", "int32", "int64", "uint32", "uint64"
 
 
@@ -136,7 +137,7 @@ def _multiplied(term: ir.Expr) -> list[ir.Expr]:
     """The factors of a product, or of one of words of which neighbours are multiplied."""
     if isinstance(term, tirx.Mul):
         return [term.a, term.b]
-    is_of_words = isinstance(term, ir.Call) and getattr(term.op, "name", "") == _PAIR_DOT
+    is_of_words = isinstance(term, ir.Call) and getattr(term.op, "name", "") in _DOTS
     return list(term.args) if is_of_words else []
 
 
