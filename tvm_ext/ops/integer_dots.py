@@ -9,6 +9,7 @@ the differences, which need nine bits, where no instruction sums four products.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
@@ -207,7 +208,7 @@ class ZeroPoint:
 def matmul_integer_words(
     a: te.Tensor,
     packed: te.Tensor,
-    *rest: te.Tensor | Sequence[int | None] | int,
+    *rest: Any,
 ) -> te.Tensor:
     """:func:`row_words` times the :func:`column_word_panels` of what has ``dims`` -> int32.
 
@@ -219,9 +220,7 @@ def matmul_integer_words(
     return _less_zeros(total, tensors, depth, ZeroPoint(*left), ZeroPoint(*right))
 
 
-def matmul_integer_words_plain(
-    a: te.Tensor, b: te.Tensor, *rest: te.Tensor | tirx.Expr | Sequence[int | None]
-) -> te.Tensor:
+def matmul_integer_words_plain(a: te.Tensor, b: te.Tensor, *rest: Any) -> te.Tensor:
     """:func:`row_words` times :func:`column_words` of the same leading dims -> int32.
 
     Any dims may be symbolic; ``rest`` is ``*tensors, depth, left, right``.
