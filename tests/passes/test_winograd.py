@@ -10,7 +10,7 @@ from tests.oracle import reference
 from tests.passes.test_blocked_layout import LLVM, conv_network, feeds
 from tvm_ext import convert_and_build, pipeline, targets
 from tvm_ext.passes.winograd import winograd
-from tvm_ext.schedules.llvm.winograd import WinogradModel
+from tvm_ext.schedules.llvm.winograd import Convolution, WinogradModel
 
 
 def always(target):
@@ -98,6 +98,40 @@ def test_images_of_any_size_are_right(channels, filters, stride, dilation):
         np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
 
 
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups", "attributes"),
+    [
+        (48, 48, 3, {"pads": [1] * 4}),
+        (96, 192, 4, {"pads": [0, 1, 2, 1]}),  # of 24, two of which are convolved as one
+        (64, 128, 2, {"pads": [1] * 4, "strides": [2, 2]}),
+        (32, 32, 8, {"pads": [2] * 4, "dilations": [2, 2]}),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(2, 13, 11), ("n", 13, 11), ("n", "h", "w")])
+def test_groups_of_channels_are_right(channels, filters, groups, attributes, sizes):
+    images, *rest = sizes
+    shape = (filters, channels // groups, 3, 3)
+    model = network((images, channels, *rest), shape, group=groups, **attributes)
+    built = convert_and_build(model, steps=always(targets.resolve("llvm")))
+    assert "conv2d_winograd" in built.sources()["select"]
+    x = feeds((2, channels, 13, 11))
+    (want,), (got,) = reference(model, x), built.run(None, x)
+    scale = np.abs(x["x"]).max() * 2.4 * shape[1] ** 0.5
+    np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
+
+
+def test_groups_weigh_less():
+    """Of one block of channels m = 4 pays where images are large, and m = 2 hardly anywhere."""
+
+    def chosen(size, groups):
+        conv = Convolution(1, 512, 512, size, size, 16, 16, groups=groups)
+        plan = WinogradModel().choose(conv, LLVM)
+        return plan.m if plan else 0
+
+    assert [chosen(size, 32) for size in (28, 7)] == [4, 0]
+    assert [chosen(size, 1) for size in (28, 7)] == [4, 2]
+
+
 @pytest.mark.parametrize("image", [(1, 17, 5, 7, 9), (2, 16, 8, 6, 5)])
 def test_volumes_are_convolved_frame_by_frame(image):
     around, deep = [1] * 6, {"strides": [2, 1, 1], "dilations": [2, 1, 1]}
@@ -125,7 +159,6 @@ def test_volumes_are_convolved_frame_by_frame(image):
         ((32, 32, 3, 3), {"strides": [1, 2]}),
         ((32, 32, 3, 3), {"strides": [3, 3]}),
         ((32, 32, 3, 3), {"dilations": [2, 1]}),
-        ((32, 16, 3, 3), {"group": 2}),
         ((32, 32, 3, 1), {}),
         ((32, 1, 3, 3), {"group": 32}),
     ],

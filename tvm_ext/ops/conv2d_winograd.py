@@ -119,12 +119,14 @@ def conv2d_winograd(
     depth: Sequence[int] = (1, 1),
     stride: int = 1,
     phases: int = 1,
+    channel_groups: int = 1,
 ) -> te.Tensor:
     """Convolve ``x[N, IC/b, H, W, b]`` with a ``weight`` transformed for ``stride``.
 
     ``pads``: top, left, bottom, right. ``group``: images, and rows of tiles in each, that are
     transformed together; the images divide N * ``phases``^2. ``columns`` tiles share a register
-    tile. ``phases`` is the dilation, 1 with a stride of 2 and with frames.
+    tile. ``phases`` is the dilation, 1 with a stride of 2 and with frames. ``channel_groups`` are
+    convolved apart, and each holds whole tiles of channels; 1 with frames.
     Returns ``[N, OC/out_lanes, H', W', out_lanes]``.
 
     Of ``x[N, IC/b, D, H, W, b]`` the pads have the depth first. Its ``weight`` holds all channels
@@ -157,7 +159,9 @@ def conv2d_winograd(
         frame = image % frames_out[0] * step + o // ic_blocks * dilation
         return source(image // frames_out[0], o % ic_blocks, frame, row, column, lane)
 
-    inputs = _inputs(pixel, groups, summed, tiles, in_lanes, m, stride)
+    inputs = _inputs(pixel, groups, summed * channel_groups, tiles, in_lanes, m, stride)
+    oc_blocks = oc_tiles * vectors
+    first = _first_block(oc_blocks, summed, channel_groups)
     ro, ri = te.reduce_axis((0, summed), "ro"), te.reduce_axis((0, in_lanes), "ri")
 
     def product(p, q, ab, o, to, ti, lane):
@@ -166,9 +170,8 @@ def conv2d_winograd(
             t = tirx.min(t, tiles - 1)  # never written: no register tile needs a tail
         own = _weights_of(ab, m, stride)
         part = weight[own, o // vectors, ro, ri, o % vectors * out_lanes + lane]
-        return te.sum(inputs[p, q, ab, ro, t, ri] * part, axis=[ro, ri])
+        return te.sum(inputs[p, q, ab, first(o) + ro, t, ri] * part, axis=[ro, ri])
 
-    oc_blocks = oc_tiles * vectors
     shape = (*groups, window * window, oc_blocks, -(-tiles // columns), columns, out_lanes)
     tiled = te.compute(shape, product, "tiled")
     products = te.compute(
@@ -220,6 +223,7 @@ def conv2d_winograd_tiles(
     m: int,
     stride: int = 1,
     phases: int = 1,
+    channel_groups: int = 1,
 ) -> te.Tensor:
     """As :func:`conv2d_winograd`, of images whose rows or columns are symbolic.
 
@@ -227,7 +231,7 @@ def conv2d_winograd_tiles(
     to the schedule. Those that reach beyond the image see zeros there.
     """
     n, ic_blocks, h, w, in_lanes = x.shape
-    _, oc_tiles, _, _, oc_tile = (int(d) for d in weight.shape)
+    _, oc_tiles, summed, _, oc_tile = (int(d) for d in weight.shape)
     simplify, reach, side = Analyzer().simplify, (KERNEL - 1) * phases, m * phases
     height = simplify((h + pads[0] + pads[2] - reach - 1) // stride + 1)
     width = simplify((w + pads[1] + pads[3] - reach - 1) // stride + 1)
@@ -245,12 +249,13 @@ def conv2d_winograd_tiles(
 
     windows = te.compute((ic_blocks, tiles, window, window, in_lanes), pixel, "windows")
     inputs = _inputs(windows, (), ic_blocks, tiles, in_lanes, m, stride)
-    ro, ri = te.reduce_axis((0, ic_blocks), "ro"), te.reduce_axis((0, in_lanes), "ri")
+    first = _first_block(oc_blocks, summed, channel_groups)
+    ro, ri = te.reduce_axis((0, summed), "ro"), te.reduce_axis((0, in_lanes), "ri")
 
     def product(ab, o, t, lane):
         own = _weights_of(ab, m, stride)
         part = weight[own, o // vectors, ro, ri, o % vectors * out_lanes + lane]
-        return te.sum(inputs[ab, ro, t, ri] * part, axis=[ro, ri])
+        return te.sum(inputs[ab, first(o) + ro, t, ri] * part, axis=[ro, ri])
 
     shape = (window * window, oc_blocks, tiles, out_lanes)
     summed = te.compute(shape, product, "summed")
@@ -264,6 +269,11 @@ def conv2d_winograd_tiles(
         return outputs[o, t, i % m, j % m, lane]
 
     return te.compute((n, oc_blocks, height, width, out_lanes), untiled, "untiled")
+
+
+def _first_block(blocks: int, summed: int, groups: int) -> Callable[[tirx.Expr], tirx.Expr | int]:
+    """The first of ``summed`` blocks of inputs that one of ``blocks`` of outputs sums."""
+    return lambda block: block // (blocks // groups) * summed if groups > 1 else 0
 
 
 Entry = Callable[[int], tirx.Expr]

@@ -1,6 +1,7 @@
 """3x3 convolutions of stride 1 or 2, or dilated, by Winograd's method, where it pays by a model.
 
-Those of volumes, too, with any taps, stride and dilation along the depth.
+In groups of channels, too, and those of volumes, with any taps, stride and dilation along the
+depth.
 
 Before: ``y = R.nn.conv2d(x, w)``
 After:  ``y = unblock(conv2d_winograd(block(x), transformed_w))``
@@ -49,7 +50,7 @@ def winograd(model: WinogradModel | None = None) -> Compound:
 def _simple(dense: Dense) -> bool:
     conv = dense.conv
     kernel = (*conv.weight.shape[2:][-2:], conv.weight.dtype.name)
-    if (conv.groups, kernel) != (1, (KERNEL, KERNEL, "float32")):
+    if kernel != (KERNEL, KERNEL, "float32") or (conv.groups > 1 and len(conv.result) > 4):
         return False
     (down, across), (high, wide) = conv.strides[-2:], conv.dilations[-2:]
     if down != across or high != wide:
@@ -63,14 +64,14 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
     phases = conv.dilations[-1]
     images, _, *frames, height, width = conv.result
     weight = _of_frames(unpack_weight(dense.weight))  # with channels that fill the last block
-    filters, channels = weight.shape[:2]
+    filters, channels = weight.shape[0], weight.shape[1] * conv.groups
     if frames and (conv.symbolic or not isinstance(images, int)):
         return None  # volumes of a symbolic number or size
     count = size(images) * prod(frames)
     usual = min(max(_ROWS_OF_CHANNELS // filters, 7), 56)
     rows, columns = (side if isinstance(side, int) else usual for side in (height, width))
     sizes = (count, channels, filters, rows, columns)
-    taken = Convolution(*sizes, dense.in_lanes, lanes, stride, phases)
+    taken = Convolution(*sizes, dense.in_lanes, lanes, stride, phases, conv.groups)
     plan = model.choose(taken, target)
     if plan is None:
         return None
@@ -81,18 +82,18 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
         return Kernel(
             (conv.x, relax.const(transformed, "float32")),
             conv2d_winograd_tiles,
-            (lanes, conv.pads, plan.m, stride, phases),
+            (lanes, conv.pads, plan.m, stride, phases, conv.groups),
             {"m": plan.m},
             lanes={0: dense.in_lanes},
             result_lanes=lanes,
             epilogue=True,
             name=conv2d_winograd.__name__,
         )
-    group = (plan.images, plan.rows)
+    group, columns = (plan.images, plan.rows), plan.register.columns
     return Kernel(
         (conv.x, relax.const(transformed, "float32")),
         conv2d_winograd,
-        (lanes, conv.pads, plan.m, group, plan.register.columns, depth, stride, phases),
+        (lanes, conv.pads, plan.m, group, columns, depth, stride, phases, conv.groups),
         {"m": plan.m},
         lanes={0: dense.in_lanes},
         result_lanes=lanes,
