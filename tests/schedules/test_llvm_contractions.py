@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import te, topi
+from tvm import te, tirx, topi
+from tvm.ir import Call
 from tvm.s_tir import SBlock, Schedule
 from tvm.tirx import For, ForKind
 
@@ -18,6 +19,7 @@ from tvm_ext.ops.conv2d_blocked import (
     pack_weight,
 )
 from tvm_ext.ops.matmul_packed import matmul_packed, matmul_tiled, pack_columns
+from tvm_ext.schedules.llvm.contraction import unrolled_steps
 from tvm_ext.schedules.llvm.conv2d import (
     Conv2dBlocked,
     DepthwiseBlocked,
@@ -26,6 +28,7 @@ from tvm_ext.schedules.llvm.conv2d import (
     holds_taps,
 )
 from tvm_ext.schedules.llvm.matmul import MatmulTiled, choose_matmul_tile
+from tvm_ext.schedules.statements import substituted
 
 X86 = {
     level: targets.resolve({"kind": "llvm", "mcpu": f"x86-64-{level}", "num-cores": 2})
@@ -339,3 +342,42 @@ def test_cold_weights_of_a_convolution_are_fetched_ahead(channels, ahead):
     )  # fmt: skip
     text = Conv2dBlocked().apply(func, X86["v4"], False).mod["main"].script()
     assert ("prefetch" in text) == ahead
+
+
+@pytest.mark.parametrize(
+    ("inputs", "rows", "columns"), [(512, 14, 14), (1024, 7, 7), (128, 28, 14)]
+)
+def test_turns_ask_for_the_next_panel_and_little_more(inputs, rows, columns):
+    """The first turn for its first line, the last one for what ends it."""
+    width, panel = 32, inputs * 32
+    image, weight = (1, inputs // 16, rows, 28, 16), (8, inputs // 16, 1, 1, 16, width)
+    func = conv_func(image, weight, 16, columns, (0, 0, 0, 0))
+    sch = Conv2dBlocked(cold=0).apply(func, X86["v4"], False)
+    loops, place = _prefetched(sch.mod["main"].body)
+    first, last = (
+        int(tvm.sym.Analyzer().simplify(substituted(place, {v: f(n) for v, n in loops.items()})))
+        for f in (lambda n: tirx.const(0, n.ty), lambda n: n - 1)
+    )
+    turns = rows * -(-28 // columns) * inputs
+    assert first == panel
+    assert 0 <= last + 16 - 9 * panel < turns + 16  # elements, of which no turn asks for a part
+
+
+def _prefetched(body):
+    """The loops on which the only prefetch depends, with their extents, and where in the weights
+    it is."""
+    loops, calls = [], []
+    tvm_ffi.structural_walk(body, (For, loops.append))
+    tvm_ffi.structural_walk(body, (Call, calls.append))
+    (fetch,) = (call for call in calls if getattr(call.op, "name", "") == "tirx.prefetch")
+    place = fetch.args[0].args[0].indices[-1]
+    used = tirx.analysis.undefined_vars(place)
+    return {f.loop_var: f.extent for f in loops if f.loop_var in used}, place
+
+
+@pytest.mark.parametrize(
+    ("depth", "accumulators", "steps"),
+    [(64, 28, 1), (64, 24, 1), (64, 12, 2), (64, 4, 4), (63, 4, 3), (7, 10, 1), (64, 1, 4)],
+)
+def test_few_accumulators_unroll_steps(depth, accumulators, steps):
+    assert unrolled_steps(depth, accumulators) == steps

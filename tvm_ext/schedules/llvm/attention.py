@@ -93,8 +93,8 @@ def _take_apart(sch: s_tir.Schedule) -> _Blocks | None:
 
 
 def _schedule(sch: s_tir.Schedule, blocks: _Blocks, machine: Machine) -> s_tir.Schedule:
-    heads, _, _, rows, columns, depth = _extents(sch, blocks.scores)
-    *_, value_columns, keys = _extents(sch, blocks.mixed)
+    heads, _, _, rows, columns, _ = _extents(sch, blocks.scores)
+    *_, value_columns, _ = _extents(sch, blocks.mixed)
     lanes = divisors(columns, machine.lanes("float32"))[-1]
     peaks, totals = (_lane_partials(sch, fold, lanes) for fold in (blocks.peak, blocks.total))
 
@@ -109,14 +109,14 @@ def _schedule(sch: s_tir.Schedule, blocks: _Blocks, machine: Machine) -> s_tir.S
     if machine.cores > 1:
         sch.parallel(head)
 
-    register_tile(sch, blocks.mixed, value_tile, lanes, divisors(keys, 4)[-1])
+    register_tile(sch, blocks.mixed, value_tile, lanes)
     vectorize(sch, column, lanes)
     maps = [blocks.masked, blocks.power, *blocks.weights]
     for block in [*blocks.weights, *totals[::-1], blocks.power, *peaks[::-1], blocks.masked]:
         sch.set_scope(block, 0, "local")
         sch.compute_at(block, tile, preserve_unit_loops=True)
     key_tile = _by_key_tiles(sch, blocks.masked)
-    register_tile(sch, blocks.scores, key_tile, lanes, divisors(depth, 4)[-1])
+    register_tile(sch, blocks.scores, key_tile, lanes)
     for block in (*peaks[:-1], *totals[:-1]):
         _lanes_last(sch, block, lanes)
     for block in maps:

@@ -16,12 +16,26 @@ __all__ = [
     "is_static",
     "shared_block",
     "size",
+    "unrolled_steps",
 ]
+
+# Multiply-adds of vectors that a loop over steps of a reduction is worth.
+_ENOUGH_WORK = 24
 
 
 def divisors(extent: int, limit: int) -> list[int]:
     """The divisors of ``extent`` up to ``limit``, ascending."""
     return [d for d in range(1, min(extent, limit) + 1) if extent % d == 0]
+
+
+def unrolled_steps(depth: int, accumulators: int, most: int = 4) -> int:
+    """Of a reduction over ``depth``, how many steps to unroll around so many accumulators.
+
+    LLVM loads ahead across the steps that it sees, and where accumulators fill the registers it
+    may spill some: four steps of 512 channels at 14 x 14, tiles of 2 x 14, with a residual, ran at
+    190 GFLOP/s on two Zen 4 cores, one step runs at 225.
+    """
+    return divisors(depth, min(most, max(1, _ENOUGH_WORK // accumulators)))[-1]
 
 
 def excess(cores: int, tasks: int) -> float:

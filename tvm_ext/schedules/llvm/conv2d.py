@@ -28,6 +28,7 @@ from .contraction import (
     is_number,
     shared_block,
     size,
+    unrolled_steps,
 )
 from .loops import moves, walk, with_simple_quotients
 from .padded_taps import copies, guarded, guards, is_padded
@@ -468,7 +469,8 @@ def accumulate_tile(sch, contraction, unrolled, lane) -> list:
     spatial = axis_kinds(sch.get(contraction)).count("S") - 4
     vectors, *_, columns, vector = sch.get_loops(contraction)[-2 * spatial - 5 : -spatial - 2]
     reduction = sch.get_loops(contraction)[-spatial - 2 :]
-    serial, steps = split_steps(sch, reduction)
+    accumulators = int(sch.get(columns).extent) * int(sch.get(vectors).extent)
+    serial, steps = split_steps(sch, reduction, accumulators)
     accumulate(sch, contraction, (columns, vectors, vector), serial, steps, spatial + 3)
     for loop in unrolled:
         sch.unroll(loop)
@@ -476,10 +478,10 @@ def accumulate_tile(sch, contraction, unrolled, lane) -> list:
     return serial
 
 
-def split_steps(sch, reduction) -> tuple[list, list]:
-    """Serial and unrolled loops of a reduction: of the last axis a few steps are unrolled."""
+def split_steps(sch, reduction, accumulators: int) -> tuple[list, list]:
+    """Serial and unrolled loops of a reduction: of the last axis a few steps may be unrolled."""
     *others, channels = reduction
-    steps = divisors(int(sch.get(channels).extent), 4)[-1]
+    steps = unrolled_steps(int(sch.get(channels).extent), accumulators)
     outer, inner = sch.split(channels, [None, steps])
     return [*others, outer], [inner]
 

@@ -3,7 +3,7 @@
 from tvm.s_tir import SBlock
 from tvm.s_tir.schedule import LoopRV
 
-from .contraction import divisors
+from .contraction import unrolled_steps
 from .dot import DEPTHS, Dot
 from .matmul import MatmulTiled
 
@@ -26,7 +26,8 @@ class MatmulInteger(MatmulTiled):
         sch.compute_at(product, at, preserve_unit_loops=True)
         rows, columns, depth, part = sch.get_loops(product)[-4:]
         vectors, lane = sch.split(columns, [None, lanes])
-        steps = divisors(int(sch.get(depth).extent), self.steps)[-1]
+        accumulators = int(sch.get(rows).extent) * int(sch.get(vectors).extent)
+        steps = unrolled_steps(int(sch.get(depth).extent), accumulators, self.steps)
         outer, inner = sch.split(depth, [None, steps])
         sch.reorder(outer, inner, rows, vectors, lane, part)
         for loop in (inner, rows, vectors):

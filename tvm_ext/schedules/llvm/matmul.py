@@ -21,7 +21,15 @@ from tvm.tirx import IndexMap
 
 from ..machine import Machine
 from ..numbers import NEVER, number
-from .contraction import axis_kinds, divisors, excess, feeds, is_static, shared_block
+from .contraction import (
+    axis_kinds,
+    divisors,
+    excess,
+    feeds,
+    is_static,
+    shared_block,
+    unrolled_steps,
+)
 from .prefetch import is_cold, prefetch_ahead, prefetch_next_panel
 
 __all__ = ["MatmulTile", "MatmulTiled", "choose_matmul_tile", "register_tile"]
@@ -103,8 +111,7 @@ class MatmulTiled(dl.base.ScheduleRule):
 
     def register_tile(self, sch, product, at, lanes: int) -> LoopRV:
         """Accumulate under loop ``at``; the loop around the steps that are unrolled."""
-        depth = sch.get(product).iter_vars[-1].dom.extent
-        return register_tile(sch, product, at, lanes, divisors(int(depth), self.steps)[-1])
+        return register_tile(sch, product, at, lanes, self.steps)
 
     def apply(self, func, target, _tunable):
         if not isinstance(func, tirx.PrimFunc) or not is_static(func):
@@ -234,15 +241,17 @@ def _tasks(sch, cores: int, batch, ib, jo, by_rows: bool) -> tuple:
     return jo, [jo]
 
 
-def register_tile(sch, product, at, lanes: int, steps: int) -> LoopRV:
-    """Accumulate under loop ``at`` in registers; ``steps`` of the reduction are unrolled.
+def register_tile(sch, product, at, lanes: int, most: int = 4) -> LoopRV:
+    """Accumulate under loop ``at`` in registers; the loop around the steps that are unrolled.
 
-    Returns the loop around these steps.
+    These are ``most`` at most.
     """
     sch.set_scope(product, 0, "local")
     sch.compute_at(product, at, preserve_unit_loops=True)
     rows, columns, depth = sch.get_loops(product)[-3:]
     vectors, lane = sch.split(columns, [None, lanes])
+    accumulators = int(sch.get(rows).extent) * int(sch.get(vectors).extent)
+    steps = unrolled_steps(int(sch.get(depth).extent), accumulators, most)
     outer, inner = sch.split(depth, [None, steps])
     sch.reorder(outer, inner, rows, vectors, lane)
     sch.vectorize(lane)

@@ -101,11 +101,12 @@ def _innermost(stmt: tirx.Stmt) -> s_tir.SBlockRealize:
 def _lines(
     weights: tirx.Var, panels: int, panel: tirx.Expr, turn: tirx.Expr, turns: int
 ) -> list[tirx.Stmt]:
-    """The prefetches of one turn: its part of ``panel``."""
+    """The prefetches of one turn: its part of ``panel``, whose lines several turns may ask for."""
     size = prod(int(d) for d in weights.ty.shape) // panels
-    step = _per_line(weights)
-    count = -(-size // (step * turns))
-    return prefetch_lines(weights, panel * size + turn * (count * step), count)
+    part, step = -(-size // turns), _per_line(weights)
+    if part > step:
+        part = -(-part // step) * step
+    return prefetch_lines(weights, panel * size + turn * part, -(-part // step))
 
 
 def is_cold(weights: tirx.Var) -> bool:

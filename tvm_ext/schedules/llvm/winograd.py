@@ -359,7 +359,8 @@ def _products(kernel: _Kernel, group, shared: bool) -> tuple[list, list]:
     sch.set_scope(kernel.tiled, 0, "local")
     sch.compute_at(kernel.tiled, tile, preserve_unit_loops=True)
     *_, vector, _, column, vector_lane, ro, ri = sch.get_loops(kernel.tiled)
-    serial, steps = split_steps(sch, [ro, ri])
+    accumulators = columns * int(sch.get(vector).extent)
+    serial, steps = split_steps(sch, [ro, ri], accumulators)
     accumulate(sch, kernel.tiled, (column, vector, vector_lane), serial, steps)
     _unroll(sch, (oi, ti, lane))
     return panels, [tile, *serial]

@@ -90,7 +90,7 @@ def _scheduled(sch: s_tir.Schedule, columns: int, vectors: int, machine: Machine
     sch.set_scope(summed, 0, "local")
     sch.compute_at(summed, tile, preserve_unit_loops=True)
     _, own_vector, _, own_column, own_lane, ro, ri = sch.get_loops(summed)[-7:]
-    serial, steps = split_steps(sch, [ro, ri])
+    serial, steps = split_steps(sch, [ro, ri], vectors * columns)
     accumulate(sch, summed, (own_column, own_vector, own_lane), serial, steps)
     _unroll(sch, (vector, column, lane))
     sch.compute_at(inputs, group, preserve_unit_loops=True)
