@@ -19,7 +19,7 @@ from tvm_ext.ops.conv2d_blocked import (
     pack_weight,
 )
 from tvm_ext.ops.matmul_packed import matmul_packed, matmul_tiled, pack_columns
-from tvm_ext.schedules.llvm.contraction import unrolled_steps
+from tvm_ext.schedules.llvm.contraction import split_steps
 from tvm_ext.schedules.llvm.conv2d import (
     Conv2dBlocked,
     DepthwiseBlocked,
@@ -372,7 +372,7 @@ def _prefetched(body):
     (fetch,) = (call for call in calls if getattr(call.op, "name", "") == "tirx.prefetch")
     place = fetch.args[0].args[0].indices[-1]
     used = tirx.analysis.undefined_vars(place)
-    return {f.loop_var: f.extent for f in loops if f.loop_var in used}, place
+    return {f.loop_var: f.extent for f in loops if any(f.loop_var.same_as(v) for v in used)}, place
 
 
 @pytest.mark.parametrize(
@@ -380,4 +380,9 @@ def _prefetched(body):
     [(64, 28, 1), (64, 24, 1), (64, 12, 2), (64, 4, 4), (63, 4, 3), (7, 10, 1), (64, 1, 4)],
 )
 def test_few_accumulators_unroll_steps(depth, accumulators, steps):
-    assert unrolled_steps(depth, accumulators) == steps
+    x, k = te.placeholder((accumulators, depth), name="x"), te.reduce_axis((0, depth), "k")
+    y = te.compute((accumulators,), lambda i: te.sum(x[i, k], axis=k), "y")
+    sch = Schedule(te.create_prim_func([x, y]))
+    tile, loop = sch.get_loops(sch.get_sblock("y"))
+    turns, inner = map(sch.get, split_steps(sch, loop, [tile]))
+    assert (int(turns.extent), int(inner.extent)) == (depth // steps, steps)

@@ -28,7 +28,7 @@ from .contraction import (
     is_number,
     shared_block,
     size,
-    unrolled_steps,
+    split_steps,
 )
 from .loops import moves, walk, with_simple_quotients
 from .padded_taps import copies, guarded, guards, is_padded
@@ -46,7 +46,6 @@ __all__ = [
     "holds_taps",
     "registers_for_pixels",
     "run_by_itself",
-    "split_steps",
 ]
 
 # Accumulators that hide the latency of two FMA units.
@@ -468,22 +467,14 @@ def accumulate_tile(sch, contraction, unrolled, lane) -> list:
     """
     spatial = axis_kinds(sch.get(contraction)).count("S") - 4
     vectors, *_, columns, vector = sch.get_loops(contraction)[-2 * spatial - 5 : -spatial - 2]
-    reduction = sch.get_loops(contraction)[-spatial - 2 :]
-    accumulators = int(sch.get(columns).extent) * int(sch.get(vectors).extent)
-    serial, steps = split_steps(sch, reduction, accumulators)
-    accumulate(sch, contraction, (columns, vectors, vector), serial, steps, spatial + 3)
+    *others, channels = sch.get_loops(contraction)[-spatial - 2 :]
+    turns, steps = split_steps(sch, channels, (columns, vectors))
+    serial = [*others, turns]
+    accumulate(sch, contraction, (columns, vectors, vector), serial, [steps], spatial + 3)
     for loop in unrolled:
         sch.unroll(loop)
     sch.vectorize(lane)
     return serial
-
-
-def split_steps(sch, reduction, accumulators: int) -> tuple[list, list]:
-    """Serial and unrolled loops of a reduction: of the last axis a few steps may be unrolled."""
-    *others, channels = reduction
-    steps = unrolled_steps(int(sch.get(channels).extent), accumulators)
-    outer, inner = sch.split(channels, [None, steps])
-    return [*others, outer], [inner]
 
 
 def accumulate(sch, contraction, tile, serial, unrolled, depth: int = 5) -> None:

@@ -1,6 +1,6 @@
 """Direct convolution of 8-bit integers: the schedule of floats, around dot instructions."""
 
-from .contraction import unrolled_steps
+from .contraction import split_steps
 from .conv2d import Conv2dBlocked
 from .integer_matmul import neighbours
 
@@ -19,9 +19,7 @@ class Conv2dInteger(Conv2dBlocked):
         loops = sch.get_loops(contraction)
         vectors, _, _, columns, vector = loops[-10:-5]
         *window, channels, part = loops[-5:]
-        accumulators = int(sch.get(columns).extent) * int(sch.get(vectors).extent)
-        turns = unrolled_steps(int(sch.get(channels).extent), accumulators)
-        outer, inner = sch.split(channels, [None, turns])
+        outer, inner = split_steps(sch, channels, (columns, vectors))
         serial = [*window, outer]
         sch.reorder(*serial, inner, columns, vectors, vector, part)
         for loop in (inner, columns, vectors, *unrolled):

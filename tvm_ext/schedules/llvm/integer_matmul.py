@@ -3,7 +3,7 @@
 from tvm.s_tir import SBlock
 from tvm.s_tir.schedule import LoopRV
 
-from .contraction import unrolled_steps
+from .contraction import split_steps
 from .dot import DEPTHS, Dot
 from .matmul import MatmulTiled
 
@@ -26,9 +26,7 @@ class MatmulInteger(MatmulTiled):
         sch.compute_at(product, at, preserve_unit_loops=True)
         rows, columns, depth, part = sch.get_loops(product)[-4:]
         vectors, lane = sch.split(columns, [None, lanes])
-        accumulators = int(sch.get(rows).extent) * int(sch.get(vectors).extent)
-        steps = unrolled_steps(int(sch.get(depth).extent), accumulators, self.steps)
-        outer, inner = sch.split(depth, [None, steps])
+        outer, inner = split_steps(sch, depth, (rows, vectors), self.steps)
         sch.reorder(outer, inner, rows, vectors, lane, part)
         for loop in (inner, rows, vectors):
             sch.unroll(loop)

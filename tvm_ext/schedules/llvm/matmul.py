@@ -28,7 +28,7 @@ from .contraction import (
     feeds,
     is_static,
     shared_block,
-    unrolled_steps,
+    split_steps,
 )
 from .prefetch import is_cold, prefetch_ahead, prefetch_next_panel
 
@@ -250,9 +250,7 @@ def register_tile(sch, product, at, lanes: int, most: int = 4) -> LoopRV:
     sch.compute_at(product, at, preserve_unit_loops=True)
     rows, columns, depth = sch.get_loops(product)[-3:]
     vectors, lane = sch.split(columns, [None, lanes])
-    accumulators = int(sch.get(rows).extent) * int(sch.get(vectors).extent)
-    steps = unrolled_steps(int(sch.get(depth).extent), accumulators, most)
-    outer, inner = sch.split(depth, [None, steps])
+    outer, inner = split_steps(sch, depth, (rows, vectors), most)
     sch.reorder(outer, inner, rows, vectors, lane)
     sch.vectorize(lane)
     for loop in (inner, rows, vectors):

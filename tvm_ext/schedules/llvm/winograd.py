@@ -18,8 +18,8 @@ from tvm.target import Target
 from ..machine import Machine
 from ..numbers import NEVER, number
 from ..statements import substituted
-from .contraction import axis_kinds, divisors, is_batched, size
-from .conv2d import Tile, accumulate, choose_tile, run_by_itself, split_steps
+from .contraction import axis_kinds, divisors, is_batched, size, split_steps
+from .conv2d import Tile, accumulate, choose_tile, run_by_itself
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
 __all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan"]
@@ -359,11 +359,10 @@ def _products(kernel: _Kernel, group, shared: bool) -> tuple[list, list]:
     sch.set_scope(kernel.tiled, 0, "local")
     sch.compute_at(kernel.tiled, tile, preserve_unit_loops=True)
     *_, vector, _, column, vector_lane, ro, ri = sch.get_loops(kernel.tiled)
-    accumulators = columns * int(sch.get(vector).extent)
-    serial, steps = split_steps(sch, [ro, ri], accumulators)
-    accumulate(sch, kernel.tiled, (column, vector, vector_lane), serial, steps)
+    turns, steps = split_steps(sch, ri, (column, vector))
+    accumulate(sch, kernel.tiled, (column, vector, vector_lane), [ro, turns], [steps])
     _unroll(sch, (oi, ti, lane))
-    return panels, [tile, *serial]
+    return panels, [tile, ro, turns]
 
 
 def _inputs(kernel: _Kernel, group, shared: bool) -> None:

@@ -17,8 +17,8 @@ from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
 from ..numbers import number
-from .contraction import axis_kinds, is_static
-from .conv2d import Tile, accumulate, split_steps
+from .contraction import axis_kinds, is_static, split_steps
+from .conv2d import Tile, accumulate
 from .overlapping import Choice, Spread, choose, in_tiles
 from .register_tiles import int64, same
 
@@ -90,8 +90,8 @@ def _scheduled(sch: s_tir.Schedule, columns: int, vectors: int, machine: Machine
     sch.set_scope(summed, 0, "local")
     sch.compute_at(summed, tile, preserve_unit_loops=True)
     _, own_vector, _, own_column, own_lane, ro, ri = sch.get_loops(summed)[-7:]
-    serial, steps = split_steps(sch, [ro, ri], vectors * columns)
-    accumulate(sch, summed, (own_column, own_vector, own_lane), serial, steps)
+    turns, steps = split_steps(sch, ri, (own_column, own_vector))
+    accumulate(sch, summed, (own_column, own_vector, own_lane), [ro, turns], [steps])
     _unroll(sch, (vector, column, lane))
     sch.compute_at(inputs, group, preserve_unit_loops=True)
     point, channel, _, place, lane = sch.get_loops(inputs)[-5:]
