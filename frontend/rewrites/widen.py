@@ -69,7 +69,9 @@ def _filters(node: ir.Node) -> tuple[int, ...] | None:
     if node.op_type != "Conv" or node.domain or not _is_known(node.inputs[1]):
         return None
     shape = node.inputs[1].shape
-    return None if shape is None else tuple(shape.numpy())
+    if shape is None or not shape.is_static() or len(shape) < 3:
+        return None
+    return tuple(shape.numpy())
 
 
 def _is_known(value: ir.Value | None) -> bool:

@@ -14,6 +14,8 @@ def test_expand_and_tile(constants, symbolic):
         check_node("Expand", [X, np.array(shape, "int64")], constants=constants, symbolic=symbolic)
     for repeats in ([2, 3, 1], [1, 2, 3], [3, 0, 2]):
         check_node("Tile", [X, np.array(repeats)], constants=constants, symbolic=symbolic)
+    empty = np.zeros((2, 0, 3), "float32")
+    check_node("Tile", [empty, np.array([2, 3, 2])], constants=constants, symbolic=symbolic)
     trailing = X.transpose(0, 2, 1)  # the axis that memory is contiguous along is not the last
     check_node("Tile", [trailing, np.array([2, 7, 1])], constants=constants, symbolic=symbolic)
 

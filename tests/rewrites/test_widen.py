@@ -6,6 +6,7 @@ import pytest
 
 from tests.onnxruntime_oracle import run_onnxruntime
 from tvm_ext import convert_and_build
+from tvm_ext.errors import ConversionError
 
 from .checking import assert_same, model, rewritten
 
@@ -136,3 +137,11 @@ def test_filters_of_8_bits(per_channel, dtype):
     # A sum that lies between two codes may be rounded either way.
     np.testing.assert_allclose(got, want, rtol=0, atol=np.abs(want).max() * 2e-2)
     assert "depthwise_conv2d" in built.sources()["select"]
+
+
+def test_weights_of_the_wrong_rank_are_left_to_the_refusal():
+    graph = """g (float[1, 3, 5, 5] x) => (float[a, b, c, d] y) {
+                   y = Conv <kernel_shape = [3, 3]> (x, w) }"""
+    proto = model(graph, 6, **weights(w=(4,)))
+    with pytest.raises(ConversionError, match=r"cannot convert Conv-1 'y' \(opset 6\)"):
+        convert_and_build(proto)

@@ -44,7 +44,7 @@ def tile(x, repeats, apart):
         place = [*index[:apart], *index[apart + 1 :]] if apart is not None else index
         return x(
             *(
-                i if k == apart or _is_one(count) else i % dim
+                i if k == apart or _is(1, count) or _is(0, dim) else i % dim
                 for k, (i, dim, count) in enumerate(zip(place, x.shape, repeats, strict=True))
             )
         )
@@ -55,5 +55,5 @@ def tile(x, repeats, apart):
     return te.compute(shape, element, "tile")
 
 
-def _is_one(count):
-    return isinstance(count, int | tirx.IntImm) and int(count) == 1
+def _is(number, value):
+    return isinstance(value, int | tirx.IntImm) and int(value) == number
