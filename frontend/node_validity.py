@@ -18,6 +18,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from tvm_ext.errors import UnsupportedNode
 
+from .inference_faults import fault_of
 from .refusal import refusal
 from .table import lookup
 from .traverse import nodes, subgraphs
@@ -119,6 +120,8 @@ def _contradictions(node: ir.Node, since: int, imports: list[OperatorSetIdProto]
         return
     known = since > 0 and defs.has(node.op_type, node.domain)
     schema = defs.get_schema(node.op_type, since, node.domain) if known else None
+    if fault := fault_of(node):
+        yield fault
     yield from _attributes(node, schema)
     if schema is not None:
         yield from _types(node, schema)

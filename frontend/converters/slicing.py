@@ -160,6 +160,9 @@ def split_input(bb, x, split=None, *, axis=0):
 
 @converter("Split", 18)
 def split_outputs(bb, x, split=None, *, axis=0, num_outputs=None):
+    count = len(bb.node.outputs)
+    if num_outputs not in (None, count):  # of a node in a function
+        raise ValueError(f"num_outputs is {num_outputs}, and it has {count} outputs")
     return split_along(bb, x, axis, _sizes(bb, split), num_outputs)
 
 

@@ -17,6 +17,7 @@ from math import prod
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from ..inference_faults import fault_of, has_faulty_functions
 from ..maps import map_type
 from .rule import constant
 
@@ -115,15 +116,16 @@ def mark_misjudged(node: ir.Node) -> None:
 
 @contextmanager
 def without_misjudged(model: ir.Model) -> Iterator[None]:
-    """Hide the nodes whose shape onnx infers wrongly, and those of inputs without a type: maps.
-
-    At these its inference crashes.
-    """
-    opset = model.opset_imports.get("", 0)
+    """Hide the nodes whose shape onnx infers wrongly, and those at which its inference crashes:
+    of faults, or of inputs without a type, maps."""
+    opset, faulty = model.opset_imports.get("", 0), has_faulty_functions(model)
     misjudged = {
         node: node.domain
         for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if _is_misjudged(node, opset) or any(x is not None and map_type(x) for x in node.inputs)
+        if _is_misjudged(node, opset)
+        or fault_of(node) is not None
+        or (faulty and node.op_identifier() in model.functions)
+        or any(x is not None and map_type(x) for x in node.inputs)
     }
     for node in misjudged:
         node.domain = _UNKNOWN

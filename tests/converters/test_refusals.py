@@ -6,6 +6,7 @@ import pytest
 from onnx import parser
 from tvm_ext.frontend import check_declared, convert, load
 
+from tvm_ext import convert_and_build
 from tvm_ext.errors import ConversionError
 
 X = "(float[2, 3] x)"
@@ -77,11 +78,21 @@ UNDEFINED = [
      'y = LSTM <direction = "both", hidden_size = 4> (x, w, r)', "direction is 'both'"),
 ]  # fmt: skip
 
+# Of which the inference of onnx 1.23 crashes, or does not end.
+FAULTY = [
+    (X, "y = LayerNormalization <axis = 2147483648> (x, x)", "axis is 2147483648"),
+    (X, "y = LayerNormalization <axis = -9223372036854775808> (x, x)", "axis is -9223372036854"),
+    (PAIR, "y = GatherND <batch_dims = -2147483648> (x, i)", "batch_dims is -2147483648"),
+    (X, 'y = Einsum <equation = "......->"> (x)', "at most one ellipsis"),
+]
 
-def refusal(inputs, body, check):
+SPLIT = "y, a, b = Split <num_outputs = 2> (x)"
+
+
+def refusal(inputs, body, check, opset=17):
     """What ``check`` says of the node, given the loaded model."""
     model = parser.parse_model(
-        f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]> '
+        f'<ir_version: 8, opset_import: ["" : {opset}, "ai.onnx.ml" : 3]> '
         f"g {inputs} => (float y) <int64 d = {{3}}> {{ {body} }}"
     )
     model.graph.output[0].type.tensor_type.ClearField("shape")
@@ -124,3 +135,20 @@ def test_a_node_that_onnx_does_not_define(inputs, body, reason):
 def test_keys_of_another_kind():
     body = 'y = ai.onnx.ml.LabelEncoder <keys_strings = ["a"], values_int64s = [1]> (x)'
     assert "the keys are strings, its input is float32" in refusal(X, body, convert)
+
+
+@pytest.mark.parametrize("inputs, body, reason", FAULTY, ids=lambda text: text[:30])
+def test_a_node_at_which_onnx_crashes(inputs, body, reason):
+    assert reason in refusal(inputs, body, check_declared)
+
+
+def test_a_split_into_more_than_it_names():
+    reason = "num_outputs is 2, and it has 3 outputs"
+    assert refusal("(float[6] x)", SPLIT, check_declared, opset=18) == reason
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18, "own" : 1]>
+        g (float[6] x) => (float[2] y) {{ y = own.part (x) }}
+        <domain: "own", opset_import: ["" : 18]> part (x) => (y) {{ {SPLIT} }}"""
+    )
+    with pytest.raises(ConversionError, match=reason):
+        convert_and_build(model)
