@@ -79,4 +79,4 @@ def align(
     trailing = bb.rank(a) - placed(axis, bb.rank(a)) - bb.rank(b)
     if trailing <= 0:
         return b
-    return bb.emit(relax.op.reshape(b, [*bb.shape(b), *[1] * trailing]))
+    return bb.reshape(b, [*bb.shape(b), *[1] * trailing])

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -93,6 +94,13 @@ class Builder:
             if not self.proves(size >= zero):
                 reason = f"axis {axis} of the result is {{given}}, less than {{wanted}}"
                 self.check((size, tirx.max(size, zero), reason))
+
+    def reshape(self, x: relax.Expr, dims: Sequence[Dim]) -> relax.Var:
+        """``x``, of as many elements, in the shape ``dims``."""
+        if 0 in dims and self.equal(prod(self.shape(x)), 0):
+            # Nothing to move; relax.op.reshape would read the 0 as "copy the dim of x".
+            return self.emit(relax.op.zeros(relax.ShapeExpr(dims), self.dtype(x)))
+        return self.emit(relax.op.reshape(x, relax.ShapeExpr(dims)))
 
     def emit_te(self, compute: Callable[..., object], *args: object, **kwargs: object) -> relax.Var:
         """Emit one kernel computed by a TE function; Relax arguments become TE tensors.

@@ -29,7 +29,7 @@ def raw(bb: Builder, values: relax.Expr, neutral: int = 0) -> list[Dim]:
     if bb.static_shape(values) is None:
         values = bb.emit_te(verdicts.extremes, values, neutral)
     elif bb.rank(values) != 1:
-        values = bb.emit(relax.op.reshape(values, [int(np.prod(bb.static_shape(values)))]))
+        values = bb.reshape(values, [int(np.prod(bb.static_shape(values)))])
     dims = [bb.fresh_dim() for _ in range(bb.shape(values)[0])]
     bb.bind(values, dims)
     return dims

@@ -33,6 +33,7 @@ from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
 from .passes.branches import open_branches
 from .passes.compound import Compound
+from .passes.empty_sums import empty_sums
 from .passes.gated_conv2d import GATED_CONV2D
 from .passes.gather_dims import gather_dims
 from .passes.integer_products import (
@@ -352,6 +353,7 @@ def _fuse(opt_level: int, precision: str) -> Iterator[Step]:
         yield _step("fuse", order_dims)
         yield _step("fuse", name_dims)
         yield _step("fuse", order_numbers)
+    yield _step("fuse", empty_sums)
     yield _step("fuse", transform.DeadCodeElimination())
 
 

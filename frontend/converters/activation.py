@@ -27,7 +27,7 @@ def prelu(bb, x, slope):
 @converter("PRelu", 1, 6)
 def prelu_1(bb, x, slope):
     if bb.rank(slope) == 1 and bb.rank(x) > 2:  # one slope per channel, or one for all
-        slope = bb.emit(relax.op.reshape(slope, [*bb.shape(slope), *[1] * (bb.rank(x) - 2)]))
+        slope = bb.reshape(slope, [*bb.shape(slope), *[1] * (bb.rank(x) - 2)])
     return prelu(bb, x, slope)
 
 

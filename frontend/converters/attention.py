@@ -70,7 +70,7 @@ def attention(bb, q, k, v, attn_mask=None, past_key=None, past_value=None, nonpa
     if flat:
         y = bb.emit(relax.op.permute_dims(y, [0, 2, 1, 3]))
         batch, length, heads, size = bb.shape(y)
-        y = bb.emit(relax.op.reshape(y, [batch, length, heads * size]))
+        y = bb.reshape(y, [batch, length, heads * size])
     if qk_matmul_output_mode not in range(4):
         raise NotImplementedError(f"qk_matmul_output_mode {qk_matmul_output_mode}")
     shown = (raw, soft, scores, weights)[qk_matmul_output_mode]
@@ -111,7 +111,7 @@ def rotary_embedding(bb, x, cos_cache, sin_cache, position_ids=None, *, interlea
     y = bb.emit_te(ops.rotary_embedding, heads, *caches, position_ids, rotated, bool(interleaved))
     if bb.rank(x) == 4:
         return y
-    return bb.emit(relax.op.reshape(bb.emit(relax.op.permute_dims(y, [0, 2, 1, 3])), bb.shape(x)))
+    return bb.reshape(bb.emit(relax.op.permute_dims(y, [0, 2, 1, 3])), bb.shape(x))
 
 
 def _heads(bb, x, heads):
@@ -119,7 +119,7 @@ def _heads(bb, x, heads):
     if not heads:
         raise NotImplementedError("inputs of rank 3 need the number of heads")
     batch, length, width = bb.shape(x)
-    split = bb.emit(relax.op.reshape(x, [batch, length, heads, width // heads]))
+    split = bb.reshape(x, [batch, length, heads, width // heads])
     return bb.emit(relax.op.permute_dims(split, [0, 2, 1, 3]))
 
 
@@ -163,9 +163,9 @@ def _grouped(bb, a, b):
     if bb.equal(heads, groups):
         return product(bb, a, b)
     rows = heads // groups * length
-    stacked = bb.emit(relax.op.reshape(a, [batch, groups, rows, inner]))
+    stacked = bb.reshape(a, [batch, groups, rows, inner])
     y = product(bb, stacked, b)
-    return bb.emit(relax.op.reshape(y, [batch, heads, length, bb.shape(b)[3]]))
+    return bb.reshape(y, [batch, heads, length, bb.shape(b)[3]])
 
 
 def _times(bb, x, factor):

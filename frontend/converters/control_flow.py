@@ -72,7 +72,7 @@ def _of_rank(bb, x, rank):
     """``x`` with dims of 1 in front."""
     if rank is None or x.ty.ndim == rank:
         return x
-    return bb.emit(relax.op.reshape(x, [*[1] * (rank - x.ty.ndim), *bb.shape(x)]))
+    return bb.reshape(x, [*[1] * (rank - x.ty.ndim), *bb.shape(x)])
 
 
 def _chosen(bb, flag, blocks, results):

@@ -89,7 +89,7 @@ def add_bias(bb, y, b):
     if array is not None:
         b = bb.const(array.reshape(shape).astype(bb.dtype(y)))
     else:
-        b = cast(bb, bb.emit(relax.op.reshape(b, shape)), bb.dtype(y))
+        b = cast(bb, bb.reshape(b, shape), bb.dtype(y))
     return emit_broadcast(bb, relax.op.add, arithmetic.add, y, b)
 
 

@@ -58,7 +58,7 @@ def _tile(bb, x, repeats):
     if apart is None:
         return y
     shape = [bb.simplify(dim * count) for dim, count in zip(dims, repeats, strict=True)]
-    return bb.emit(relax.op.reshape(y, shape))
+    return bb.reshape(y, shape)
 
 
 def _innermost(dims, repeats):

@@ -184,7 +184,7 @@ def group_query_attention(bb, query, key, value, past_key, past_value, seqlens_k
     query = heads_apart(bb, query, num_heads)
     key, value = (heads_apart(bb, operand, kv_num_heads) for operand in (key, value))
     batch, _, count, _ = bb.shape(query)
-    lengths = bb.emit(relax.op.reshape(seqlens_k, [batch]))
+    lengths = bb.reshape(seqlens_k, [batch])
     if do_rotary:
         if position_ids is None:
             limit = bb.shape(cos_cache)[0]
@@ -311,7 +311,7 @@ def heads_apart(bb, x, heads):
     if bb.rank(x) == 4:
         return x
     batch, length, width = bb.shape(x)
-    split = bb.emit(relax.op.reshape(x, [batch, length, heads, bb.simplify(width // heads)]))
+    split = bb.reshape(x, [batch, length, heads, bb.simplify(width // heads)])
     return bb.emit(relax.op.permute_dims(split, [0, 2, 1, 3]))
 
 
@@ -319,17 +319,14 @@ def flat_heads(bb, x):
     """``x[B, N, S, H]`` as ``[B, S, N * H]``."""
     batch, heads, length, size = bb.shape(x)
     x = bb.emit(relax.op.permute_dims(x, [0, 2, 1, 3]))
-    return bb.emit(relax.op.reshape(x, [batch, length, heads * size]))
+    return bb.reshape(x, [batch, length, heads * size])
 
 
 def _unpacked(bb, x):
     """The parts ``[B, S, N * H]`` of ``x[B, S, N, parts, H]``."""
     batch, length, heads, parts, size = bb.shape(x)
     pieces = bb.emit(relax.op.split(x, parts, 3))
-    return [
-        bb.emit(relax.op.reshape(bb.emit(pieces[k]), [batch, length, heads * size]))
-        for k in range(parts)
-    ]
+    return [bb.reshape(bb.emit(pieces[k]), [batch, length, heads * size]) for k in range(parts)]
 
 
 def _halves(bb, past):

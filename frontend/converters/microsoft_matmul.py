@@ -126,7 +126,7 @@ def matmul_integer_to_float(bb, a, b, a_scale, b_scale, a_zero_point=None, b_zer
 def _reshaped(bb, x, shape):
     """``x`` of another shape, and a constant still where it is one."""
     known = constant(bb, x)
-    return bb.emit(relax.op.reshape(x, shape)) if known is None else bb.const(known.reshape(shape))
+    return bb.reshape(x, shape) if known is None else bb.const(known.reshape(shape))
 
 
 def _turned(bb, x, last_two, batch):

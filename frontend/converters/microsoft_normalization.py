@@ -148,7 +148,7 @@ def skip_group_norm(bb, x, gamma, beta, skip, bias=None, *, activation, channels
     """``skip`` may be ``[N, C]``, the same for all places."""
     if bb.rank(skip) == 2:
         batch, channels = bb.shape(skip)
-        skip = bb.emit(relax.op.reshape(skip, [batch, 1, 1, channels]))
+        skip = bb.reshape(skip, [batch, 1, 1, channels])
     total = _sum(bb, [x, skip, bias])
     y = group_norm(bb, total, gamma, beta, activation=activation, channels_last=channels_last,
                    epsilon=epsilon, groups=groups)  # fmt: skip

@@ -93,14 +93,14 @@ def group_normalization(bb, x, scale, bias, *, epsilon=1e-5, num_groups, stash_t
 def _group_normalization(bb, x, scale, bias, epsilon, groups, affine):
     n, channels, *spatial = bb.shape(x)
     demand_parts(bb, channels, groups, "the number of channels")
-    grouped = bb.emit(relax.op.reshape(x, [n, groups, channels // groups, *spatial]))
+    grouped = bb.reshape(x, [n, groups, channels // groups, *spatial])
     affine = [1, *affine, *[1] * len(spatial)]
     scale, bias = (_reshaped(bb, operand, affine) for operand in (scale, bias))
     axes = list(range(2, len(affine)))
     y = bb.emit_te(
         ops.normalize, grouped, scale, bias, axes, epsilon, primfunc_name_hint="group_norm"
     )
-    return bb.emit(relax.op.reshape(y, bb.shape(x)))
+    return bb.reshape(y, bb.shape(x))
 
 
 @converter("MeanVarianceNormalization", 9, 13)
@@ -232,4 +232,4 @@ def _reshaped(bb, operand, shape):
     array = constant(bb, operand)
     if array is not None and all(not isinstance(dim, tirx.Expr) for dim in shape):
         return bb.const(array.reshape(shape))
-    return operand if bb.shape(operand) == shape else bb.emit(relax.op.reshape(operand, shape))
+    return operand if bb.shape(operand) == shape else bb.reshape(operand, shape)

@@ -47,7 +47,7 @@ def normalizer(bb, x, *, norm="MAX"):
     if norm not in ops.NORMS:
         raise NotImplementedError(f"norm {norm}")
     y = bb.emit_te(ops.normalize_rows, cast(bb, rows_of(bb, x), "float32"), norm)
-    return y if bb.rank(x) == 2 else bb.emit(relax.op.reshape(y, bb.shape(x)))
+    return y if bb.rank(x) == 2 else bb.reshape(y, bb.shape(x))
 
 
 @converter("Scaler", 1, domain=_ML)

@@ -182,7 +182,7 @@ def _rows(bb, parameter, rank):
     """A per-row vector ``[M]`` of a matrix as ``[M, 1]``; everything else broadcasts already."""
     if bb.rank(parameter) != 1 or bb.shape(parameter) == [1] or rank < 2:
         return parameter
-    return bb.emit(relax.op.reshape(parameter, [bb.shape(parameter)[0], 1]))
+    return bb.reshape(parameter, [bb.shape(parameter)[0], 1])
 
 
 def _along(bb, parameter, axis, rank):
@@ -193,7 +193,7 @@ def _along(bb, parameter, axis, rank):
     array = constant(bb, parameter)
     if array is not None:
         return bb.const(array.reshape(shape))
-    return bb.emit(relax.op.reshape(parameter, shape))
+    return bb.reshape(parameter, shape)
 
 
 def _granularity(bb, x, scale, zero_point, axis, block_size):

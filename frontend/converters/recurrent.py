@@ -215,13 +215,13 @@ class _Layer:
             return self._zeros(shape)
         bb, width = self.bb, self.directions * self.count * self.padded
         weights = self._reshaped(self.w, [width, self.features])
-        rows = bb.emit(relax.op.reshape(self.x, [self.time * self.batch, self.features]))
+        rows = bb.reshape(self.x, [self.time * self.batch, self.features])
         y = self._projected(rows, transposed(bb, weights))
         if self.bias is not None:
             bias = self._reshaped(self._both_biases(without_last), [width])
             y = bb.emit(relax.op.add(y, bias))
         shape = [self.time, self.batch, self.directions, self.count, self.padded]
-        return bb.emit(relax.op.reshape(y, shape))
+        return bb.reshape(y, shape)
 
     def _projected(self, rows, weights):
         """The product; of int8 weights with rows that are rounded to 8 bits, too."""
@@ -306,7 +306,7 @@ class _Layer:
         array = constant(self.bb, x)
         if array is not None:
             return self.bb.const(array.reshape(shape))
-        return self.bb.emit(relax.op.reshape(x, shape))
+        return self.bb.reshape(x, shape)
 
     def _transposed(self, x, axes):
         array = constant(self.bb, x)

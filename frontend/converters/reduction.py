@@ -86,4 +86,4 @@ def _reduce_run_time(
     remaining = bb.emit_te(ops.remaining_dims, flags, kept, *bb.shape(result))
     *dims, number = bb.dims(remaining, least=None)
     bb.check((number, as_expr(kept), "{given} axes are left, and the result has {wanted}"))
-    return bb.emit(relax.op.reshape(result, dims))
+    return bb.reshape(result, dims)

@@ -153,8 +153,9 @@ def _resize(
     ]
     if not plan:
         return x
-    if any(isinstance(a.extent, int) and a.extent == 0 for a in plan):
-        raise ValueError("an axis without elements cannot be resized")
+    empty = [a for a in plan if isinstance(a.extent, int) and a.extent == 0]
+    if empty:
+        return _of_nothing(bb, x, plan, empty)
     y = (
         _nearest(bb, x, plan, sampling)
         if sampling.mode == "nearest"
@@ -164,6 +165,16 @@ def _resize(
         masks = [bb.emit_te(sampling.outside, *a.arguments) for a in plan]
         y = bb.emit_te(ops.extrapolated, y, extrapolation_value, [a.axis for a in plan], *masks)
     return y
+
+
+def _of_nothing(bb, x, plan, empty):
+    """The result where axes have no elements: it has none, either."""
+    if not all(bb.equal(a.length, 0) for a in empty):
+        raise ValueError("an axis without elements cannot be resized")
+    shape = bb.shape(x)
+    for a in plan:
+        shape[a.axis] = a.length
+    return bb.emit(relax.op.zeros(relax.ShapeExpr(shape), bb.dtype(x)))
 
 
 def _untouched(bb, a, sampling):

@@ -208,10 +208,7 @@ def reshaped(bb, x, dims, reason=_RESHAPED):
     own, wanted = prod(bb.shape(x)), prod(dims)
     if not bb.equal(own, wanted):
         bb.demand_dims([wanted], [own], reason)
-    if any(isinstance(dim, int) and dim == 0 for dim in dims):
-        # Nothing to move; relax.op.reshape would read the 0 as "copy the dim of x".
-        return bb.emit(relax.op.zeros(relax.ShapeExpr(dims), bb.dtype(x)))
-    return bb.emit(relax.op.reshape(x, relax.ShapeExpr(dims)))
+    return bb.reshape(x, dims)
 
 
 def merged(bb, x, labels):

@@ -39,8 +39,8 @@ def softmax_of_rows(bb, x, axis, function=_softmax):
     row = 1
     for dim in shape[axis:]:
         row = bb.simplify(row * dim)
-    matrix = bb.emit(relax.op.reshape(x, [*shape[:axis], row]))
-    return bb.emit(relax.op.reshape(function(bb, matrix, -1), shape))
+    matrix = bb.reshape(x, [*shape[:axis], row])
+    return bb.reshape(function(bb, matrix, -1), shape)
 
 
 def _register(op_type, function):

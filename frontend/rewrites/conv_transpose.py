@@ -83,6 +83,8 @@ class ConvTransposeIntoConv(Rule):
             return "other than 1 to 3 spatial dims"
         if not all(isinstance(size, int) for size in weight.shape):
             return "weights of a size known only at run time"
+        if 0 in weight.shape:
+            return "weights without elements"
         if node.graph.opset_imports[""] < _OPSET:
             return f"before opset {_OPSET} DepthToSpace has one mode"
         if "output_shape" in node.attributes:

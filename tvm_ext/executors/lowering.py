@@ -13,6 +13,7 @@ from .compact_buffers import compact_buffers
 from .cuda import constant_bits, skip_empty_launches
 from .divisions import divide_sizes_safely
 from .dots import lower_dots
+from .empty_loops import drop_empty_loops
 from .exact_indices import flatten_buffers
 from .loop_cuts import partition_loops
 from .masked_tails import define_masks, mask_tails
@@ -126,6 +127,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.CanonicalizeLoop(),
         blocks.LowerCrossThreadReduction(),
         blocks.LowerInitBlock(),
+        drop_empty_loops,
         blocks.PlanAndUpdateBufferAllocationLocation(),
         blocks.ConvertBlocksToOpaque(),
         blocks.LiftThreadBinding(),

@@ -46,6 +46,9 @@ def conv_transpose(x, w, outputs, before, strides, dilations, group):
     """
     n, channels, *inputs = x.shape
     _, per_group, *kernel = w.shape
+    filters = per_group * group
+    if isinstance(per_group, tirx.IntImm):
+        per_group = max(int(per_group), 1)  # without filters there is no place to divide
     depth = channels // group
     dtype = accumulator(x.dtype)
     extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
@@ -73,7 +76,7 @@ def conv_transpose(x, w, outputs, before, strides, dilations, group):
         product_ = tirx.if_then_else(tirx.all(*inside), value * weight, tirx.const(0, dtype))
         return te.sum(product_, axis=[c, *taps])
 
-    return te.compute((n, per_group * group, *outputs), term, "conv_transpose")
+    return te.compute((n, filters, *outputs), term, "conv_transpose")
 
 
 def deform_samples(x, offset, mask, kernel, before, strides, dilations, group, offset_group):

@@ -5,10 +5,19 @@ variance is summed from deviations, in a second pass: E[x*x] - E[x]*E[x] cancels
 float32, or float64 where the input has it.
 """
 
+from math import nan
+
 from tvm import te, tirx
 from tvm.topi.utils import prod
 
-__all__ = ["lp_normalization", "lrn", "mean_variance_normalization", "moments", "normalize"]
+__all__ = [
+    "divisor",
+    "lp_normalization",
+    "lrn",
+    "mean_variance_normalization",
+    "moments",
+    "normalize",
+]
 
 
 def normalize(x, scale, bias, axes, epsilon, *, centred=True, statistics=None):
@@ -126,7 +135,7 @@ class _Rows:
         self.x = x
         self.axes = sorted(axis % len(x.shape) for axis in axes)
         self.dtype = _accumulator(x.dtype)
-        self.count = prod([x.shape[axis] for axis in self.axes]).astype(self.dtype)
+        self.count = divisor([x.shape[axis] for axis in self.axes], self.dtype)
         self.kept = [axis for axis in range(len(x.shape)) if axis not in self.axes]
         # TE has no kernel over zero axes: one row of everything still has an axis.
         self.shape = [x.shape[axis] for axis in self.kept] or [1]
@@ -147,6 +156,17 @@ class _Rows:
             return te.sum(term(*[at[axis] for axis in range(len(at))]), axis=reduced)
 
         return te.compute(self.shape, total, name)
+
+
+def divisor(dims, dtype):
+    """How many elements ``dims`` span, to divide a sum by.
+
+    NaN where there are none, of which the mean is NaN: TVM refuses to divide by 0, also for a
+    result without elements.
+    """
+    count = prod(dims)
+    none = isinstance(count, tirx.IntImm) and int(count) == 0
+    return tirx.const(nan, dtype) if none else count.astype(dtype)
 
 
 def _accumulator(dtype):

@@ -161,7 +161,9 @@ class _Conv2d:
         attrs, result, image = match["conv"].attrs, *map(image_dims, (match.root.ty, match["x"].ty))
         if (attrs.data_layout, attrs.kernel_layout) not in _LAYOUTS:
             return None
-        if result is None or image is None or is_empty(result) or "float" not in match.dtype():
+        if result is None or image is None or "float" not in match.dtype():
+            return None
+        if is_empty(result) or is_empty(image):
             return None
         geometry = attrs.strides, attrs.padding, attrs.dilation
         strides, pads, dilations = ([int(v) for v in values] for values in geometry)

@@ -7,10 +7,10 @@ division trap, loses tanh near 0, and calls libm per element for exp, log, erf, 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from math import nan, prod
 
 import tvm
-from tvm import DataType, relax, te, tirx
+from tvm import DataType, relax, te, tirx, topi
 
 from tvm_ext.ops import activation, arithmetic, logic, math, pooling, softmax
 from tvm_ext.ops.rearrangement import concatenate
@@ -70,6 +70,7 @@ REPLACED = {
 
 # They reduce their operand in float64, in which few GPUs are fast; all have functions of their own.
 _OF_CPUS = ("relax.sin", "relax.cos", "relax.tan")
+_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 
 
 def legalize(
@@ -97,7 +98,9 @@ def _legalizations() -> dict[str, Legalization]:
     replaced = {name: _legalization(compute) for name, compute in REPLACED.items()}
     return replaced | {
         "relax.reshape": lambda _bb, call: call,
+        "relax.mean": _mean,
         "relax.nn.max_pool2d": _max_pool2d,
+        **dict.fromkeys(_CONVOLUTIONS, _convolution),
         "relax.concat": _concat,
     }
 
@@ -145,6 +148,27 @@ def _in_place(types: Sequence[relax.TensorType], axis: int) -> bool:
 
 def _is_one(dim: tirx.Expr) -> bool:
     return isinstance(dim, tirx.IntImm) and int(dim) == 1
+
+
+def _convolution(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM's refuses windows that fit nowhere, of which the result has no elements."""
+    return _filled(bb, call, 0) if _is_empty(call) else call.op.get_attr("FLegalize")(bb, call)
+
+
+def _mean(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM's divides by the number of elements, also where there are none: their mean is NaN."""
+    if _is_empty(call.args[0]) and "float" in str(call.ty.dtype.dtype):
+        return _filled(bb, call, nan)
+    return call.op.get_attr("FLegalize")(bb, call)
+
+
+def _is_empty(expr: relax.Expr) -> bool:
+    return any(isinstance(dim, tirx.IntImm) and int(dim) == 0 for dim in expr.ty.shape.values)
+
+
+def _filled(bb: relax.BlockBuilder, call: relax.Call, value: float) -> relax.Expr:
+    dims, dtype = call.ty.shape.values, str(call.ty.dtype.dtype)
+    return bb.call_te(topi.full, dims, dtype, value, primfunc_name_hint="filled")
 
 
 def _max_pool2d(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
