@@ -238,7 +238,7 @@ def _inferred(
         infer_node_outputs(
             schema, ir.serde.serialize_node(node), types, data, opset_imports=imports
         )
-    except ValidationError:  # of types that onnx_ir infers wrongly
+    except (ValidationError, ValueError):  # of types that onnx_ir infers wrongly, or of no type
         return
     except InferenceError as error:
         text = _PREFIX.sub("", str(error).strip().splitlines()[0])

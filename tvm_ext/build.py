@@ -201,11 +201,11 @@ def _build(
     ):
         conversion = import_model(model, steps, shapes, limits, advance)
         module, provenance = conversion.module, Provenance(conversion.origin)
-        sources, facts = {"import": module.script()}, {}
+        sources, facts = {"import": _printed(module)}, {}
         with resolved:
             for phase in pipeline.PHASES[1:]:
                 module = run_phase(steps, phase, module, provenance, advance)
-                sources[phase] = module.script()
+                sources[phase] = _printed(module)
                 if phase == "fuse":
                     facts = kernel_facts(module, provenance)
         advance("compile")
@@ -219,6 +219,11 @@ def _build(
         lambda: sources | executor.sources(),
         conversion.strings,
     )
+
+
+def _printed(module: IRModule) -> str:
+    with _compiling("printing of a module"):
+        return module.script()
 
 
 def _check_options(opt_level: object, shapes: object, limits: object, steps: object) -> None:

@@ -174,7 +174,7 @@ class _Layer:
 
     def __init__(self, bb, x, w, r, b, sequence_lens, layout, directions, hidden_size,
                  gates, together, w_scale=None):  # fmt: skip
-        self.bb, self.layout, self.count, self.lengths = bb, layout, gates, sequence_lens
+        self.bb, self.layout, self.count = bb, layout, gates
         self.out_dtype = bb.dtype(x)
         self.dtype = accumulator(self.out_dtype)
         self.x = bb.emit(relax.op.permute_dims(x, [1, 0, 2])) if layout else x
@@ -182,6 +182,9 @@ class _Layer:
         self.empty = 0 in [dim for dim in (self.time, self.batch) if isinstance(dim, int)]
         known = bb.shape(w)[2]
         self.features = known if isinstance(known, int) else features
+        self.x = bb.of_shape(self.x, [self.time, self.batch, self.features])
+        lengths = sequence_lens
+        self.lengths = None if lengths is None else bb.of_shape(lengths, [self.batch])
         self.directions, self.hidden = directions, _hidden_size(bb, r, hidden_size)
         self.width = ops.panel_width(together, self.hidden, self.dtype)
         self.padded = -(-self.hidden // self.width) * self.width
@@ -245,7 +248,7 @@ class _Layer:
 
     def by_gate(self, x, gates, *rest):
         """``[D, gates * H, *rest]`` as ``[D, gates, P, *rest]``."""
-        x = self._fixed(x, [self.directions, gates * self.hidden, *rest])
+        x = self.bb.of_shape(x, [self.directions, gates * self.hidden, *rest])
         x = self._reshaped(x, [self.directions, gates, self.hidden, *rest])
         missing = self.padded - self.hidden
         if not missing:
@@ -281,14 +284,10 @@ class _Layer:
         if initial is None:
             return self._zeros(shape)
         initial = self._transposed(initial, [1, 0, 2]) if self.layout else initial
-        return self.wide(self._fixed(initial, shape))
+        return self.wide(self.bb.of_shape(initial, shape))
 
     def _zeros(self, shape):
         return self.bb.emit(relax.op.zeros(shape, self.dtype))
-
-    def _fixed(self, x, shape):
-        """``x``, whose symbolic dims are known to be those of ``shape``."""
-        return x if self.bb.static_shape(x) else self.bb.match(x, shape)
 
     def wide(self, x):
         return cast(self.bb, x, self.dtype)

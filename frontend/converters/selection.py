@@ -93,8 +93,10 @@ def non_max_suppression(
         value = bb.const(np.zeros(1, dtype)) if value is None else value
         return bb.emit(relax.op.reshape(value, [1]))
 
-    batch, _, number = bb.shape(scores)
+    batch, classes, number = bb.shape(scores)
     boxes = bb.of_shape(boxes, [batch, number, 4])
+    if 0 in (batch, classes, number):
+        return bb.const(np.zeros([0, 3], "int64"))
     limit = scalar(max_output_boxes_per_class, "int64")
     overlap = scalar(iou_threshold, "float32")
     # Without a threshold every score passes.

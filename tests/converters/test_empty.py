@@ -85,6 +85,7 @@ NORMS = [
     ("y = GroupNormalization <num_groups = 2> (x, s, s)", (2, 4, 0, 3)),
     ("y = LayerNormalization <axis = 2> (x, s)", (2, 0, 4)),
     ("y = MeanVarianceNormalization (x)", (2, 4, 0, 3)),
+    ("y = LpNormalization <p = 1, axis = 1> (x)", (2, 0)),
 ]
 
 
@@ -108,6 +109,19 @@ def test_windows_and_sizes_of_nothing():
     check('y = Resize <mode = "linear"> (x, , s)', {"x": x}, scales, nothing(1, 2, 0, 8))
     spread = 'y = ConvTranspose <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, w)'
     check(spread, {"x": data(1, 1, 3, 3)}, {"w": data(1, 0, 3, 3)}, nothing(1, 0, 6, 6))
+
+
+def test_losses_of_nothing():
+    scores, classes = data(3, 5, 0), np.zeros((3, 0), "int64")
+    for reduction, expected in ("sum", 0), ("mean", np.nan):
+        check_node("NegativeLogLikelihoodLoss", [scores, classes], {"reduction": reduction},
+                   expected=[np.float32(expected)], opt_levels=LEVELS)  # fmt: skip
+
+
+def test_boxes_of_no_class():
+    most = np.array([2])
+    check_node("NonMaxSuppression", [data(1, 6, 4), data(1, 0, 6), most], opt_levels=LEVELS,
+               expected=[np.zeros((0, 3), "int64")])  # fmt: skip
 
 
 def test_queries_and_keys_that_are_not_there():

@@ -7,6 +7,7 @@ import torch
 
 from tests.oracle import check_model, node_model
 from tvm_ext import convert_and_build
+from tvm_ext.errors import ConversionError, RunError
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -214,3 +215,22 @@ def test_no_steps_or_no_sequences(op_type, gates, time, batch, symbolic):
         results = convert_and_build(model, "llvm", opt_level=level).run(None, feeds)
         for result, expected in zip(results, wanted, strict=True):
             np.testing.assert_array_equal(np.asarray(result), expected)
+
+
+@pytest.mark.parametrize("place, shape", [(5, (3, 1, 6)), (4, (2,)), (3, (1, 30)), (2, (1, 18, 5))])
+def test_operands_of_other_sizes_are_refused(place, shape):
+    inputs = operands("GRU", time=3, batch=5, states=True, lengths=[1, 2, 3, 3, 3])
+    inputs[place] = np.zeros(shape, inputs[place].dtype)
+    model = node_model("GRU", inputs, {"hidden_size": 6}, opset=14, outputs=2)
+    with pytest.raises(ConversionError, match="GRU-14 'node'"):
+        convert_and_build(model)
+
+
+def test_states_of_another_batch_end_the_run():
+    inputs = operands("GRU", batch=5, states=True)
+    inputs[5] = inputs[5][:, :1]
+    model = node_model("GRU", inputs, {"hidden_size": 6}, opset=14, outputs=2)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "batch"
+    built = convert_and_build(model)
+    with pytest.raises(RunError, match="GRU-14"):
+        built.run(None, {f"x{k}": x for k, x in enumerate(inputs) if x is not None})

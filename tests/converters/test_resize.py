@@ -112,6 +112,7 @@ def test_crop_and_resize(constants):
         constants=constants,
         rtol=1e-4,
         atol=1e-5,
+        opt_levels=(0, 3),
     )
 
 

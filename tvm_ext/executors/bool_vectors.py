@@ -19,11 +19,16 @@ _BOOL, _HELD = "bool", "int8"
 
 @tvm.transform.module_pass(opt_level=0, name="BoolVectors")
 def bool_vectors(module, _context):
-    """Cast what is stored in elements of another type, and what is loaded from them."""
-    functions = {
-        gv: _cast(f) if isinstance(f, tirx.PrimFunc) else f for gv, f in module.functions_items()
-    }
+    """Cast what is stored in elements of another type, and what is loaded from them.
+
+    Right after StorageRewrite, which makes such arrays: later passes simplify conditions.
+    """
+    functions = {gv: _cast(f) if _is_for_cpu(f) else f for gv, f in module.functions_items()}
     return tvm.IRModule(functions, attrs=module.attrs)
+
+
+def _is_for_cpu(function: tvm.ir.BaseFunc) -> bool:
+    return isinstance(function, tirx.PrimFunc) and function.attrs["target"].kind.name != "cuda"
 
 
 def _cast(function: tirx.PrimFunc) -> tirx.PrimFunc:

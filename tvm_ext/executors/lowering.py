@@ -156,6 +156,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.InjectVirtualThread(),
         blocks.InjectDoubleBuffer(),
         loops.StorageRewrite(),
+        bool_vectors,
         blocks.HoistIfThenElse(),
         loops.UnrollLoop(),
         blocks.RenormalizeSplitPattern(),
@@ -207,7 +208,7 @@ def lower(module, context):
 def finalize_host() -> tvm.ir.transform.Pass:
     """What stands between lowered host functions and code generation."""
     return tvm.ir.transform.Sequential(
-        [bool_vectors, _stack_locals, lower_dots, define_masks, finalize_host_passes()]
+        [_stack_locals, lower_dots, define_masks, finalize_host_passes()]
     )
 
 

@@ -1,13 +1,15 @@
-"""Reductions over no element become their initial values.
+"""Reductions over no element become their initial values, and kernels without a result nothing.
 
 TVM starts a sum at its first term: of several axes, of which one has no element, it starts none,
-and the result is what was in memory.
+and the result is what was in memory. Where it looks into what makes no element, it refuses to
+divide by a size, or a sum, of 0.
 
 Before: ``for i, j in grid(2, 0): with T.init(): y[0] = 0``, then ``y[0] = y[0] + x[i, j]``
 After: ``y[0] = 0``
 """
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir import SBlock
 
@@ -31,8 +33,11 @@ def empty_sums(module, _context):
 
 
 def _takes_nothing(func: tirx.PrimFunc) -> bool:
-    buffers = filter(tirx.is_buffer_var, func.params)
-    return any(_is_0(dim) for buffer in buffers for dim in buffer.ty.shape)
+    return any(map(_is_empty, filter(tirx.is_buffer_var, func.params)))
+
+
+def _is_empty(buffer: tirx.Var) -> bool:
+    return any(map(_is_0, buffer.ty.shape))
 
 
 def _is_0(extent: tirx.Expr) -> bool:
@@ -40,8 +45,19 @@ def _is_0(extent: tirx.Expr) -> bool:
 
 
 def _started(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    body = _without_terms(func.body, [])
-    return tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+    written = _written(func)
+    if not written or not all(map(_is_empty, written)):
+        return func.with_body(_without_terms(func.body, []))
+    nothing = SBlock([], [], [], "root", tirx.Evaluate(0))
+    idle = func.with_body(s_tir.SBlockRealize([], tirx.const(True), nothing))
+    return idle.with_attr("tirx.is_scheduled", True)
+
+
+def _written(func: tirx.PrimFunc) -> list[tirx.Var]:
+    """The parameters that ``func`` writes."""
+    stored: list[tirx.Var] = []
+    tvm_ffi.structural_walk(func.body, (tirx.BufferStore, lambda stmt: stored.append(stmt.buffer)))
+    return [param for param in func.params if any(param.same_as(buffer) for buffer in stored)]
 
 
 def _without_terms(stmt: tirx.Stmt, loops: list[tirx.Var]) -> tirx.Stmt:
@@ -73,9 +89,14 @@ def _start_of(block: SBlock) -> SBlock:
         [],
         block.writes,
         block.name_hint,
-        block.init,
+        tvm_ffi.structural_map(block.init, (tirx.FloatImm, _unfolded)),
         None,
         block.alloc_buffers,
         block.match_buffers,
         block.annotations,
     )
+
+
+def _unfolded(number: tirx.FloatImm) -> tirx.Expr:
+    """0 as the absolute value of it, which nothing folds: TVM refuses to fold a division by it."""
+    return number if number.value else tirx.call_intrin(number.ty, "tirx.fabs", number)
