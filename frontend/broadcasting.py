@@ -9,7 +9,14 @@ from tvm_ext.ops.elementwise import broadcast_shape
 from .axes import placed
 from .builder import Builder, Dim
 
-__all__ = ["BROADCASTING", "MISFIT", "align", "demanded_dims", "emit_broadcast"]
+__all__ = [
+    "BROADCASTING",
+    "MISFIT",
+    "align",
+    "demand_broadcast",
+    "demanded_dims",
+    "emit_broadcast",
+]
 
 #: What a run tells of an axis that is to be stretched and is not 1.
 MISFIT = "is {given}, which does not broadcast to {wanted}"
@@ -47,6 +54,20 @@ def emit_broadcast(
     if not fits:
         attributes["shape"] = shape
     return bb.emit_te(compute, *operands, **attributes)
+
+
+def demand_broadcast(bb: Builder, operand: relax.Expr, outs: Sequence[Dim]) -> None:
+    """Assert that ``operand`` broadcasts to the dims ``outs``.
+
+    Raises:
+        ValueError: it does not.
+    """
+    dims = bb.shape(operand)
+    if len(dims) > len(outs):
+        raise ValueError(f"dims {dims} do not broadcast to {list(outs)}")
+    wanted = demanded_dims(bb, dims, outs[len(outs) - len(dims) :])
+    if wanted is not None:
+        bb.demand(operand, wanted, MISFIT)
 
 
 def demanded_dims(bb: Builder, dims: Sequence[Dim], outs: Sequence[Dim]) -> list[Dim] | None:

@@ -198,7 +198,7 @@ class Builder:
             if not all(isinstance(number, int | tirx.IntImm) for number in (given, wanted)):
                 unknown.append((given, wanted, reason))
             elif int(given) != int(wanted):
-                raise ValueError(reason.format(given=given, wanted=wanted))
+                raise ValueError(reason.format(given=int(given), wanted=int(wanted)))
         if not unknown:
             return
         number, node = len(self.checks), quoted(self.told(""))

@@ -16,7 +16,7 @@ from ..indices import demand_indices
 from ..precision import cast
 from ..table import converter
 from .matmul import product
-from .normalization import aligned
+from .normalization import led
 from .slicing import concat
 
 
@@ -133,7 +133,7 @@ def _of_heads(bb, x, batch, heads, length, size=None):
 
 def _mask(bb, mask, shape):
     """``mask`` of rank 4, whose dims but the last broadcast to ``shape``."""
-    mask = aligned(bb, mask, 4)
+    mask = led(bb, mask, 4)
     *outer, keys = bb.shape(mask)
     wanted = demanded_dims(bb, outer, shape[:3])
     return mask if wanted is None else bb.match(mask, [*wanted, keys])

@@ -11,7 +11,7 @@ from ..indices import demand_columns, demand_indices
 from ..known import as_expr
 from ..precision import constant
 from ..refusal import UnknownRank
-from ..run_time import demand_holds
+from ..run_time import demand_holds, demand_range
 from ..table import converter
 
 
@@ -29,6 +29,7 @@ def gather(bb, x, indices, *, axis=0):
 @converter("GatherElements", 11, 13)
 def gather_elements(bb, x, indices, *, axis=0):
     axis = placed(axis, bb.rank(x))
+    _demand_within(bb, indices, bb.shape(x), axis)
     _readable(bb, x, [axis], bb.shape(indices))
     demand_indices(bb, indices, bb.shape(x)[axis], f"an index on axis {axis}")
     return bb.emit_te(ops.gather_elements, x, indices, axis)
@@ -60,6 +61,8 @@ def scatter(bb, data, indices, updates, *, axis=0):
 @converter("ScatterElements", 16, 18)
 def scatter_elements(bb, data, indices, updates, *, axis=0, reduction="none"):
     axis = placed(axis, bb.rank(data))
+    _demand_within(bb, indices, bb.shape(data), axis)
+    updates = bb.of_shape(updates, bb.shape(indices))
     demand_indices(bb, indices, bb.shape(data)[axis], f"an index on axis {axis}")
     return bb.emit_te(ops.scatter_elements, data, indices, updates, axis, reduction)
 
@@ -73,8 +76,24 @@ def scatter_nd_replace(bb, data, indices, updates):
 def scatter_nd(bb, data, indices, updates, *, reduction="none"):
     lead = bb.rank(indices) - 1
     indices = _of_depth(bb, indices, bb.rank(data) - (bb.rank(updates) - lead))
-    demand_columns(bb, indices, range(bb.shape(indices)[-1]), bb.shape(data))
+    *places, depth = bb.shape(indices)
+    updates = bb.of_shape(updates, [*places, *bb.shape(data)[depth:]])
+    demand_columns(bb, indices, range(depth), bb.shape(data))
     return bb.emit_te(ops.scatter_nd, data, indices, updates, reduction)
+
+
+def _demand_within(bb, indices, dims, axis):
+    """Assert that ``indices`` have no more places than ``dims`` along the axes but ``axis``.
+
+    Raises:
+        ValueError: they have, or are of another rank.
+    """
+    given = bb.shape(indices)
+    if len(given) != len(dims):
+        raise ValueError(f"indices of rank {len(given)} for a tensor of rank {len(dims)}")
+    for k, (number, most) in enumerate(zip(given, dims, strict=True)):
+        if k != axis:
+            demand_range(bb, number, f"axis {k} of the indices", most=most)
 
 
 def _of_depth(bb, indices, depth):

@@ -15,7 +15,9 @@ def negative_log_likelihood_loss(bb, x, target, weight=None, *, ignore_index=Non
                                  reduction="mean"):  # fmt: skip
     if reduction not in ("none", "sum", "mean"):
         raise NotImplementedError(f"reduction {reduction!r}")
-    classes = bb.shape(x)[1]
+    batch, classes, *places = bb.shape(x)
+    target = bb.of_shape(target, [batch, *places])
+    weight = None if weight is None else bb.of_shape(weight, [classes])
     least = bb.simplify(-as_expr(classes))
     demand_between(bb, target, least, bb.simplify(classes - as_expr(1)), "a class", ignore_index)
     return bb.emit_te(negative_log_likelihood, x, target, weight, ignore_index, reduction)

@@ -175,11 +175,11 @@ def rms_normalized(bb, x, scale, epsilon):
 
 
 def _normalized(bb, x, scale, bias, epsilon, axis, centred):
-    rank = bb.rank(x)
-    bias = None if bias is None else aligned(bb, bias, rank)
+    rank, shape = bb.rank(x), bb.shape(x)
+    bias = None if bias is None else aligned(bb, bias, shape)
     axes = list(range(axis % rank, rank))
     name = "layer_norm" if centred else "rms_norm"
-    return bb.emit_te(ops.normalize, x, aligned(bb, scale, rank), bias, axes, epsilon,
+    return bb.emit_te(ops.normalize, x, aligned(bb, scale, shape), bias, axes, epsilon,
                       centred=centred, primfunc_name_hint=name)  # fmt: skip
 
 

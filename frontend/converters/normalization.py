@@ -8,7 +8,7 @@ from tvm_ext.ops import normalization as ops
 from tvm_ext.ops.instance_norm import instance_norm
 
 from ..axes import placed
-from ..broadcasting import emit_broadcast
+from ..broadcasting import demand_broadcast, emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..run_time import demand_parts
 from ..table import converter
@@ -53,9 +53,9 @@ def instance_normalization_1(bb, x, scale, bias, *, consumed_inputs=None, epsilo
 def layer_normalization(bb, x, scale, bias=None, *, axis=-1, epsilon=1e-5, stash_type=1):
     if stash_type not in _STASH:
         raise NotImplementedError(f"stash_type {stash_type}")
-    rank = bb.rank(x)
-    scale = aligned(bb, scale, rank)
-    bias = None if bias is None else aligned(bb, bias, rank)
+    rank, shape = bb.rank(x), bb.shape(x)
+    scale = aligned(bb, scale, shape)
+    bias = None if bias is None else aligned(bb, bias, shape)
     statistics = _STASH[stash_type] if len(bb.node.outputs) > 1 else None
     axes = list(range(placed(axis, rank), rank))
     results = bb.emit_te(
@@ -72,7 +72,7 @@ def rms_normalization(bb, x, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
     rank = bb.rank(x)
     axes = list(range(placed(axis, rank), rank))
     return bb.emit_te(
-        ops.normalize, x, aligned(bb, scale, rank), None, axes, epsilon, centred=False,
+        ops.normalize, x, aligned(bb, scale, bb.shape(x)), None, axes, epsilon, centred=False,
         primfunc_name_hint="rms_norm",
     )  # fmt: skip
 
@@ -222,7 +222,13 @@ def _moving(bb, old, new, momentum, dtype):
     return cast(bb, bb.emit(relax.op.add(kept, added)), dtype)
 
 
-def aligned(bb, operand, rank):
+def aligned(bb, operand, outs):
+    """``operand``, which broadcasts to the dims ``outs``, with as many by leading ones."""
+    demand_broadcast(bb, operand, outs)
+    return led(bb, operand, len(outs))
+
+
+def led(bb, operand, rank):
     """``operand`` with leading dims of 1 up to ``rank``."""
     shape = bb.shape(operand)
     return _reshaped(bb, operand, [*[1] * (rank - len(shape)), *shape])

@@ -16,7 +16,9 @@ from tvm_ext.ops.narrow import FLOAT4, FLOAT6, INTEGERS
 
 from ..axes import placed
 from ..broadcasting import MISFIT, demanded_dims, emit_broadcast
+from ..known import as_expr
 from ..precision import cast, constant
+from ..run_time import demand_range
 from ..table import converter
 from .cast import widened
 from .convolution import add_bias, convolve
@@ -198,7 +200,11 @@ def _along(bb, parameter, axis, rank):
 
 def _granularity(bb, x, scale, zero_point, axis, block_size):
     """The axis that a scale goes along, and the block size (0: not blocked)."""
+    if zero_point is not None and bb.rank(scale) > 1:
+        bb.demand(zero_point, bb.shape(scale))
     if bb.rank(scale) == 0 or bb.shape(scale) == [1]:
+        if zero_point is not None and bb.rank(zero_point):
+            bb.demand(zero_point, [1])
         return 0, 0
     axis = placed(axis, bb.rank(x))
     if bb.rank(scale) == 1 and not block_size:
@@ -211,6 +217,10 @@ def _granularity(bb, x, scale, zero_point, axis, block_size):
         return axis, 0
     if bb.rank(scale) != bb.rank(x) or not block_size:
         raise NotImplementedError(f"scale of shape {bb.shape(scale)} with block_size {block_size}")
+    for k, (blocks, extent) in enumerate(zip(bb.shape(scale), bb.shape(x), strict=True)):
+        size = block_size if k == axis else 1
+        needed = bb.simplify(-(-as_expr(extent) // size))
+        demand_range(bb, blocks, f"axis {k} of the scale", least=needed)
     return axis, block_size
 
 

@@ -204,6 +204,7 @@ def _plan(bb, x, axes, scales, sizes, roi, policy):
 def _lengths_by_scale(bb, x, axes, extents, scales):
     if scales is None:
         raise ValueError("neither scales nor sizes are given")
+    scales = bb.of_shape(scales, [len(axes)])
     known = bb.static(scales)
     factors = [scales] * len(axes) if known is None else [float(f) for f in known.flat]
     if known is not None and not all(0 < factor < inf for factor in factors):
@@ -240,6 +241,7 @@ def _region(bb, roi, count):
     """Starts, then ends, of the region of interest: floats, or rank-1 tensors of one element."""
     if roi is None:
         return [0.0] * count + [1.0] * count
+    roi = bb.of_shape(roi, [2 * count])
     known = bb.static(roi)
     if known is not None:
         return [float(v) for v in known.flat]

@@ -49,6 +49,7 @@ def grid_sample_16(bb, x, grid, *, align_corners=0, mode="bilinear", padding_mod
 def affine_grid(bb, theta, size, *, align_corners=0):
     batch, _, *spatial = bb.dims(size, bb.declared_rank)
     bb.demand_dims([batch], bb.shape(theta)[:1], "the size asks for {given} grids, not {wanted}")
+    theta = bb.of_shape(theta, [batch, len(spatial), len(spatial) + 1])
     return bb.emit_te(ops.affine_grid, theta, spatial, bool(align_corners))
 
 

@@ -2,12 +2,13 @@
 
 import re
 
+import numpy as np
 import pytest
 from onnx import parser
 from tvm_ext.frontend import check_declared, convert, load
 
 from tvm_ext import convert_and_build
-from tvm_ext.errors import ConversionError
+from tvm_ext.errors import ConversionError, RunError
 
 X = "(float[2, 3] x)"
 PAIR = "(float[2, 3] x, int64[2, 3] i)"
@@ -52,6 +53,26 @@ CONTRADICTIONS = [
     (X, "y = Transpose <perm = [0, 0]> (x)", r"perm \[0, 0\] of a tensor of rank 2"),
     (X, "a = Constant <value_ints = [-1, -1]> () y = Reshape (x, a)", "one dim may be -1"),
     (X, "a = Constant <value_ints = [-2, -3]> () y = Reshape (x, a)", "one dim may be -1"),
+    ("(float[n, 3] x, int64 i)", "y = ScatterElements (x, i, x)", "indices of rank 0"),
+    ("(float[2, 3] x, int64[4, 3] i)", "y = GatherElements <axis = 1> (x, i)",
+     "axis 0 of the indices is 4, more than 2"),
+    ("(float[2, 3] x, int64[4, 3] i, float[4, 3] u)", "y = ScatterElements <axis = 1> (x, i, u)",
+     "axis 0 of the indices is 4, more than 2"),
+    ("(float[2, 3] x, int64[2, 3] i, float[2, 1] u)", "y = ScatterElements <axis = 1> (x, i, u)",
+     r"the shape \[2, 1\] must be \[2, 3\]"),
+    ("(float[2, 3] x, int64[4, 1] i, float[4, 2] u)", "y = ScatterND (x, i, u)",
+     r"the shape \[4, 2\] must be \[4, 3\]"),
+    ("(float[2, 3] x, float[2] s)", "y = LayerNormalization (x, s)", "3"),
+    ("(float[2, 3] x, float[3] s, float[2, 2, 3] b)", "y = LayerNormalization (x, s, b)",
+     "do not broadcast"),
+    ("(float[4, 3, 5] x, int64[3, 5] i)", "y = NegativeLogLikelihoodLoss (x, i)",
+     r"the shape \[3, 5\] must be \[4, 5\]"),
+    ("(float[4, 3, 5] x, int64[4, 5] i, float[2] w)", "y = NegativeLogLikelihoodLoss (x, i, w)",
+     r"the shape \[2\] must be \[3\]"),
+    ("(float[1, 1, 4, 4] x, float[6] r, float[4] s)",
+     'y = Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (x, r, s)',
+     r"the shape \[6\] must be \[8\]"),
+    (IMAGE, "s = Constant <value_floats = [1.0, 2.0]> () y = Resize (x, , s)", r"\[2\]"),
 ]  # fmt: skip
 
 UNDEFINED = [
@@ -114,7 +135,6 @@ def test_a_node_that_contradicts_its_inputs(inputs, body, reason):
 
 
 UNTOLD = [
-    ("(float[n, 3] x, int64 i)", "y = ScatterElements (x, i, x)", r"float32\[n, 3\], int64\[\]"),
     ("(float[n] x)", "y = LRN <size = 3> (x)", r"it does not take float32\[n\], size=3"),
     ("(float[n] x, float[n, 3, 4, 2] i)", "y = GridSample (x, i)", "it does not take"),
 ]
@@ -152,3 +172,37 @@ def test_a_split_into_more_than_it_names():
     )
     with pytest.raises(ConversionError, match=reason):
         convert_and_build(model)
+
+
+@pytest.mark.parametrize("op_type, x", [("QuantizeLinear", "float"), ("DequantizeLinear", "uint8")])
+@pytest.mark.parametrize(
+    "scale, zero, attributes, reason",
+    [
+        ("[2, 2]", "[2, 2]", "axis = 1, block_size = 2", "axis 1 of the scale is 2, less than 3"),
+        ("[1, 3]", "[1, 3]", "axis = 1, block_size = 2", "axis 0 of the scale is 1, less than 2"),
+        ("[2, 3]", "[2, 1]", "axis = 1, block_size = 2", "axis 1.* is 1, not 3"),
+        ("[6]", "[3]", "axis = 1", "3 and 6 do not broadcast"),
+        ("", "[3]", "axis = 1", "axis 0.* is 3, not 1"),
+    ],
+)
+def test_scales_that_are_too_few(op_type, x, scale, zero, attributes, reason):
+    inputs = f"({x}[2, 6] x, float{scale} s, uint8{zero} z)"
+    body = f"y = {op_type} <{attributes}> (x, s, z)"
+    assert re.search(reason, refusal(inputs, body, convert, opset=21))
+
+
+def test_indices_and_updates_of_sizes_that_do_not_fit_end_the_run():
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, m] x, int64[a, b] i, float[c, d] u) => (float[n, m] y) {
+            y = ScatterElements (x, i, u)
+        }"""
+    )
+    x, ones = np.zeros((2, 3), "float32"), np.ones((2, 3), "float32")
+    built = convert_and_build(model)
+    for i, u in (((2, 4), (2, 4)), ((2, 3), (2, 2)), ((2, 3), (1, 3))):
+        feeds = {"x": x, "i": np.zeros(i, "int64"), "u": np.ones(u, "float32")}
+        with pytest.raises(RunError, match="ScatterElements"):
+            built.run(None, feeds)
+    feeds = {"x": x, "i": np.array([[0, 1, 1], [1, 0, 0]]), "u": ones}
+    np.testing.assert_array_equal(built.run(None, feeds)[0], ones)
