@@ -65,9 +65,13 @@ def demand_broadcast(bb: Builder, operand: relax.Expr, outs: Sequence[Dim]) -> N
     dims = bb.shape(operand)
     if len(dims) > len(outs):
         raise ValueError(f"dims {dims} do not broadcast to {list(outs)}")
-    wanted = demanded_dims(bb, dims, outs[len(outs) - len(dims) :])
+    outs = outs[len(outs) - len(dims) :]
+    wanted = demanded_dims(bb, dims, outs)
     if wanted is not None:
         bb.demand(operand, wanted, MISFIT)
+    for dim, out in zip(dims, outs, strict=True):
+        if isinstance(dim, int) and dim != 1:
+            bb.demand_dims([out], [dim], "a dim is {given}, to which {wanted} does not broadcast")
 
 
 def demanded_dims(bb: Builder, dims: Sequence[Dim], outs: Sequence[Dim]) -> list[Dim] | None:

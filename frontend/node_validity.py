@@ -36,7 +36,7 @@ _FLAGS = """align_corners allowzero antialias broadcast ceil_mode center_point_b
     count_include_pad exclude_outside exclusive fmod input_forget interleaved inverse is_causal
     keepdims largest layout linear_before_reset new_axis noop_with_empty_axes onesided
     output_sequence periodic reverse saturate select_last_index sorted spatial storage_order
-    training_mode transA transB upper""".split()
+    scan_input_directions scan_output_directions training_mode transA transB upper""".split()
 _FINITE = "cubic_coeff_a epsilon lambd mean norm_coefficient spatial_scale".split()
 _SIDES = "output_padding pads".split()
 _PADS = frozenset({"Pad"})  # takes elements away, too

@@ -65,7 +65,7 @@ def demand_range(
     )
 
 
-def demand_parts(bb: Builder, size: Dim, parts: int, what: str) -> None:
+def demand_parts(bb: Builder, size: Dim, parts: Dim, what: str) -> None:
     """Assert that ``size``, which ``what`` names, is a multiple of ``parts``."""
     rest = bb.simplify(as_expr(size) % parts)
     whole = bb.simplify(as_expr(size) - rest)

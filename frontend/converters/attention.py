@@ -7,13 +7,15 @@ Query heads that share a key head are rows of one product: keys are never repeat
 from math import inf, sqrt
 
 import onnx_ir as ir
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_ext.ops import attention as ops
 
 from ..broadcasting import demanded_dims
 from ..indices import demand_indices
+from ..known import as_expr
 from ..precision import cast
+from ..run_time import demand_parts, demand_range
 from ..table import converter
 from .matmul import product
 from .normalization import led
@@ -119,6 +121,7 @@ def _heads(bb, x, heads):
     if not heads:
         raise NotImplementedError("inputs of rank 3 need the number of heads")
     batch, length, width = bb.shape(x)
+    demand_parts(bb, width, heads, f"the width of {heads} heads")
     split = bb.reshape(x, [batch, length, heads, width // heads])
     return bb.emit(relax.op.permute_dims(split, [0, 2, 1, 3]))
 
@@ -135,6 +138,8 @@ def _mask(bb, mask, shape):
     """``mask`` of rank 4, whose dims but the last broadcast to ``shape``."""
     mask = led(bb, mask, 4)
     *outer, keys = bb.shape(mask)
+    least = bb.simplify(tirx.min(as_expr(shape[3]), as_expr(1)))
+    demand_range(bb, keys, "the last axis of the mask", least=least)
     wanted = demanded_dims(bb, outer, shape[:3])
     return mask if wanted is None else bb.match(mask, [*wanted, keys])
 
@@ -162,6 +167,7 @@ def _grouped(bb, a, b):
     groups = bb.shape(b)[1]
     if bb.equal(heads, groups):
         return product(bb, a, b)
+    demand_parts(bb, heads, groups, "the number of query heads")
     rows = heads // groups * length
     stacked = bb.reshape(a, [batch, groups, rows, inner])
     y = product(bb, stacked, b)

@@ -50,8 +50,8 @@ def convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, 
     w = sized_weights(bb, w, kernel_shape)
     shape, (_, depth, *kernel) = bb.shape(x), bb.shape(w)
     window = windows.resolve(shape[2:], kernel, strides, dilations, pads, auto_pad)
+    x = bb.of_shape(x, [shape[0], bb.simplify(depth * group), *shape[2:]])
     if not all(isinstance(size, int) for size in (*kernel, group)):
-        x = bb.of_shape(x, [shape[0], bb.simplify(depth * group), *shape[2:]])
         outputs = [bb.simplify(size) for size in window.outputs(shape[2:])]
         return bb.emit_te(convolution, x, w, outputs, window.before, window.strides,
                           window.dilations, group, out_dtype)  # fmt: skip
@@ -84,12 +84,13 @@ def add_bias(bb, y, b):
     """``y[N, C, ...] + b[C]``; a constant bias takes its broadcast shape now."""
     if b is None:
         return y
-    shape = [1, bb.shape(b)[0], *[1] * (bb.rank(y) - 2)]
+    filters, beside = bb.shape(y)[1], [1] * (bb.rank(y) - 2)
+    bb.demand(b, [filters])
     array = constant(bb, b)
     if array is not None:
-        b = bb.const(array.reshape(shape).astype(bb.dtype(y)))
+        b = bb.const(array.reshape([1, -1, *beside]).astype(bb.dtype(y)))
     else:
-        b = cast(bb, bb.reshape(b, shape), bb.dtype(y))
+        b = cast(bb, bb.reshape(b, [1, filters, *beside]), bb.dtype(y))
     return emit_broadcast(bb, relax.op.add, arithmetic.add, y, b)
 
 

@@ -10,6 +10,7 @@ from .shape import reshaped
 
 @converter("Det", 11, 22)
 def det(bb, x):
-    *batch, rows, columns = bb.shape(x)
-    x = reshaped(bb, x, [bb.simplify(prod(batch)), rows, columns])
+    *batch, rows, _ = bb.shape(x)
+    x = bb.of_shape(x, [*batch, rows, rows])
+    x = reshaped(bb, x, [bb.simplify(prod(batch)), rows, rows])
     return reshaped(bb, bb.emit_te(ops.determinant, x), batch)

@@ -46,6 +46,8 @@ def gather_nd_batched(bb, x, indices, *, batch_dims=0):
     rank = bb.declared_rank
     depth = None if rank is None else bb.rank(x) - batch_dims - (rank - lead)
     indices = _of_depth(bb, indices, depth)
+    same = bb.shape(x)[:batch_dims]
+    indices = bb.of_shape(indices, [*same, *bb.shape(indices)[batch_dims:]])
     taken = range(batch_dims, batch_dims + bb.shape(indices)[-1])
     _readable(bb, x, taken, bb.shape(indices))
     demand_columns(bb, indices, taken, bb.shape(x))

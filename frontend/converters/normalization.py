@@ -205,7 +205,7 @@ def _trained(bb, x, scale, bias, mean, variance, epsilon, momentum, spatial):
     shape = _channels(bb, x) if spatial else [1, *bb.shape(x)[1:]]
     moments = bb.emit_te(ops.moments, x, axes)
     batch = [bb.emit(relax.TupleGetItem(moments, k)) for k in range(2)]
-    scale, bias = (_reshaped(bb, operand, bb.shape(batch[0])) for operand in (scale, bias))
+    scale, bias = (_of_dims(bb, operand, bb.shape(batch[0])) for operand in (scale, bias))
     y = _normalized(bb, x, scale, bias, *batch, epsilon, shape)
     running = [
         _moving(bb, cast(bb, old, bb.dtype(new)), new, momentum, bb.dtype(old))
@@ -217,9 +217,15 @@ def _trained(bb, x, scale, bias, mean, variance, epsilon, momentum, spatial):
 def _moving(bb, old, new, momentum, dtype):
     """``old * momentum + new * (1 - momentum)``."""
     wide = bb.dtype(new)
-    kept = relax.op.multiply(_reshaped(bb, old, bb.shape(new)), relax.const(momentum, wide))
+    kept = relax.op.multiply(_of_dims(bb, old, bb.shape(new)), relax.const(momentum, wide))
     added = relax.op.multiply(new, relax.const(1 - momentum, wide))
     return cast(bb, bb.emit(relax.op.add(kept, added)), dtype)
+
+
+def _of_dims(bb, operand, dims):
+    """``operand``, which has ``dims``, or as many elements in other dims."""
+    same = bb.rank(operand) == len(dims)
+    return bb.of_shape(operand, dims) if same else _reshaped(bb, operand, dims)
 
 
 def aligned(bb, operand, outs):

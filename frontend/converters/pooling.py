@@ -109,6 +109,7 @@ def global_lp_pool(bb, x, *, p=2):
 @converter("MaxUnpool", 9, 11, 22)
 def max_unpool(bb, x, indices, output_shape=None, *, kernel_shape, pads=None, strides=None):
     shape = bb.shape(x)
+    indices = bb.of_shape(indices, shape)
     rank = len(kernel_shape)
     strides, pads = strides or [1] * rank, pads or [0] * 2 * rank
     inferred = [
@@ -118,7 +119,13 @@ def max_unpool(bb, x, indices, output_shape=None, *, kernel_shape, pads=None, st
         )
     ]
     inferred = [*shape[:2], *inferred]
-    outputs = inferred if output_shape is None else bb.dims(output_shape, len(shape))
+    outputs = inferred
+    if output_shape is not None:
+        outputs = bb.dims(output_shape, len(shape))
+        reasons = [
+            f"axis {axis} of the output_shape is {{given}}, not {{wanted}}" for axis in (0, 1)
+        ]
+        bb.demand_dims(outputs[:2], shape[:2], *reasons)
     if not _are_of_pool(bb, x, inferred):
         area = prod(map(as_expr, inferred[2:]))
         inside = bb.emit_te(ops.channel_places, indices, area)

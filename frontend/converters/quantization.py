@@ -15,7 +15,7 @@ from tvm_ext.ops.float8 import FORMATS
 from tvm_ext.ops.narrow import FLOAT4, FLOAT6, INTEGERS
 
 from ..axes import placed
-from ..broadcasting import MISFIT, demanded_dims, emit_broadcast
+from ..broadcasting import MISFIT, demand_broadcast, demanded_dims, emit_broadcast
 from ..known import as_expr
 from ..precision import cast, constant
 from ..run_time import demand_range
@@ -177,6 +177,8 @@ def _requantized(bb, total, left_scale, right_scale, y_scale, y_zero):
         left, right, y = (cast(bb, scale, "float32") for scale in scales)
         product = emit_broadcast(bb, relax.op.multiply, arithmetic.mul, left, right)
         factor = emit_broadcast(bb, relax.op.divide, arithmetic.div, product, y)
+    for operand in (factor, y_zero):
+        demand_broadcast(bb, operand, bb.shape(total))
     return bb.emit_te(ops.requantize, total, factor, y_zero, dtype, _bounds(dtype))
 
 

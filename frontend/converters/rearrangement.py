@@ -56,5 +56,6 @@ def _regroup(bb, x, split, order, shape):
 @converter("ReverseSequence", 10, 28)
 def reverse_sequence(bb, x, sequence_lens, *, batch_axis=1, time_axis=0):
     time_axis, batch_axis = placed_all((time_axis, batch_axis), bb.rank(x))
+    sequence_lens = bb.of_shape(sequence_lens, [bb.shape(x)[batch_axis]])
     demand_between(bb, sequence_lens, 0, bb.shape(x)[time_axis], "a length")
     return bb.emit_te(ops.reverse_sequence, x, sequence_lens, time_axis, batch_axis)

@@ -22,7 +22,10 @@ def grid_sample(bb, x, grid, *, align_corners=0, mode="linear", padding_mode="ze
     if padding_mode not in ("zeros", "border", "reflection"):
         raise NotImplementedError(f"padding_mode {padding_mode!r}")
     options = mode, padding_mode, bool(align_corners)
-    grid = bb.of_shape(grid, [bb.shape(x)[0], *bb.shape(grid)[1:]])
+    batch, _, *image = bb.shape(x)
+    grid = bb.of_shape(grid, [batch, *bb.shape(grid)[1:-1], len(image)])
+    if bb.rank(grid) != bb.rank(x):
+        raise ValueError(f"a grid of rank {bb.rank(grid)} for images of rank {bb.rank(x)}")
     return _by_channels(bb, x, lambda x, last: bb.emit_te(ops.grid_sample, x, grid, *options, last))
 
 
@@ -80,6 +83,7 @@ def roi_align_10(bb, x, rois, batch_indices, *, mode="avg", output_height=1, out
 
 @converter("MaxRoiPool", 1, 22)
 def max_roi_pool(bb, x, rois, *, pooled_shape, spatial_scale=1.0):
+    rois = bb.of_shape(rois, [bb.shape(rois)[0], 5])
     images = bb.emit_te(ops.box_images, rois)
     demand_indices(bb, images, bb.shape(x)[0], "the image of a box", negative=False)
     return bb.emit_te(ops.max_roi_pool, x, rois, list(pooled_shape), spatial_scale)

@@ -45,6 +45,8 @@ def dft(bb, x, dft_length=None, axis=None, *, inverse=0, onesided=0):
 def _dft(bb, x, dft_length, axis, inverse, onesided):
     """Along a scalar tensor ``axis``: as [before, along, after, parts] every axis is one case."""
     *dims, parts = bb.shape(x)
+    least = 2 if inverse and onesided else 1
+    demand_range(bb, parts, "the last axis, of real and imaginary parts,", least, most=2)
     rank = len(dims) + 1
     around = around_axis(bb, axis, dims, rank)
     rows = reshaped(bb, x, [*around, parts])
