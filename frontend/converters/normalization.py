@@ -80,13 +80,16 @@ def rms_normalization(bb, x, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
 @converter("GroupNormalization", 18)
 def group_normalization_18(bb, x, scale, bias, *, epsilon=1e-5, num_groups):
     """``scale`` and ``bias`` are per group."""
+    scale, bias = (bb.of_shape(operand, [num_groups]) for operand in (scale, bias))
     return _group_normalization(bb, x, scale, bias, epsilon, num_groups, [num_groups, 1])
 
 
 @converter("GroupNormalization", 21)
 def group_normalization(bb, x, scale, bias, *, epsilon=1e-5, num_groups, stash_type=1):
     """``scale`` and ``bias`` are per channel."""
-    per_group = bb.simplify(bb.shape(x)[1] // num_groups)
+    channels = bb.shape(x)[1]
+    scale, bias = (bb.of_shape(operand, [channels]) for operand in (scale, bias))
+    per_group = bb.simplify(channels // num_groups)
     return _group_normalization(bb, x, scale, bias, epsilon, num_groups, [num_groups, per_group])
 
 
@@ -182,6 +185,7 @@ def _normalized(bb, x, scale, bias, mean, variance, epsilon, shape):
         after = [1] * (len(shape) - 1 - factor.ndim)
         spread = [1, *factor.shape, *after] if len(shape) > 1 else list(factor.shape)
         factor, shift = (bb.const(a.reshape(spread).astype(wide)) for a in (factor, shift))
+        demand_broadcast(bb, factor, bb.shape(x))
     else:
         values = [_of_some_axes(bb, value, shape) for value in (scale, bias, mean, variance)]
         s, b, m, v = (cast(bb, value, wide) for value in values)

@@ -39,6 +39,10 @@ CASES = {
         "(float[n, a] x, float[6] s)", "LayerNormalization (x, s)",
         {"x": (2, 6), "s": (6,)}, {"x": (2, 7)}, "7, to which 6 does not broadcast",
     ),
+    "scales of channels": (
+        "(float[n, 6, a] x, float[c] s)", "GroupNormalization <num_groups = 3> (x, s, s)",
+        {"x": (2, 6, 4), "s": (6,)}, {"s": (5,)}, "is 5, not 6",
+    ),
     "batches of indices": (
         "(float[a, b] x, int64[c, d, 1] i)", "GatherND <batch_dims = 1> (x, i)",
         {"x": (3, 4), "i": (3, 2, 1)}, {"i": (4, 2, 1)}, "is 4, not 3",
