@@ -53,9 +53,13 @@ def seen_keys(mask, lengths, queries, keys, past, causal, left, right):
 
     def element(b, h, q, k):
         seen = _rules(b, q, k, queries, lengths, past, causal, left, right)
-        if mask is not None:
-            seen += [k < _width(mask, keys), _element(mask, shape, (b, h, q, k))]
-        return tirx.all(*seen)
+        if mask is None:
+            return tirx.all(*seen)
+        place = _element(mask, shape, (b, h, q, k))
+        if _same(mask.shape[3], keys):
+            return tirx.all(*seen, place)
+        inside = tirx.all(*seen, k < _width(mask, keys))
+        return tirx.if_then_else(inside, place, tirx.const(False))  # of no width, nothing is read
 
     return te.compute(shape, element, "seen_keys")
 
