@@ -42,6 +42,7 @@ _REFUSALS = (
     IndexError,
     AttributeError,
     ArithmeticError,
+    AssertionError,
     InternalError,
     RuntimeError,
 )

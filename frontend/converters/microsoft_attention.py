@@ -14,6 +14,7 @@ from ..indices import demand_between, demand_indices
 from ..known import as_expr
 from ..microsoft import microsoft
 from ..precision import cast, constant
+from ..run_time import demand_range
 from .attention import attention as attention_of_onnx
 from .matmul import matmul
 from .microsoft_matmul import matmul_integer_to_float
@@ -117,7 +118,7 @@ def _in_shared_buffer(bb, query, key, value, past_key, past_value, length, heads
     lengths = bb.emit(relax.op.reshape(cast(bb, length, "int32"), [1]))
     lengths = bb.emit(relax.op.broadcast_to(lengths, [batch]))
     keys, values = (
-        bb.emit_te(ops.updated_cache, past, new, lengths, extent)
+        _updated(bb, past, new, lengths, extent)
         for past, new in ((past_key, key), (past_value, value))
     )
     mask = bb.emit_te(ops.cache_mask, lengths, None, heads, count, extent, True, -1,
@@ -197,7 +198,7 @@ def group_query_attention(bb, query, key, value, past_key, past_value, seqlens_k
         )
     extent = _extent(bb, past_key, total_sequence_length)
     keys, values = (
-        bb.emit_te(ops.updated_cache, past, fresh, lengths, extent)
+        _updated(bb, past, fresh, lengths, extent)
         for past, fresh in ((past_key, key), (past_value, value))
     )
     sink = head_sink
@@ -265,6 +266,18 @@ def m_rotary_embedding(bb, x, position_ids, cos_cache, sin_cache, *, interleaved
     return flat_heads(bb, y) if bb.rank(x) == 3 else y
 
 
+def _of_keys(bb, padding, batch, queries, keys):
+    """``padding``, of rank 2 to 4, which has these sizes; of rank 4 it may be larger."""
+    rank = bb.rank(padding)
+    if rank == 4:
+        for side in bb.shape(padding)[2:]:
+            demand_range(bb, side, "a side of the mask", least=keys)
+        return bb.of_shape(padding, [batch, 1, *bb.shape(padding)[2:]])
+    if rank == 1:
+        return padding
+    return bb.of_shape(padding, [batch, queries, keys] if rank == 3 else [batch, keys])
+
+
 def _multi_head(bb, q, k, v, heads, padding, bias, past, hidden, scale, causal):
     """The attention of ai.onnx with what masks and biases add to the scores."""
     mask = bias
@@ -276,11 +289,20 @@ def _multi_head(bb, q, k, v, heads, padding, bias, past, hidden, scale, causal):
         spans = bb.rank(padding) == 1 and not bb.equal(bb.shape(padding)[0], batch)
         if spans and not bb.equal(bb.shape(padding)[0], 2 * batch):
             raise NotImplementedError(f"a mask of shape {bb.shape(padding)}")
+        padding = _of_keys(bb, padding, batch, queries, keys)
         mask = bb.emit_te(ops.key_padding, padding, batch, queries, keys, hidden, bb.dtype(q),
                           spans)  # fmt: skip
         mask = mask if bias is None else _plus(bb, mask, bias)
     return attention_of_onnx(bb, q, k, v, mask, *past, is_causal=causal, kv_num_heads=heads,
                              q_num_heads=heads, scale=scale or None)  # fmt: skip
+
+
+def _updated(bb, past, fresh, lengths, extent):
+    """The cache with ``fresh[B, G, S, H]`` in it; ``past`` may be None."""
+    if past is not None:
+        batch, heads, _, size = bb.shape(fresh)
+        past = bb.of_shape(past, [batch, heads, bb.shape(past)[2], size])
+    return bb.emit_te(ops.updated_cache, past, fresh, lengths, extent)
 
 
 def _extent(bb, past, total):

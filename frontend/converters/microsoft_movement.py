@@ -53,8 +53,10 @@ def crop_and_resize_1(bb, x, rois, batch_indices, crop_size, *, extrapolation_va
                       mode="bilinear"):  # fmt: skip
     if mode not in ("bilinear", "nearest"):
         raise NotImplementedError(f"mode {mode}")
+    boxes = bb.shape(rois)[0]
+    rois, batch_indices = bb.of_shape(rois, [boxes, 4]), bb.of_shape(batch_indices, [boxes])
     demand_indices(bb, batch_indices, bb.shape(x)[0], "the image of a box", negative=False)
-    size = bb.dims(crop_size)
+    size = bb.dims(crop_size, 2)
     return bb.emit_te(crop_and_resize, x, rois, batch_indices, size, mode == "nearest",
                       extrapolation_value)  # fmt: skip
 

@@ -19,7 +19,13 @@ from ..precision import accumulator, cast, constant
 from .logical import where
 from .matmul import transposed
 from .pooling import average_pool, global_average_pool, max_pool
-from .quantization import dequantize_linear, matmul_integer, qlinear_conv, quantize_linear
+from .quantization import (
+    demand_blocks,
+    dequantize_linear,
+    matmul_integer,
+    qlinear_conv,
+    quantize_linear,
+)
 
 
 @microsoft("QuantizeLinear")
@@ -89,6 +95,13 @@ def gather_block_quantized(bb, data, indices, scales, zero_points=None, *, bits=
         raise NotImplementedError(f"gather_axis {gather_axis}, along which codes are packed")
     if block_size < 1:
         raise NotImplementedError(f"block_size {block_size}")
+    codes, dims = 8 // bits if packed else 1, bb.shape(data)
+    dims[-1] = bb.simplify(dims[-1] * codes)
+    demand_blocks(bb, bb.shape(scales), dims, along, block_size, "the scales")
+    if zero_points is not None:
+        blocks = bb.shape(zero_points)
+        blocks[-1] = bb.simplify(blocks[-1] * codes)
+        demand_blocks(bb, blocks, dims, along, block_size, "the zero points")
     demand_indices(bb, indices, bb.shape(data)[take], f"an index on axis {take}")
     return bb.emit_te(gathered_weights, data, indices, scales, zero_points, take, along, block_size,
                       bits if packed else None, accumulator(bb.dtype(scales)),

@@ -9,6 +9,7 @@ from tvm_ext.ops import quantized_weights as ops
 from ..arithmetic import added, multiplied
 from ..microsoft import microsoft
 from ..precision import cast
+from ..run_time import demand_range
 from .activation import gelu
 from .cast import cast as cast_to
 from .cast import widened
@@ -128,5 +129,7 @@ def matmul_fp_q4(bb, a, b, b_shape, *, blk_quant_type=1):
     if blk_quant_type not in (0, 1):
         raise NotImplementedError(f"blk_quant_type {blk_quant_type}")
     depth, columns = bb.ints(b_shape, "B_shape")
+    needed = ops.blob_bytes(depth, columns, blk_quant_type == 1)
+    demand_range(bb, bb.shape(b)[0], "the number of bytes", least=needed)
     weights = bb.emit_te(ops.blob_weights, b, depth, columns, blk_quant_type == 1)
     return matmul(bb, a, weights)

@@ -11,6 +11,8 @@ from ..microsoft import microsoft
 from ..precision import cast
 from ..table import converter
 
+_LONGEST = 1 << 10  # numbers that are compared by as many formulas
+
 
 @converter("TfIdfVectorizer", 9)
 def tf_idf_vectorizer(
@@ -45,6 +47,12 @@ def tf_idf_vectorizer(
 def ngram_repeat_block(bb, input_ids, scores, *, ngram_size):
     if ngram_size < 1:
         raise ValueError(f"ngram_size {ngram_size}")
+    batch, length = bb.shape(input_ids)
+    scores = bb.of_shape(scores, [batch, bb.shape(scores)[1]])
+    if isinstance(length, int) and length < ngram_size:
+        return scores
+    if ngram_size > _LONGEST:
+        raise NotImplementedError(f"ngram_size {ngram_size}, more than {_LONGEST}")
     return bb.emit_te(completes_ngram, input_ids, scores, ngram_size)
 
 

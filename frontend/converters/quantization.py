@@ -219,11 +219,21 @@ def _granularity(bb, x, scale, zero_point, axis, block_size):
         return axis, 0
     if bb.rank(scale) != bb.rank(x) or not block_size:
         raise NotImplementedError(f"scale of shape {bb.shape(scale)} with block_size {block_size}")
-    for k, (blocks, extent) in enumerate(zip(bb.shape(scale), bb.shape(x), strict=True)):
-        size = block_size if k == axis else 1
-        needed = bb.simplify(-(-as_expr(extent) // size))
-        demand_range(bb, blocks, f"axis {k} of the scale", least=needed)
+    demand_blocks(bb, bb.shape(scale), bb.shape(x), axis, block_size, "the scale")
     return axis, block_size
+
+
+def demand_blocks(bb, blocks, dims, axis, block_size, what):
+    """Assert that there are as many ``blocks`` as ``dims`` have, of ``block_size`` along ``axis``.
+
+    Raises:
+        ValueError: there are fewer, or along other axes.
+    """
+    if len(blocks) != len(dims):
+        raise ValueError(f"{what} has {len(blocks)} axes, not {len(dims)}")
+    for k, (number, extent) in enumerate(zip(blocks, dims, strict=True)):
+        needed = bb.simplify(-(-as_expr(extent) // (block_size if k == axis else 1)))
+        demand_range(bb, number, f"axis {k} of {what}", least=needed)
 
 
 def _name(onnx_dtype):

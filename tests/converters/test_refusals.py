@@ -99,6 +99,25 @@ UNDEFINED = [
      'y = LSTM <direction = "both", hidden_size = 4> (x, w, r)', "direction is 'both'"),
 ]  # fmt: skip
 
+MICROSOFT = [
+    ("(uint8[4, 8] x, int64[2] i, float[4, 1] s)",
+     "y = com.microsoft.GatherBlockQuantized <block_size = 4, bits = 8> (x, i, s)",
+     "axis 1 of the scales is 1, less than 2"),
+    ("(uint8[4, 8] x, int64[2] i, float[4, 4] s, uint8[4, 1] z)",
+     "y = com.microsoft.GatherBlockQuantized <block_size = 4> (x, i, s, z)",
+     "axis 1 of the zero points is 2, less than 4"),
+    ("(float[2, 1, 5, 5] x, float[3, 3] r, int32[3] i, int32[2] n)",
+     "y = com.microsoft.CropAndResize (x, r, i, n)", r"the shape \[3, 3\] must be \[3, 4\]"),
+    ("(int64[3, 5] x, float[2, 9] s)", "y = com.microsoft.NGramRepeatBlock <ngram_size = 2> (x, s)",
+     r"the shape \[2, 9\] must be \[3, 9\]"),
+    ("(float[2, 3, 8] x, float[8, 24] w, float[24] b, int32[2, 2] m)",
+     "y = com.microsoft.Attention <num_heads = 2> (x, w, b, m)",
+     r"the shape \[2, 2\] must be \[2, 3\]"),
+    ("(float[2, 64] x, uint8[100] b)",
+     "n = Constant <value_ints = [64, 3]> () y = com.microsoft.MatMulFpQ4 (x, b, n)",
+     "the number of bytes is 100, less than 126"),
+]  # fmt: skip
+
 # Of which the inference of onnx 1.23 crashes, or does not end.
 FAULTY = [
     (X, "y = LayerNormalization <axis = 2147483648> (x, x)", "axis is 2147483648"),
@@ -113,7 +132,8 @@ SPLIT = "y, a, b = Split <num_outputs = 2> (x)"
 def refusal(inputs, body, check, opset=17):
     """What ``check`` says of the node, given the loaded model."""
     model = parser.parse_model(
-        f'<ir_version: 8, opset_import: ["" : {opset}, "ai.onnx.ml" : 3]> '
+        f'<ir_version: 8, opset_import: ["" : {opset}, "ai.onnx.ml" : 3, '
+        f'"com.microsoft" : 1]> '
         f"g {inputs} => (float y) <int64 d = {{3}}> {{ {body} }}"
     )
     model.graph.output[0].type.tensor_type.ClearField("shape")
@@ -155,6 +175,11 @@ def test_a_node_that_onnx_does_not_define(inputs, body, reason):
 def test_keys_of_another_kind():
     body = 'y = ai.onnx.ml.LabelEncoder <keys_strings = ["a"], values_int64s = [1]> (x)'
     assert "the keys are strings, its input is float32" in refusal(X, body, convert)
+
+
+@pytest.mark.parametrize("inputs, body, reason", MICROSOFT, ids=lambda text: text[:40])
+def test_sizes_of_operators_of_microsoft(inputs, body, reason):
+    assert re.search(reason, refusal(inputs, body, convert))
 
 
 @pytest.mark.parametrize("inputs, body, reason", FAULTY, ids=lambda text: text[:30])

@@ -7,13 +7,14 @@ from .elementwise import dtype_of
 from .float8 import from_float8
 
 __all__ = [
-    "UNPACKED", "blob_weights", "float4_weights", "gathered_weights", "looked_up_weights",
-    "packed_code", "scaled_weights", "unpacked_weights",
+    "UNPACKED", "blob_bytes", "blob_weights", "float4_weights", "gathered_weights",
+    "looked_up_weights", "packed_code", "scaled_weights", "unpacked_weights",
 ]  # fmt: skip
 
 
 #: The attribute of a kernel of :func:`unpacked_weights` without groups: depth, bits and block.
 UNPACKED = "unpacked_weights"
+_BLOB_BLOCK = 32  # elements of a column that share a scale
 
 
 def packed_code(packed, *place, bits):
@@ -96,18 +97,23 @@ def scaled_weights(weights, scales, block):
     return te.compute(weights.shape[::-1], element, "scaled_weights")
 
 
+def blob_bytes(depth, columns, has_zero):
+    """The bytes that :func:`blob_weights` reads."""
+    size = (5 if has_zero else 4) + _BLOB_BLOCK // 2
+    return columns * -(-depth // _BLOB_BLOCK) * size
+
+
 def blob_weights(blob, depth, columns, has_zero):
     """``[depth, columns]`` in float32 of a row of bytes, ``blob[bytes]``.
 
     Of each column, for each 32 elements: the scale, a float32; a zero point, one byte, if
     ``has_zero``, else it is 8; the codes, the first 16 in the low halves of 16 bytes.
     """
-    head, block = 5 if has_zero else 4, 32
-    size = head + block // 2
-    blocks = -(-depth // block)
+    head, block = 5 if has_zero else 4, _BLOB_BLOCK
+    column = blob_bytes(depth, 1, has_zero)
 
     def element(k, n):
-        start = (n * blocks + tirx.floordiv(k, block)) * size
+        start = n * column + tirx.floordiv(k, block) * (head + block // 2)
         bits = tirx.const(0, "uint32")
         for byte in range(4):
             bits = bits | (blob[start + byte].astype("uint32") << tirx.const(8 * byte, "uint32"))
