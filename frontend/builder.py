@@ -260,6 +260,10 @@ class Builder:
         known = [(a, b) for a, b in zip(dims, shape, strict=False) if type(a) is type(b) is int]
         if len(dims) != len(shape) or any(a != b for a, b in known):
             raise ValueError(f"the shape {dims} must be {list(shape)}")
+        binds = any(isinstance(dim, tirx.Var) and dim in self._fresh for dim in shape)
+        if isinstance(value, GenericConst) and not binds:  # the VM would free what is matched
+            self.demand(value, shape)
+            return value
         return self.match(value, shape)
 
     def measured(self, dims: Sequence[Dim]) -> list[Dim]:

@@ -198,10 +198,11 @@ def test_each_is_told_with_its_node(built):
 
 # Sizes of operands that do not fit each other, of which kernels would read what is not there.
 SIZES = [
-    ("ReverseSequence", [X, ints(1, 2, 4, 4, 2, 1)], 1, ints(1, 2), "axis 0 of 'x1' is 2, less"),
+    ("ReverseSequence", [X, ints(1, 2, 4, 4, 2, 1)], 1, ints(1, 2), "axis 0 of 'x1' is 2, not 6"),
     ("ScatterElements", [X, ints(1, 0)[:, None], np.ones((2, 1), "float32")], 1,
-     ints(1)[:, None], "axis 0 of 'x1' is 1, less than 2"),
-    ("LayerNormalization", [X, X[0]], 1, X[0, :5], "axis 1 is 5, less than 6"),
+     ints(1)[:, None], "axis 0 of 'x2' is 2, not 1"),
+    ("LayerNormalization", [X, X[0]], 1, X[0, :5],
+     "axis 0 of 'x1' is 5, which does not broadcast to 6"),
     ("QuantizeLinear", [X, X[0] + 1, X[0].astype("uint8")], 1, X[0, :5], "axis 0 of 'x1' is 5, "),
     ("Gather", [X, ints(0)], 0, X[:0], "there is nothing to gather on axis 0"),
     ("RoiAlign", [X[None, None], X[:, :4], ints(0, 0, 0, 0)], 2, ints(0),
