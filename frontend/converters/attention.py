@@ -17,7 +17,7 @@ from ..precision import cast
 from ..run_time import demand_parts
 from ..table import converter
 from .matmul import product
-from .normalization import led
+from .normalization import with_leading_ones
 from .slicing import concat
 
 
@@ -135,7 +135,7 @@ def _of_heads(bb, x, batch, heads, length, size=None):
 
 def _mask(bb, mask, shape):
     """``mask`` of rank 4, whose dims but the last broadcast to ``shape``."""
-    mask = led(bb, mask, 4)
+    mask = with_leading_ones(bb, mask, 4)
     *outer, keys = bb.shape(mask)
     wanted = demanded_dims(bb, outer, shape[:3])
     return mask if wanted is None else bb.match(mask, [*wanted, keys])

@@ -235,10 +235,10 @@ def _of_dims(bb, operand, dims):
 def aligned(bb, operand, outs):
     """``operand``, which broadcasts to the dims ``outs``, with as many by leading ones."""
     demand_broadcast(bb, operand, outs)
-    return led(bb, operand, len(outs))
+    return with_leading_ones(bb, operand, len(outs))
 
 
-def led(bb, operand, rank):
+def with_leading_ones(bb, operand, rank):
     """``operand`` with leading dims of 1 up to ``rank``."""
     shape = bb.shape(operand)
     return _reshaped(bb, operand, [*[1] * (rank - len(shape)), *shape])

@@ -183,8 +183,9 @@ class _Layer:
         known = bb.shape(w)[2]
         self.features = known if isinstance(known, int) else features
         self.x = bb.of_shape(self.x, [self.time, self.batch, self.features])
-        lengths = sequence_lens
-        self.lengths = None if lengths is None else bb.of_shape(lengths, [self.batch])
+        self.lengths = sequence_lens
+        if sequence_lens is not None:
+            self.lengths = bb.of_shape(sequence_lens, [self.batch])
         self.directions, self.hidden = directions, _hidden_size(bb, r, hidden_size)
         self.width = ops.panel_width(together, self.hidden, self.dtype)
         self.padded = -(-self.hidden // self.width) * self.width

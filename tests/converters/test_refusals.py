@@ -2,13 +2,12 @@
 
 import re
 
-import numpy as np
 import pytest
 from onnx import parser
 from tvm_ext.frontend import check_declared, convert, load
 
 from tvm_ext import convert_and_build
-from tvm_ext.errors import ConversionError, RunError
+from tvm_ext.errors import ConversionError
 
 X = "(float[2, 3] x)"
 PAIR = "(float[2, 3] x, int64[2, 3] i)"
@@ -62,7 +61,8 @@ CONTRADICTIONS = [
      r"the shape \[2, 1\] must be \[2, 3\]"),
     ("(float[2, 3] x, int64[4, 1] i, float[4, 2] u)", "y = ScatterND (x, i, u)",
      r"the shape \[4, 2\] must be \[4, 3\]"),
-    ("(float[2, 3] x, float[2] s)", "y = LayerNormalization (x, s)", "3"),
+    ("(float[2, 3] x, float[2] s)", "y = LayerNormalization (x, s)",
+     "dims 2 and 3 do not broadcast"),
     ("(float[2, 3] x, float[3] s, float[2, 2, 3] b)", "y = LayerNormalization (x, s, b)",
      "do not broadcast"),
     ("(float[4, 3, 5] x, int64[3, 5] i)", "y = NegativeLogLikelihoodLoss (x, i)",
@@ -72,7 +72,8 @@ CONTRADICTIONS = [
     ("(float[1, 1, 4, 4] x, float[6] r, float[4] s)",
      'y = Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (x, r, s)',
      r"the shape \[6\] must be \[8\]"),
-    (IMAGE, "s = Constant <value_floats = [1.0, 2.0]> () y = Resize (x, , s)", r"\[2\]"),
+    (IMAGE, "s = Constant <value_floats = [1.0, 2.0]> () y = Resize (x, , s)",
+     r"the shape \[2\] must be \[4\]"),
 ]  # fmt: skip
 
 UNDEFINED = [
@@ -214,20 +215,3 @@ def test_scales_that_are_too_few(op_type, x, scale, zero, attributes, reason):
     inputs = f"({x}[2, 6] x, float{scale} s, uint8{zero} z)"
     body = f"y = {op_type} <{attributes}> (x, s, z)"
     assert re.search(reason, refusal(inputs, body, convert, opset=21))
-
-
-def test_indices_and_updates_of_sizes_that_do_not_fit_end_the_run():
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 18]>
-        g (float[n, m] x, int64[a, b] i, float[c, d] u) => (float[n, m] y) {
-            y = ScatterElements (x, i, u)
-        }"""
-    )
-    x, ones = np.zeros((2, 3), "float32"), np.ones((2, 3), "float32")
-    built = convert_and_build(model)
-    for i, u in (((2, 4), (2, 4)), ((2, 3), (2, 2)), ((2, 3), (1, 3))):
-        feeds = {"x": x, "i": np.zeros(i, "int64"), "u": np.ones(u, "float32")}
-        with pytest.raises(RunError, match="ScatterElements"):
-            built.run(None, feeds)
-    feeds = {"x": x, "i": np.array([[0, 1, 1], [1, 0, 0]]), "u": ones}
-    np.testing.assert_array_equal(built.run(None, feeds)[0], ones)

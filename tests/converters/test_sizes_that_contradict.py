@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import helper, parser
 
 from tvm_ext import convert_and_build
 from tvm_ext.errors import RunError
@@ -49,7 +49,32 @@ CASES = {
     ),
     "lengths": (
         "(float[t, b] x, int64[n] l)", "ReverseSequence (x, l)",
-        {"x": (4, 3), "l": (3,)}, {"l": (2,)}, "is 2, not 3",
+        {"x": (4, 6), "l": (6,)}, {"l": (2,)}, "axis 0 of 'l' is 2, not 6",
+    ),
+    "fewer indices than updates": (
+        "(float[a, b] x, int64[c, d] i, float[e, f] u)", "ScatterElements (x, i, u)",
+        {"x": (4, 6), "i": (2, 1), "u": (2, 1)}, {"i": (1, 1)}, "axis 0 of 'u' is 2, not 1",
+    ),
+    "fewer updates than indices": (
+        "(float[a, b] x, int64[c, d] i, float[e, f] u)", "ScatterElements (x, i, u)",
+        {"x": (2, 3), "i": (2, 3), "u": (2, 3)}, {"u": (2, 2)}, "axis 1 of 'u' is 2, not 3",
+    ),
+    "more indices than there are": (
+        "(float[a, b] x, int64[c, d] i, float[c, d] u)", "ScatterElements (x, i, u)",
+        {"x": (2, 3), "i": (2, 3), "u": (2, 3)}, {"i": (2, 4), "u": (2, 4)},
+        "axis 1 of the indices is 4, more than 3",
+    ),
+    "scale of codes": (
+        "(float[a, b] x, float[c] s, uint8[d] z)", "QuantizeLinear (x, s, z)",
+        {"x": (4, 6), "s": (6,), "z": (6,)}, {"s": (5,)}, "axis 0 of 's' is 5, ",
+    ),
+    "nothing to gather": (
+        "(float[a, b] x, int64[c] i)", "Gather (x, i)",
+        {"x": (4, 6), "i": (1,)}, {"x": (0, 6)}, "there is nothing to gather on axis 0",
+    ),
+    "images of boxes": (
+        "(float[n, c, h, w] x, float[b, 4] r, int64[i] i)", "RoiAlign (x, r, i)",
+        {"x": (1, 1, 4, 6), "r": (4, 4), "i": (4,)}, {"i": (1,)}, "axis 0 of 'i' is 1, not 4",
     ),
     "classes": (
         "(float[n, c, d] x, int64[m, e] i)", "NegativeLogLikelihoodLoss (x, i)",
@@ -69,14 +94,23 @@ def test_sizes_that_contradict_end_the_run(case, level):
     model = parser.parse_model(
         f'<ir_version: 10, opset_import: ["" : 24]> g {inputs} => (float y) {{ y = {node} }}'
     )
-    model.graph.output[0].type.tensor_type.ClearField("shape")
-    integers = {info.name for info in model.graph.input if info.type.tensor_type.elem_type == 7}
-    built = convert_and_build(model, opt_level=level)
+    model.graph.output[0].ClearField("type")
+    types = {x.name: x.type.tensor_type.elem_type for x in model.graph.input}
+    built, rng = convert_and_build(model, opt_level=level), np.random.default_rng(0)
 
-    def run(shapes):
-        kinds = {name: "int64" if name in integers else "float32" for name in shapes}
-        return built.run(None, {n: np.zeros(shape, kinds[n]) for n, shape in shapes.items()})
+    def feeds(shapes):
+        """Floats, and indices of the first place, which there is."""
+        made = {name: rng.uniform(1, 2, shape) for name, shape in shapes.items()}
+        dtypes = {name: helper.tensor_dtype_to_np_dtype(types[name]) for name in shapes}
+        return {
+            name: (x if dtypes[name].kind == "f" else 0 * x).astype(dtypes[name])
+            for name, x in made.items()
+        }
 
-    run(fitting)
-    with pytest.raises(RunError, match=f"{node.split()[0]}-.*{reason}"):
-        run(fitting | others)
+    given = feeds(fitting)
+    expected = built.run(None, given)
+    operator = node.split()[0]
+    with pytest.raises(RunError, match=rf"^{operator}-\d+ 'y' \(opset 24\): .*{reason}"):
+        built.run(None, feeds(fitting | others))
+    for got, want in zip(built.run(None, given), expected, strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -12,6 +12,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad
 
+from .cuda import is_for_cpu
+
 __all__ = ["bool_vectors"]
 
 _BOOL, _HELD = "bool", "int8"
@@ -23,12 +25,8 @@ def bool_vectors(module, _context):
 
     Right after StorageRewrite, which makes such arrays: later passes simplify conditions.
     """
-    functions = {gv: _cast(f) if _is_for_cpu(f) else f for gv, f in module.functions_items()}
+    functions = {gv: _cast(f) if is_for_cpu(f) else f for gv, f in module.functions_items()}
     return tvm.IRModule(functions, attrs=module.attrs)
-
-
-def _is_for_cpu(function: tvm.ir.BaseFunc) -> bool:
-    return isinstance(function, tirx.PrimFunc) and function.attrs["target"].kind.name != "cuda"
 
 
 def _cast(function: tirx.PrimFunc) -> tirx.PrimFunc:

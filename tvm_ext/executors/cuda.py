@@ -9,7 +9,14 @@ from tvm import IRModule, relax, tirx
 
 from ..errors import TargetError
 
-__all__ = ["constant_bits", "cuda_sources", "named_in_c", "prepare", "skip_empty_launches"]
+__all__ = [
+    "constant_bits",
+    "cuda_sources",
+    "is_for_cpu",
+    "named_in_c",
+    "prepare",
+    "skip_empty_launches",
+]
 
 # TVM hands its text to nvcc or nvrtc with --use_fast_math: denormals become zero, division,
 # square root, exp and pow lose bits. These are its switches against that; a user's own win.
@@ -69,6 +76,11 @@ def _constant_bits(call: tvm.ir.Call) -> tirx.Expr:
     source, result = kinds
     bits = np.array(operand.value).astype(source).view(result)
     return tirx.const(bits.item(), result)
+
+
+def is_for_cpu(function: tvm.ir.BaseFunc) -> bool:
+    """Whether ``function`` is a kernel that no GPU runs."""
+    return isinstance(function, tirx.PrimFunc) and function.attrs["target"].kind.name != "cuda"
 
 
 @tvm.transform.module_pass(opt_level=0, name="SkipEmptyLaunches")

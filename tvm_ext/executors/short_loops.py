@@ -23,6 +23,7 @@ from tvm.ir import TensorLoad
 from tvm.tirx.analysis import undefined_vars
 
 from ..schedules.statements import map_children, reads_memory, substituted
+from .cuda import is_for_cpu
 
 __all__ = ["shorten_loops"]
 
@@ -39,14 +40,10 @@ _OPERATIONS = (
 def shorten_loops(module: IRModule, _context: object) -> IRModule:
     """The module pass, on kernels whose vectors are made."""
     functions = {
-        symbol: function.with_body(_shortened(function.body)) if _is_for_cpu(function) else function
+        symbol: function.with_body(_shortened(function.body)) if is_for_cpu(function) else function
         for symbol, function in module.functions_items()
     }
     return IRModule(functions, attrs=module.attrs)
-
-
-def _is_for_cpu(function: ir.BaseFunc) -> bool:
-    return isinstance(function, tirx.PrimFunc) and function.attrs["target"].kind.name != "cuda"
 
 
 def _shortened(stmt: tirx.Stmt) -> tirx.Stmt:

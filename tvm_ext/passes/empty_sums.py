@@ -15,6 +15,8 @@ from tvm.s_tir import SBlock
 
 from tvm_ext.schedules.statements import map_children
 
+from .facts import is_empty
+
 __all__ = ["empty_sums"]
 
 
@@ -33,20 +35,12 @@ def empty_sums(module, _context):
 
 
 def _takes_nothing(func: tirx.PrimFunc) -> bool:
-    return any(map(_is_empty, filter(tirx.is_buffer_var, func.params)))
-
-
-def _is_empty(buffer: tirx.Var) -> bool:
-    return any(map(_is_0, buffer.ty.shape))
-
-
-def _is_0(extent: tirx.Expr) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 0
+    return any(is_empty(param.ty.shape) for param in func.params if tirx.is_buffer_var(param))
 
 
 def _started(func: tirx.PrimFunc) -> tirx.PrimFunc:
     written = _written(func)
-    if not written or not all(map(_is_empty, written)):
+    if not written or not all(is_empty(buffer.ty.shape) for buffer in written):
         return func.with_body(_without_terms(func.body, []))
     nothing = SBlock([], [], [], "root", tirx.Evaluate(0))
     idle = func.with_body(s_tir.SBlockRealize([], tirx.const(True), nothing))
@@ -75,8 +69,8 @@ def _without_terms(stmt: tirx.Stmt, loops: list[tirx.Var]) -> tirx.Stmt:
 
 
 def _has_no_terms(block: SBlock) -> bool:
-    reduced = filter(_is_reduced, block.iter_vars)
-    return block.init is not None and any(_is_0(axis.dom.extent) for axis in reduced)
+    terms = [axis.dom.extent for axis in block.iter_vars if _is_reduced(axis)]
+    return block.init is not None and is_empty(terms)
 
 
 def _is_reduced(axis: tirx.IterVar) -> bool:

@@ -111,7 +111,7 @@ def allocated(body: tirx.Stmt) -> list[tirx.Var]:
 
 def is_empty(dims: Sequence[int | tirx.Expr]) -> bool:
     """Whether one of ``dims`` is known to be 0."""
-    return any(isinstance(d, int) and d == 0 for d in dims)
+    return any(isinstance(d, int | tirx.IntImm) and int(d) == 0 for d in dims)
 
 
 def tensors_of(ty: relax.Type) -> list[list[int] | None]:

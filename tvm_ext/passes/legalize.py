@@ -15,7 +15,7 @@ from tvm import DataType, relax, te, tirx, topi
 from tvm_ext.ops import activation, arithmetic, logic, math, pooling, softmax
 from tvm_ext.ops.rearrangement import concatenate
 
-from .facts import OPAQUE
+from .facts import OPAQUE, is_empty
 
 __all__ = ["JOINED", "REPLACED", "legalize", "to_kernel"]
 
@@ -152,18 +152,16 @@ def _is_one(dim: tirx.Expr) -> bool:
 
 def _convolution(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """TVM's refuses windows that fit nowhere, of which the result has no elements."""
-    return _filled(bb, call, 0) if _is_empty(call) else call.op.get_attr("FLegalize")(bb, call)
+    if is_empty(call.ty.shape.values):
+        return _filled(bb, call, 0)
+    return call.op.get_attr("FLegalize")(bb, call)
 
 
 def _mean(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """TVM's divides by the number of elements, also where there are none: their mean is NaN."""
-    if _is_empty(call.args[0]) and "float" in str(call.ty.dtype.dtype):
+    if is_empty(call.args[0].ty.shape.values) and "float" in str(call.ty.dtype.dtype):
         return _filled(bb, call, nan)
     return call.op.get_attr("FLegalize")(bb, call)
-
-
-def _is_empty(expr: relax.Expr) -> bool:
-    return any(isinstance(dim, tirx.IntImm) and int(dim) == 0 for dim in expr.ty.shape.values)
 
 
 def _filled(bb: relax.BlockBuilder, call: relax.Call, value: float) -> relax.Expr:
