@@ -14,6 +14,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
 from tvm_ext import schedules
+from tvm_ext.executors import lowering  # noqa: F401  registers what rules are tried by
 from tvm_ext.ops import gather_scatter
 from tvm_ext.ops.instance_norm import instance_norm as instance_norm_te
 from tvm_ext.schedules import rules

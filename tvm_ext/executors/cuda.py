@@ -1,31 +1,23 @@
 """What only cuda executables have: their generated text, and the GPU that they need."""
 
-import os
-
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import IRModule, relax, tirx
+from tvm.target import Target
 
 from ..errors import TargetError
 
 __all__ = [
     "constant_bits",
     "cuda_sources",
+    "demand",
     "is_for_cpu",
+    "launches",
     "named_in_c",
-    "prepare",
     "skip_empty_launches",
+    "without_float8",
 ]
-
-# TVM hands its text to nvcc or nvrtc with --use_fast_math: denormals become zero, division,
-# square root, exp and pow lose bits. These are its switches against that; a user's own win.
-_PRECISE = {
-    "TVM_CUDA_NVCC_NO_FAST_MATH": "1",
-    "TVM_CUDA_NVRTC_EXTRA_OPTS": (
-        "--use_fast_math=false --ftz=false --prec-div=true --prec-sqrt=true"
-    ),
-}
 
 
 def named_in_c(module: IRModule) -> IRModule:
@@ -83,6 +75,46 @@ def is_for_cpu(function: tvm.ir.BaseFunc) -> bool:
     return isinstance(function, tirx.PrimFunc) and function.attrs["target"].kind.name != "cuda"
 
 
+def launches(host: tirx.PrimFunc) -> bool:
+    """Whether ``host`` runs on the CPU what works on memory of another device."""
+    found: list[bool] = []
+
+    def visit(attr: tirx.AttrStmt) -> None:
+        if attr.attr_key == "device_type":
+            found.append(int(attr.value) != tvm.cpu().dlpack_device_type())
+
+    tvm_ffi.structural_walk(host.body, (tirx.AttrStmt, visit))
+    return any(found)
+
+
+# TVM takes this architecture for one without float8.
+_NO_FLOAT8 = "sm_80"
+
+
+def without_float8(legalize: tvm.transform.Pass) -> tvm.transform.Pass:
+    """``legalize``, which makes float8 what a target without it has, for every GPU.
+
+    CUDA C has two of its types, and our operators compute on the bits.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="WithoutFloat8")
+    def legalized(module: IRModule, _context: object) -> IRModule:
+        targets = {gv: f.attrs["target"] for gv, f in module.functions_items() if _on_gpu(f)}
+        for gv, target in targets.items():
+            older = Target({"kind": "cuda", "arch": _NO_FLOAT8}, target.host)
+            module.update_func(gv, module[gv].with_attr("target", older))
+        module = legalize(module)
+        for gv, target in targets.items():
+            module.update_func(gv, module[gv].with_attr("target", target))
+        return module
+
+    return legalized
+
+
+def _on_gpu(function: tvm.ir.BaseFunc) -> bool:
+    return isinstance(function, tirx.PrimFunc) and not is_for_cpu(function)
+
+
 @tvm.transform.module_pass(opt_level=0, name="SkipEmptyLaunches")
 def skip_empty_launches(module: IRModule, _context: object) -> IRModule:
     """The module pass that guards launches whose symbolic extents may leave no thread.
@@ -90,7 +122,9 @@ def skip_empty_launches(module: IRModule, _context: object) -> IRModule:
     A launch of no block is an error of the driver, not an empty loop.
     """
     kernels = {
-        symbol: function.with_body(_guarded(function.body))
+        symbol: function.with_body(
+            tvm_ffi.structural_map(function.body, (tirx.AttrStmt, _guarded_launch))
+        )
         if isinstance(function, tirx.PrimFunc)
         else function
         for symbol, function in module.functions_items()
@@ -98,23 +132,22 @@ def skip_empty_launches(module: IRModule, _context: object) -> IRModule:
     return IRModule(kernels, attrs=module.attrs)
 
 
-def _guarded(stmt: tirx.Stmt) -> tirx.Stmt:
-    if isinstance(stmt, tirx.SeqStmt):
-        return tirx.SeqStmt([_guarded(child) for child in stmt.seq])
-    if not isinstance(stmt, tirx.AttrStmt):
-        return stmt
+def _guarded_launch(stmt: tirx.AttrStmt) -> tirx.Stmt:
+    """``stmt``, a launch along one axis, behind the guards of it and of the launch inside."""
     if stmt.attr_key != "thread_extent":
-        return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, _guarded(stmt.body))
-    extents = _symbolic_extents(stmt)
-    return tirx.IfThenElse(tirx.all(*(e > 0 for e in extents)), stmt, None) if extents else stmt
+        return stmt
+    body, conditions = stmt.body, []
+    if not isinstance(stmt.value, tirx.IntImm):
+        conditions.append(stmt.value > 0)
+    if isinstance(body, tirx.IfThenElse) and _launches_along(body.then_case):
+        conditions.append(body.condition)
+        body = body.then_case
+    launch = tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
+    return tirx.IfThenElse(tirx.all(*conditions), launch, None) if conditions else launch
 
 
-def _symbolic_extents(stmt: tirx.Stmt) -> list[tirx.Expr]:
-    """The extents, not constant, of the launch that begins with ``stmt``."""
-    if not isinstance(stmt, tirx.AttrStmt) or stmt.attr_key != "thread_extent":
-        return []
-    own = [] if isinstance(stmt.value, tirx.IntImm) else [stmt.value]
-    return own + _symbolic_extents(stmt.body)
+def _launches_along(stmt: tirx.Stmt) -> bool:
+    return isinstance(stmt, tirx.AttrStmt) and stmt.attr_key == "thread_extent"
 
 
 def cuda_sources(executable: relax.VMExecutable) -> str:
@@ -128,8 +161,8 @@ def cuda_sources(executable: relax.VMExecutable) -> str:
     return "\n".join(texts)
 
 
-def prepare(device: tvm.runtime.Device) -> None:
-    """Make ready to run on ``device``: called before the first kernel is loaded.
+def demand(device: tvm.runtime.Device) -> None:
+    """Refuse a ``device`` that is not here: called before the first kernel is loaded.
 
     Raises:
         TargetError: this machine has no such device.
@@ -139,5 +172,3 @@ def prepare(device: tvm.runtime.Device) -> None:
             f"this machine has no CUDA device {device.index}; the model is built, but it runs "
             "only where TVM finds a GPU: use target='llvm' here, or save() it and load it there"
         )
-    for name, value in _PRECISE.items():
-        os.environ.setdefault(name, value)

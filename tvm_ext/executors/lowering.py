@@ -6,11 +6,12 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from ..schedules.cuda.checked import TIR_PIPELINE
 from .bfloat16 import legalize_bfloat16
 from .bool_vectors import bool_vectors
 from .common_subexpressions import common_subexpressions
 from .compact_buffers import compact_buffers
-from .cuda import constant_bits, skip_empty_launches
+from .cuda import constant_bits, launches, skip_empty_launches, without_float8
 from .divisions import divide_sizes_safely
 from .dots import lower_dots
 from .empty_loops import drop_empty_loops
@@ -27,8 +28,6 @@ from .short_loops import shorten_loops
 from .small_loops import told_where_small
 
 __all__ = ["TIR_PIPELINE", "bytes_off_stack", "finalize_host", "lower"]
-
-TIR_PIPELINE = "tvm_ext"
 
 blocks, loops = s_tir.transform, tirx.transform
 
@@ -112,7 +111,7 @@ def _bytes(buffer: tirx.Var) -> int:
 @tvm.transform.module_pass(opt_level=0, name="StackLocals")
 def _stack_locals(module, _context):
     functions = {
-        gv: _with_locals(f) if isinstance(f, tirx.PrimFunc) else f
+        gv: _with_locals(f) if isinstance(f, tirx.PrimFunc) and not launches(f) else f
         for gv, f in module.functions_items()
     }
     return tvm.IRModule(functions, attrs=module.attrs)
@@ -163,8 +162,9 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         loops.StmtSimplify(),
         loops.RemoveNoOp(),
         blocks.RewriteUnsafeSelect(),
+        skip_empty_launches,  # whose axes stand side by side, before names come between
         common_subexpressions,
-        loops.FP8ComputeLegalize(),
+        without_float8(loops.FP8ComputeLegalize()),
         blocks.VerifyVTCMLimit(),
         blocks.LowerVtcmAlloc(),
         loops.VerifyMemory(),
@@ -175,14 +175,13 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.InferFragment(),
         blocks.LowerThreadAllreduce(),
         blocks.MergeSharedMemoryAllocations(),
-        skip_empty_launches,
         divide_sizes_safely,
         told_where_small,
         scratch_of_parts,
         loops.SplitHostDevice(),
         loops.MakePackedAPI(),
         join_checks,
-        loops.FP8StorageLegalize(),
+        without_float8(loops.FP8StorageLegalize()),
         loops.BF16StorageLegalize(),
     ]
 

@@ -11,6 +11,8 @@ Before: ``reinterpret(uint8, reinterpret(float8_e5m2, code))``
 After:  ``code``, and an array between the two holds codes
 """
 
+from math import copysign
+
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -47,7 +49,7 @@ def _kept(body: tirx.Stmt) -> tirx.Stmt:
     coded = {
         array: tirx.decl_buffer(array.ty.shape, "uint8", array.name, scope=array.ty.storage_scope)
         for array, values in own.items()
-        if str(array.ty.dtype.dtype).startswith("float8") and all(map(_reinterprets, values))
+        if str(array.ty.dtype.dtype).startswith("float8") and all(map(_is_code, values))
     }
     if coded:
         body = _with_codes(body, coded)
@@ -65,7 +67,9 @@ def _with_codes(body: tirx.Stmt, coded: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
         array = coded.get(made.buffer)
         if array is None:
             return made
-        return tirx.BufferStore(array, tirx.reinterpret("uint8", made.value), made.indices)
+        code = made.value
+        code = tirx.const(0, "uint8") if _is_zero(code) else tirx.reinterpret("uint8", code)
+        return tirx.BufferStore(array, code, made.indices)
 
     def load(made: TensorLoad) -> tirx.Expr:
         array = coded.get(made.source)
@@ -112,11 +116,30 @@ def _word(value: int) -> tirx.Expr:
 
 
 def _without_detour(call: Call) -> tirx.Expr:
-    if not _reinterprets(call) or not _reinterprets(call.args[0]):
+    if not _is_reinterpretation(call):
         return call
-    (value,) = call.args[0].args
-    return value if value.ty.dtype == call.ty.dtype else call
+    named, inner = [], call.args[0]
+    while isinstance(inner, tirx.Let):
+        named.append(inner)
+        inner = inner.body
+    if not _is_reinterpretation(inner) or inner.args[0].ty.dtype != call.ty.dtype:
+        return call
+    (value,) = inner.args
+    for let in reversed(named):
+        value = tirx.Let(let.var, let.value, value)
+    return value
 
 
-def _reinterprets(expr: tirx.Expr) -> bool:
+def _is_code(value: tirx.Expr) -> bool:
+    """Whether a float8 is made of bits, behind names or at once, or of none."""
+    while isinstance(value, tirx.Let):
+        value = value.body
+    return _is_reinterpretation(value) or _is_zero(value)
+
+
+def _is_zero(value: tirx.Expr) -> bool:
+    return isinstance(value, tirx.FloatImm) and value.value == 0 and copysign(1, value.value) > 0
+
+
+def _is_reinterpretation(expr: tirx.Expr) -> bool:
     return isinstance(expr, Call) and getattr(expr.op, "name", None) == "tirx.reinterpret"

@@ -16,6 +16,7 @@ from tvm.target import Target
 from ..errors import BuildError, OutputPathError, TargetError
 from . import (
     cuda,
+    cuda_compile,  # noqa: F401  registers what compiles CUDA C
     host,
     host_images,  # noqa: F401  these register what models call
     host_strings,  # noqa: F401
@@ -274,7 +275,7 @@ class VMExecutor:
         if not hasattr(self._local, "vm"):
             self.needs.check()
             if self.device != tvm.cpu():
-                cuda.prepare(self.device)
+                cuda.demand(self.device)
             # The pooled allocator keeps a bucket per size and would grow with dynamic shapes.
             with one_pool():  # it may be linked here
                 self._local.vm = relax.VirtualMachine(

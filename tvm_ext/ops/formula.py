@@ -76,5 +76,7 @@ def once(value: tirx.Expr) -> tirx.Expr:
 
 def once_bits(value: tirx.Expr) -> tirx.Expr:
     """A name for an integer of 32 or 64 bits, as ``once`` for what is none: that of a float."""
-    same_width = f"float{tvm.DataType(str(value.ty.dtype)).bits}"
-    return tirx.reinterpret(value.ty, once(tirx.reinterpret(same_width, value)))
+    bits = tvm.DataType(str(value.ty.dtype)).bits
+    # Unsigned, else TVM makes an int64 that came from an int32 one again: it may be an index.
+    unsigned = value.astype(f"uint{bits}")
+    return tirx.reinterpret(value.ty, once(tirx.reinterpret(f"float{bits}", unsigned)))

@@ -61,7 +61,8 @@ def multinomial(x, samples, dtype, seed):
 def random_share(place, seed):
     """A float64 above 0 and below 1 that depends on the integers ``place`` and ``seed``."""
     start = _word(_mixed(seed % (1 << 32)) ^ _mixed(seed >> 32))
-    high = (place >> tirx.const(32, "int64")).astype("uint32")
+    # Unsigned: TVM makes indices int32 where they fit, and then refuses to shift them so far.
+    high = (place.astype("uint64") >> tirx.const(32, "uint64")).astype("uint32")
     hashed = _hashed(place.astype("uint32") ^ start) ^ _hashed(high + _word(0x9E3779B9))
     return (hashed.astype("float64") + 0.5) * tirx.const(2.0**-32, "float64")
 

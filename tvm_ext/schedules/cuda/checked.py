@@ -1,6 +1,7 @@
 """A rule on trial: its kernel must compile and fit a GPU, or the next rule is asked."""
 
 import logging
+from contextvars import ContextVar
 from math import prod
 from typing import Any
 
@@ -11,14 +12,26 @@ from tvm.error import InternalError
 from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
 from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
+from tvm.tirx.compilation_pipeline import get_tir_pipeline
 
-__all__ = ["Checked", "flaw", "name_of"]
+__all__ = ["TIR_PIPELINE", "Checked", "flaw", "name_of", "text_is_all"]
 
 _log = logging.getLogger("tvm_ext.schedules.cuda")
+
+# By this name TVM knows the passes that lower kernels in builds (tvm_ext.executors.lowering).
+TIR_PIPELINE = "tvm_ext"
 
 # What a launch may use on every GPU since sm_50 without asking for more.
 SHARED_BYTES = 48 << 10
 BLOCKS = {"blockIdx.x": (1 << 31) - 1, "blockIdx.y": (1 << 16) - 1, "blockIdx.z": (1 << 16) - 1}
+
+# Where a GPU is, TVM compiles whatever text it generates.
+_TEXT_IS_ALL = ContextVar("text_is_all", default=False)
+
+
+def text_is_all() -> bool:
+    """Whether CUDA C is generated on trial here, and need not be compiled."""
+    return _TEXT_IS_ALL.get()
 
 
 class Checked(GPUScheduleRule):
@@ -84,9 +97,17 @@ def name_of(func: tirx.PrimFunc) -> str:
 
 
 def flaw(func: tirx.PrimFunc, target: Target) -> str | None:
-    """Why the scheduled ``func`` cannot be a cuda kernel, or None: it is compiled to find out."""
+    """Why the scheduled ``func`` cannot be a cuda kernel, or None: CUDA C is made of it."""
+    token = _TEXT_IS_ALL.set(True)
+    try:
+        return _flaw(func, target)
+    finally:
+        _TEXT_IS_ALL.reset(token)
+
+
+def _flaw(func: tirx.PrimFunc, target: Target) -> str | None:
     module = IRModule({"main": func.with_attr("global_symbol", "main")})
-    lower, _, finalize_device = tirx.get_default_tir_pipeline(target)
+    lower, _, finalize_device = get_tir_pipeline(TIR_PIPELINE)
     try:
         with target:
             lowered = lower(tirx.transform.BindTarget(target)(module))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 import tvm_ffi
 from tvm import s_tir, tirx
@@ -28,6 +29,11 @@ __all__ = ["Tile", "TiledMatmul"]
 MULTIPROCESSORS = 108
 UNKNOWN_EXTENT = 1024
 
+DEPTHS = 8, 16, 32, 64
+# Loads of a thread that wait for memory together, and the wait in steps along the depth.
+LOADS = 16
+WAIT = 64
+
 _CONSTANT = tirx.IntImm | tirx.FloatImm
 
 
@@ -42,6 +48,12 @@ class Tile:
     def threads(self) -> tuple[int, int]:
         """Threads along rows and along columns."""
         return min(16, self.rows), min(16, self.columns)
+
+    def depth(self, reduced: int) -> int:
+        """The depth of its operands in shared memory, of a product that is ``reduced`` deep."""
+        most = LOADS * prod(self.threads) // (self.rows + self.columns)
+        fitting = [depth for depth in DEPTHS if depth <= max(most, DEPTHS[0])]
+        return min(fitting, key=lambda depth: -(-reduced // depth) * (depth + WAIT))
 
     def cost(self, batch: int, rows: int, columns: int) -> float:
         """Relative time: waves of blocks, each of its multiply-adds and its loads."""
@@ -59,9 +71,8 @@ class TiledMatmul(GPUScheduleRule):
     guarded, and hold zeros there: other terms than products need not vanish on them.
     """
 
-    def __init__(self, *, sizes: tuple[int, ...] = (8, 16, 32, 64, 128), depth: int = 16):
+    def __init__(self, *, sizes: tuple[int, ...] = (8, 16, 32, 64, 128)):
         self.tiles = [Tile(rows, columns) for rows, columns in product(sizes, sizes)]
-        self.depth = depth
 
     def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> s_tir.Schedule | None:
         """The schedule, or None where ``func`` has another structure."""
@@ -92,8 +103,10 @@ class TiledMatmul(GPUScheduleRule):
         return sch
 
     def _schedule(self, sch: s_tir.Schedule, main: SBlockRV, tile: Tile, order: _Order) -> None:
-        (rows, columns), depth = tile.threads, self.depth
-        extents = [sch.get(loop).extent for loop in sch.get_loops(main)[1:3]]
+        rows, columns = tile.threads
+        _, *loops, reduced = sch.get_loops(main)
+        depth = tile.depth(extent(sch, reduced) or UNKNOWN_EXTENT)
+        extents = [sch.get(loop).extent for loop in loops]
         sch.pad_einsum(main, [1, tile.rows, tile.columns, depth])
         batch, i, j, k = sch.get_loops(main)
         i_block, i_each, i_thread = sch.split(i, [None, tile.rows // rows, rows])

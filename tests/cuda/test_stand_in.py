@@ -1,0 +1,52 @@
+"""test_device.py, by TVM's own cuda runtime, where no GPU is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tvm
+
+from . import stand_in
+
+pytestmark = [
+    pytest.mark.skipif(tvm.cuda(0).exist, reason="this machine has a GPU"),
+    pytest.mark.skipif(stand_in.MISSING is not None, reason=str(stand_in.MISSING)),
+]
+
+
+def child(code, folder):
+    """What became of ``code`` in a process whose TVM finds the stand-in."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=stand_in.prepared(folder),
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_tests_of_a_device(tmp_path):
+    file = str(Path(__file__).with_name("test_device.py"))
+    code = f"import sys, pytest; sys.exit(pytest.main(['-q', '-x', '-p', 'no:xdist', {file!r}]))"
+    done = child(code, tmp_path)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert "skipped" not in done.stdout, done.stdout[-4000:]
+
+
+READS = """
+import ctypes, numpy, tvm
+x = tvm.runtime.tensor(numpy.ones(4, "float32"), tvm.cuda(0))
+assert (x.numpy() == 1).all()
+print("copied", flush=True)
+pool = [line for line in open("/proc/self/maps") if "memfd:device" in line and "---s" in line]
+start = int(pool[0].split("-")[0], 16)
+ctypes.c_float.from_address(start).value
+"""
+
+
+def test_the_host_cannot_read_the_device(tmp_path):
+    done = child(READS, tmp_path)
+    assert "copied" in done.stdout, done.stderr[-4000:]
+    assert done.returncode < 0  # by a signal
