@@ -134,19 +134,32 @@ def skip_empty_launches(module: IRModule, _context: object) -> IRModule:
 
 def _guarded_launch(stmt: tirx.AttrStmt) -> tirx.Stmt:
     """``stmt``, a launch along one axis, behind the guards of it and of the launch inside."""
-    if stmt.attr_key != "thread_extent":
+    if not _is_launch(stmt):
         return stmt
-    body, conditions = stmt.body, []
+    condition, body = _unguarded(stmt.body)
+    conditions = [] if condition is None else [condition]
     if not isinstance(stmt.value, tirx.IntImm):
         conditions.append(stmt.value > 0)
-    if isinstance(body, tirx.IfThenElse) and _launches_along(body.then_case):
-        conditions.append(body.condition)
-        body = body.then_case
     launch = tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
     return tirx.IfThenElse(tirx.all(*conditions), launch, None) if conditions else launch
 
 
-def _launches_along(stmt: tirx.Stmt) -> bool:
+def _unguarded(stmt: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt]:
+    """The guard of a launch, and what is left without it; names may stand before the launch."""
+    if isinstance(stmt, tirx.IfThenElse) and _is_launch(stmt.then_case):
+        return stmt.condition, stmt.then_case
+    if not isinstance(stmt, tirx.SeqStmt):
+        return None, stmt
+    *names, last = stmt.seq
+    condition, launch = _unguarded(last)
+    if condition is None or not all(isinstance(name, tirx.Bind) for name in names):
+        return None, stmt
+    for name in reversed(names):
+        condition = tirx.stmt_functor.substitute(condition, {name.var: name.value})
+    return condition, tirx.SeqStmt([*names, launch])
+
+
+def _is_launch(stmt: tirx.Stmt) -> bool:
     return isinstance(stmt, tirx.AttrStmt) and stmt.attr_key == "thread_extent"
 
 

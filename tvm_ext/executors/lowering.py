@@ -162,7 +162,6 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         loops.StmtSimplify(),
         loops.RemoveNoOp(),
         blocks.RewriteUnsafeSelect(),
-        skip_empty_launches,  # whose axes stand side by side, before names come between
         common_subexpressions,
         without_float8(loops.FP8ComputeLegalize()),
         blocks.VerifyVTCMLimit(),
@@ -175,6 +174,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.InferFragment(),
         blocks.LowerThreadAllreduce(),
         blocks.MergeSharedMemoryAllocations(),
+        skip_empty_launches,
         divide_sizes_safely,
         told_where_small,
         scratch_of_parts,
