@@ -1,6 +1,9 @@
 """Any ONNX model into fast native code with Apache TVM."""
 
+import ctypes
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
@@ -47,6 +50,14 @@ _HOMES = {
 _MODULES = ("backend", "compare", "debug", "errors", "export", "extend", "relay")
 
 
+def _load_cuda_runtime() -> None:
+    """Load the runtime that the extra ``cuda`` brings; by itself TVM finds only a toolkit's."""
+    packages = find_spec("nvidia")
+    for place in (packages and packages.submodule_search_locations) or ():
+        for library in Path(place).glob("cu13/lib/libcudart.so.13"):
+            ctypes.CDLL(str(library))
+
+
 def __getattr__(name: str) -> Any:
     # On first use: importing TVM takes seconds, which `tvm-ext --help` need not pay.
     if name in _MODULES:
@@ -59,3 +70,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_load_cuda_runtime()

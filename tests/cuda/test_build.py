@@ -1,6 +1,5 @@
 """Builds for cuda on a machine without a GPU."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -13,8 +12,8 @@ from examples.export import EXPORTERS, to_onnx
 from examples.registry import EXAMPLES, SIZES
 from tests.small_examples import small_example
 from tvm_ext import convert_and_build, schedules
-from tvm_ext.errors import TargetError
-from tvm_ext.executors import cuda
+from tvm_ext.errors import BuildError, TargetError
+from tvm_ext.executors import cuda, cuda_compile
 from tvm_ext.schedules.cuda import TiledMatmul
 
 from .networks import GRAPHS, NETWORKS, feeds_of, parse
@@ -102,16 +101,48 @@ def test_text_of_a_cpu_build_is_empty():
     assert cuda.cuda_sources(compiled._executor.executable) == ""
 
 
-def test_kernels_are_compiled_without_fast_math(monkeypatch):
-    class Gpu:
-        exist, index = True, 0
+def test_registers_belong_to_threads():
+    # TVM's scans declare them before the launch: as arrays in memory, which all threads share.
+    text = sources("""g (float[m, n] x, int64 k) => (float[m, n] y) { y = CumSum (x, k) }""")
+    parameters = re.findall(r"\* __restrict__ (\w+)", text)
+    assert parameters and not [name for name in parameters if name.startswith("_ptr")]
+    assert re.search(r"int _ptr\[1\];", text)
 
-    monkeypatch.setenv("TVM_CUDA_NVCC_NO_FAST_MATH", "")  # so that it is restored
-    monkeypatch.delenv("TVM_CUDA_NVCC_NO_FAST_MATH")
-    monkeypatch.setenv("TVM_CUDA_NVRTC_EXTRA_OPTS", "--mine")
-    cuda.prepare(Gpu)
-    assert os.environ["TVM_CUDA_NVCC_NO_FAST_MATH"] == "1"
-    assert os.environ["TVM_CUDA_NVRTC_EXTRA_OPTS"] == "--mine"
+
+class Gpu:
+    """What compilation asks of the GPU here."""
+
+    compute_version = "9.0"
+
+
+DIVISION = (
+    """extern "C" __global__ void f(float* a) { a[0] = a[1] / a[2] + expf(a[3]) + 1e-40f; }"""
+)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_nvcc_compiles_without_fast_math(monkeypatch):
+    monkeypatch.setattr(tvm, "cuda", lambda _: Gpu)
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    assert cuda_compile.compile_cuda(DIVISION, "sm_90").startswith(b"\x7fELF")
+    text = cuda_compile.compile_cuda(DIVISION, "sm_80").decode()  # for another GPU: PTX
+    assert ".target sm_80" in text
+    assert "div.rn.f32" in text and "div.approx" not in text and "sqrt.approx" not in text
+
+
+def test_without_a_compiler_of_cuda_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(cuda_compile, "_nvcc", lambda: None)
+    monkeypatch.setattr(cuda_compile, "_headers", list)
+    with pytest.raises(BuildError, match=r"tvm_ext\[cuda\]"):
+        cuda_compile.compile_cuda(DIVISION, "sm_90")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_nvcc_refuses_with_a_reason(monkeypatch):
+    monkeypatch.setattr(tvm, "cuda", lambda _: Gpu)
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    with pytest.raises(BuildError, match="error"):
+        cuda_compile.compile_cuda("no text", "sm_90")
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")

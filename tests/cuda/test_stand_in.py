@@ -35,6 +35,25 @@ def test_the_tests_of_a_device(tmp_path):
     assert "skipped" not in done.stdout, done.stdout[-4000:]
 
 
+def test_the_runtime_of_the_extra_is_found(tmp_path):
+    environment = stand_in.prepared(tmp_path)
+    library = tmp_path / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
+    library.parent.mkdir(parents=True)
+    (tmp_path / "libcudart.so.13").rename(library)
+    (tmp_path / "libcuda.so.1").unlink()
+    (tmp_path / "libcuda.so.1").symlink_to(library)
+    for first, found in [("tvm_ext", "True"), ("tvm", "False")]:
+        done = subprocess.run(
+            [sys.executable, "-c", f"import {first}, tvm; print(tvm.cuda(0).exist)"],
+            env=environment | {"PYTHONPATH": str(tmp_path)},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == found
+
+
 READS = """
 import ctypes, numpy, tvm
 x = tvm.runtime.tensor(numpy.ones(4, "float32"), tvm.cuda(0))

@@ -5,6 +5,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.target import Target
+from tvm.tirx.analysis import undefined_vars
 
 from ..errors import TargetError
 
@@ -14,6 +15,7 @@ __all__ = [
     "demand",
     "is_for_cpu",
     "launches",
+    "locals_of_threads",
     "named_in_c",
     "skip_empty_launches",
     "without_float8",
@@ -87,6 +89,66 @@ def launches(host: tirx.PrimFunc) -> bool:
     return any(found)
 
 
+@tvm.transform.module_pass(opt_level=0, name="LocalsOfThreads")
+def locals_of_threads(module: IRModule, _context: object) -> IRModule:
+    """The module pass that gives each thread the arrays in registers that stand before its launch.
+
+    TVM's scans declare them there; all threads would share one in memory.
+
+    Before: ``first = alloc_local(1); launch(threadIdx.x, 1024): first[0] = ...``
+    After:  ``launch(threadIdx.x, 1024): first = alloc_local(1); first[0] = ...``
+    """
+    kernels = {
+        symbol: _with_own_locals(function) if isinstance(function, tirx.PrimFunc) else function
+        for symbol, function in module.functions_items()
+    }
+    return IRModule(kernels, attrs=module.attrs)
+
+
+def _with_own_locals(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    launched: list[tirx.Var] = []
+
+    def note_launch(stmt: tirx.AttrStmt) -> None:
+        if _is_launch(stmt):
+            launched.extend(_locals_in(stmt.body))
+
+    tvm_ffi.structural_walk(function.body, (tirx.AttrStmt, note_launch))
+    shared = [array for array in _locals_in(function.body) if array not in launched]
+    if not shared:
+        return function
+
+    def moved(stmt: tirx.AttrStmt) -> tirx.Stmt:
+        used = undefined_vars(stmt.body) if _is_launch(stmt) else ()
+        own = {array: tirx.Var(array.name, array.ty) for array in shared if array in used}
+        if not own:
+            return stmt
+        body = tvm_ffi.structural_map(stmt.body, (tirx.Var, lambda var: own.get(var, var)))
+        arrays = [tirx.AllocBuffer(array) for array in own.values()]
+        return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, tirx.SeqStmt([*arrays, body]))
+
+    def without_shared(stmt: tirx.SeqStmt) -> tirx.SeqStmt:
+        kept = [s for s in stmt.seq if not (_is_local(s) and s.buffer in shared)]
+        return stmt if len(kept) == len(stmt.seq) else tirx.SeqStmt(kept)
+
+    body = tvm_ffi.structural_map(function.body, (tirx.AttrStmt, moved))
+    return function.with_body(tvm_ffi.structural_map(body, (tirx.SeqStmt, without_shared)))
+
+
+def _locals_in(stmt: tirx.Stmt) -> list[tirx.Var]:
+    found: list[tirx.Var] = []
+
+    def note(made: tirx.AllocBuffer) -> None:
+        if _is_local(made):
+            found.append(made.buffer)
+
+    tvm_ffi.structural_walk(stmt, (tirx.AllocBuffer, note))
+    return found
+
+
+def _is_local(stmt: tirx.Stmt) -> bool:
+    return isinstance(stmt, tirx.AllocBuffer) and stmt.buffer.ty.storage_scope == "local"
+
+
 # TVM takes this architecture for one without float8.
 _NO_FLOAT8 = "sm_80"
 
@@ -155,8 +217,14 @@ def _unguarded(stmt: tirx.Stmt) -> tuple[tirx.Expr | None, tirx.Stmt]:
     if condition is None or not all(isinstance(name, tirx.Bind) for name in names):
         return None, stmt
     for name in reversed(names):
-        condition = tirx.stmt_functor.substitute(condition, {name.var: name.value})
+        condition = _with_value(condition, name)
     return condition, tirx.SeqStmt([*names, launch])
+
+
+def _with_value(condition: tirx.Expr, name: tirx.Bind) -> tirx.Expr:
+    return tvm_ffi.structural_map(
+        condition, (tirx.Var, lambda var: name.value if var.same_as(name.var) else var)
+    )
 
 
 def _is_launch(stmt: tirx.Stmt) -> bool:

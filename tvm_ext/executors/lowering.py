@@ -11,7 +11,13 @@ from .bfloat16 import legalize_bfloat16
 from .bool_vectors import bool_vectors
 from .common_subexpressions import common_subexpressions
 from .compact_buffers import compact_buffers
-from .cuda import constant_bits, launches, skip_empty_launches, without_float8
+from .cuda import (
+    constant_bits,
+    launches,
+    locals_of_threads,
+    skip_empty_launches,
+    without_float8,
+)
 from .divisions import divide_sizes_safely
 from .dots import lower_dots
 from .empty_loops import drop_empty_loops
@@ -174,6 +180,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         blocks.InferFragment(),
         blocks.LowerThreadAllreduce(),
         blocks.MergeSharedMemoryAllocations(),
+        locals_of_threads,
         skip_empty_launches,
         divide_sizes_safely,
         told_where_small,
