@@ -111,6 +111,14 @@ def test_checks_are_told():
     compare(compiled.run(None, feeds), model, feeds)
 
 
+def test_inputs_that_stay_on_the_device():
+    model, feeds = meeting("scratch")
+    compiled = convert_and_build(model, "cuda")
+    run = compiled._executor.bound([feeds[info.name] for info in compiled.inputs])
+    for _ in range(2):
+        compare([result.numpy() for result in run()], model, feeds)
+
+
 def test_many_sizes():
     model, feeds = meeting("cumulative")
     compiled = convert_and_build(model, "cuda")

@@ -106,15 +106,16 @@ def locals_of_threads(module: IRModule, _context: object) -> IRModule:
 
 
 def _with_own_locals(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    launched: list[tirx.Var] = []
+    launched: list[tirx.Stmt] = []
 
     def note_launch(stmt: tirx.AttrStmt) -> None:
         if _is_launch(stmt):
-            launched.extend(_locals_in(stmt.body))
+            launched.append(stmt.body)
 
     tvm_ffi.structural_walk(function.body, (tirx.AttrStmt, note_launch))
-    shared = [array for array in _locals_in(function.body) if array not in launched]
-    if not shared:
+    owned = [array for body in launched for array in _locals_in(body)]
+    shared = [array for array in _locals_in(function.body) if array not in owned]
+    if not launched or not shared:
         return function
 
     def moved(stmt: tirx.AttrStmt) -> tirx.Stmt:
@@ -165,7 +166,7 @@ def without_float8(legalize: tvm.transform.Pass) -> tvm.transform.Pass:
         for gv, target in targets.items():
             older = Target({"kind": "cuda", "arch": _NO_FLOAT8}, target.host)
             module.update_func(gv, module[gv].with_attr("target", older))
-        module = legalize(module)
+        module = tvm.transform.Sequential([legalize])(module)  # unless the context disables it
         for gv, target in targets.items():
             module.update_func(gv, module[gv].with_attr("target", target))
         return module
