@@ -66,8 +66,13 @@ def check_example(model, opt_level):
     assert len(text) < 1 << 20
 
 
-def test_a_recurrent_network_leaves_no_kernel_on_the_host():
-    assert re.search(r"lstm\d*_kernel", sources(GRAPHS["serial"], opt_level=3))
+def test_a_recurrent_network_runs_on_a_block_of_threads():
+    text = sources(GRAPHS["serial"], opt_level=3)
+    kernels = re.findall(
+        r"void [^\n]*\blstm\d*_kernel\w*\([^)]*\) {.*?^}", text, re.DOTALL | re.MULTILINE
+    )
+    # The units of a step are shared among threads, which wait for each other.
+    assert any("threadIdx.x" in kernel and "__syncthreads" in kernel for kernel in kernels)
 
 
 def test_the_seed_failure_matmul_relu_without_threads():
@@ -183,3 +188,16 @@ def test_the_bits_of_a_constant_are_a_constant():
                         y = ReduceMax <keepdims = 0> (x, axis)
                       }""")
     assert "CUDART_INF_F)" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (int32[5, 3] x, int32[3] y) => (int32[5, 3] z) { z = Pow (x, y) }",
+        "g (float[5, 3] x) => (float[5, 3] z) { z = Bernoulli <seed = 2.0> (x) }",
+        "g (float[n] x) => (float[n] z) { y = Cast <to = 18> (x) z = Cast <to = 1> (y) }",
+    ],
+)
+def test_indices_of_threads_are_narrow_and_what_is_computed_of_them_is_not(text):
+    assert "__global__" in sources(text)
+    convert_and_build(parse(text), {"kind": "cuda", "arch": "sm_90"})

@@ -38,6 +38,8 @@ def launch(stmt: tirx.Stmt) -> tirx.Stmt:
     nest = _independent(stmt)
     if nest:
         return _grid(stmt, nest)
+    if not any(True for _ in _nests(stmt)):
+        stmt = _opened(stmt)
     nests = list(_nests(stmt))
     if not nests:
         return bound(stmt, {})
@@ -142,6 +144,21 @@ def _nests(stmt: tirx.Stmt) -> Iterator[list[tirx.For]]:
     elif not _is_closed(stmt):
         for child in children(stmt):
             yield from _nests(child)
+
+
+def _opened(stmt: tirx.Stmt) -> tirx.Stmt:
+    """``stmt`` with the bodies of its blocks in their place: threads may part inside."""
+    stmt = map_children(stmt, _opened)
+    if not isinstance(stmt, s_tir.SBlockRealize) or not stmt.block.iter_vars:
+        return stmt
+    block = stmt.block
+    plain = isinstance(stmt.predicate, tirx.IntImm) and int(stmt.predicate) == 1
+    if not plain or block.init is not None or block.alloc_buffers or block.match_buffers:
+        return stmt
+    values = {
+        axis.var: value for axis, value in zip(block.iter_vars, stmt.iter_values, strict=True)
+    }
+    return _replace(block.body, values)
 
 
 def _is_closed(stmt: tirx.Stmt) -> bool:
