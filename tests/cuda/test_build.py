@@ -125,10 +125,19 @@ DIVISION = (
 )
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_nvcc_compiles_without_fast_math(monkeypatch):
+COMPILERS = {
+    "nvcc": pytest.mark.skipif(cuda_compile._nvcc() is None, reason="needs nvcc"),
+    "nvrtc": pytest.mark.skipif(cuda_compile._nvrtc() is None, reason="needs nvrtc"),
+}
+each_compiler = pytest.mark.parametrize(
+    "compiler", [pytest.param(name, marks=mark) for name, mark in COMPILERS.items()]
+)
+
+
+@each_compiler
+def test_kernels_are_compiled_without_fast_math(compiler, monkeypatch):
     monkeypatch.setattr(tvm, "cuda", lambda _: Gpu)
-    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", compiler)
     assert cuda_compile.compile_cuda(DIVISION, "sm_90").startswith(b"\x7fELF")
     text = cuda_compile.compile_cuda(DIVISION, "sm_80").decode()  # for another GPU: PTX
     assert ".target sm_80" in text
@@ -137,15 +146,15 @@ def test_nvcc_compiles_without_fast_math(monkeypatch):
 
 def test_without_a_compiler_of_cuda_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(cuda_compile, "_nvcc", lambda: None)
-    monkeypatch.setattr(cuda_compile, "_headers", list)
+    monkeypatch.setattr(cuda_compile, "_nvrtc", lambda: None)
     with pytest.raises(BuildError, match=r"tvm_ext\[cuda\]"):
         cuda_compile.compile_cuda(DIVISION, "sm_90")
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_nvcc_refuses_with_a_reason(monkeypatch):
+@each_compiler
+def test_refused_text_has_a_reason(compiler, monkeypatch):
     monkeypatch.setattr(tvm, "cuda", lambda _: Gpu)
-    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", compiler)
     with pytest.raises(BuildError, match="error"):
         cuda_compile.compile_cuda("no text", "sm_90")
 

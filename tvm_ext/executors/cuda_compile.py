@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import tvm
 import tvm_ffi
@@ -70,11 +71,12 @@ def compile_cuda(code: str, architecture: str) -> bytes:
         BuildError: there is neither, or the text is refused.
     """
     wanted = os.environ.get("TVM_CUDA_COMPILE_MODE", "").lower()
-    headers = list(_headers())
-    if wanted != "nvcc" and headers and importlib.util.find_spec("cuda"):
-        return _by_nvrtc(code, architecture, headers)
+    if wanted != "nvcc":
+        nvrtc, headers = _nvrtc(), list(_headers())
+        if nvrtc and headers:
+            return _by_nvrtc(nvrtc, code, architecture, headers)
     nvcc = _nvcc()
-    if wanted != "nvrtc" and nvcc:
+    if nvcc and wanted != "nvrtc":
         return _by_nvcc(nvcc, code, architecture)
     raise BuildError(
         "no compiler of CUDA C: install the extra tvm_ext[cuda], or the CUDA toolkit with nvcc on "
@@ -92,9 +94,18 @@ def _by_nvcc(nvcc: str, code: str, architecture: str) -> bytes:
         return binary.read_bytes()
 
 
-def _by_nvrtc(code: str, architecture: str, headers: list[Path]) -> bytes:
-    from cuda.bindings import nvrtc
+def _nvrtc() -> ModuleType | None:
+    """The binding of nvrtc, where it and the library are."""
+    try:
+        from cuda.bindings import nvrtc
 
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError):  # it is loaded by its first call
+        return None
+    return nvrtc
+
+
+def _by_nvrtc(nvrtc: ModuleType, code: str, architecture: str, headers: list[Path]) -> bytes:
     here = architecture == _architecture_here()
     lines = code.splitlines()
     code = _NVRTC_PREAMBLE + "\n".join(line for line in lines if line != "#include <cuda.h>")
