@@ -9,7 +9,6 @@ that is given memory of the host.
 """
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +16,7 @@ from tempfile import mkdtemp
 
 import tvm_ffi
 
+from tvm_ext.emulator import Kernels
 from tvm_ext.executors import cuda_compile  # noqa: F401  registers what is replaced here
 from tvm_ext.schedules.cuda.checked import text_is_all
 
@@ -29,7 +29,6 @@ FOLDER = "TVM_EXT_CUDA_STAND_IN"
 MISSING = None if shutil.which("gcc") and shutil.which("g++") else "needs gcc and g++"
 
 _HERE = Path(__file__).parent
-_HEADER = Path(__file__).parents[2] / "tvm_ext" / "emulator" / "cuda_on_cpu.h"
 _NAMES = "libcudart.so.13", "libcuda.so.1"
 
 # A parameter that points must point to memory of the device, of which there is so much.
@@ -86,27 +85,23 @@ def compile_kernels(folder: Path) -> None:
 
 
 def _host_text(code: str) -> str:
-    kernels = code[code.index('extern "C" __global__') :]
-    declared = re.findall(r"__global__ void .*?(\w+)\(([^()]*)\);", kernels)
-    launches = [_launch(name, parameters, kernels) for name, parameters in declared]
-    tensors = re.sub(r"((?:un)?signed )?(\w+)\* __restrict__", r"Tensor<\1\2>", kernels)
-    return "\n".join(["#include <stdio.h>", f'#include "{_HEADER}"', tensors, *launches])
+    kernels = Kernels(code)
+    launches = [_launch(name, kernels) for name in kernels.names]
+    return "\n".join(["#include <stdio.h>", kernels.text, *launches])
 
 
-def _launch(name: str, parameters: str, kernels: str) -> str:
-    body = re.findall(rf"\b{name}\([^)]*\) {{.*?^}}", kernels, re.DOTALL | re.MULTILINE)[0]
+def _launch(name: str, kernels: Kernels) -> str:
     pointers, arguments = [], []
-    for k, parameter in enumerate(filter(None, parameters.split(","))):
-        kind = parameter.replace("__restrict__", "").strip().rsplit(" ", 1)[0].strip()
+    for k, kind in enumerate(kernels.parameters(name)):
         if kind.endswith("*"):
-            kind = kind.removesuffix("*").strip()
-            pointers.append(_POINTER.format(k=k, name=name, kind=kind))
-            arguments.append(f"{{a{k}, (int64_t)(bytes{k} / sizeof({kind})), 0}}")
+            element = kind.removesuffix("*").strip()
+            pointers.append(_POINTER.format(k=k, name=name, kind=element))
+            arguments.append(f"{{a{k}, (int64_t)(bytes{k} / sizeof({element})), 0}}")
         else:
             arguments.append(f"*({kind}*)given[{k}]")
     return _LAUNCH.format(
         name=name,
         pointers="\n  ".join(pointers),
         arguments=", ".join(arguments),
-        waits="true" if re.search(r"__sync|__shfl", body) else "false",
+        waits=kernels.waits(name),
     )

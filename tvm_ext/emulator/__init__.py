@@ -31,7 +31,7 @@ from ..build import convert_and_build
 from ..errors import BuildError
 from ..pipeline import Pipeline
 
-__all__ = ["NO_COMPILER", "emulated", "run"]
+__all__ = ["NO_COMPILER", "Kernels", "emulated", "run"]
 
 #: Why nothing can be emulated here; None where it can.
 NO_COMPILER = None if shutil.which("g++") else "needs g++"
@@ -148,13 +148,47 @@ class _Outside(ctypes.Structure):
     _fields_ = [("found", ctypes.c_bool), ("index", ctypes.c_int64), ("size", ctypes.c_int64)]
 
 
+class Kernels:
+    """Generated CUDA C, as C++ that cuda_on_cpu.h runs."""
+
+    def __init__(self, source: str):
+        self.source = source[source.index('extern "C" __global__') :]
+
+    @property
+    def text(self) -> str:
+        """The C++ text: parameters that point are tensors, which know their size."""
+        header = Path(__file__).with_name("cuda_on_cpu.h")
+        tensors = re.sub(r"((?:un)?signed )?(\w+)\* __restrict__", r"Tensor<\1\2>", self.source)
+        return f'#include "{header}"\n{tensors}'
+
+    @property
+    def names(self) -> list[str]:
+        """The kernels, as they are declared."""
+        return re.findall(r"__global__ void .*?(\w+)\([^()]*\);", self.source)
+
+    def parameters(self, name: str) -> list[str]:
+        """The C types of the parameters of a kernel."""
+        declared = re.findall(rf"\b{name}\((.*?)\)", self.source)[0].replace("__restrict__", "")
+        return [
+            parameter.strip().rsplit(" ", 1)[0].strip()
+            for parameter in declared.split(",")
+            if parameter
+        ]
+
+    def waits(self, name: str) -> str:
+        """Whether threads of a kernel wait for each other, in C++."""
+        pattern = rf"\b{name}\([^)]*\) {{.*?^}}"
+        body = re.findall(pattern, self.source, re.DOTALL | re.MULTILINE)[0]
+        return "true" if re.search(r"__sync|__shfl", body) else "false"
+
+
 class _Library:
     """The kernels of one device module, compiled by g++ when the first of them is called."""
 
     def __init__(
         self, source: str, module: IRModule, folder: str | os.PathLike, options: list[str]
     ):
-        self.kernels = source[source.index('extern "C" __global__') :]
+        self.kernels = Kernels(source)
         self.names = [str(kernel.attrs["global_symbol"]) for kernel in module.functions.values()]
         self.folder = folder
         self.options = options
@@ -185,10 +219,8 @@ class _Library:
         """The loaded library, with one launch function per kernel."""
         stem = Path(mkdtemp(dir=self.folder)) / "kernels"  # dlopen knows a library by its path
         source, binary = stem.with_suffix(".cpp"), stem.with_suffix(".so")
-        header = Path(__file__).with_name("cuda_on_cpu.h")
         launches = [self.launch(name) for name in self.names]
-        kernels = re.sub(r"((?:un)?signed )?(\w+)\* __restrict__", r"Tensor<\1\2>", self.kernels)
-        source.write_text("\n".join([f'#include "{header}"', kernels, *launches]))
+        source.write_text("\n".join([self.kernels.text, *launches]))
         flags = ["-O1", "-w", "-fPIC", "-shared", "-ftrivial-auto-var-init=pattern", *self.options]
         done = subprocess.run(
             ["g++", *flags, "-o", binary, source], capture_output=True, text=True, check=False
@@ -199,7 +231,7 @@ class _Library:
         for name in self.names:
             kinds = [
                 ctypes.c_void_p if kind.endswith("*") else _C_TYPES[kind]
-                for kind in self.parameters(name)
+                for kind in self.kernels.parameters(name)
             ]
             function = getattr(library, f"launch_{name}")
             grid, sizes = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int64)
@@ -208,9 +240,7 @@ class _Library:
 
     def launch(self, name: str) -> str:
         """The C function that runs one kernel over its grid."""
-        body = re.findall(rf"\b{name}\([^)]*\) {{.*?^}}", self.kernels, re.DOTALL | re.MULTILINE)[0]
-        waits = "true" if re.search(r"__sync|__shfl", body) else "false"
-        kinds = self.parameters(name)
+        waits, kinds = self.kernels.waits(name), self.kernels.parameters(name)
         parameters = "".join(f", {kind} a{k}" for k, kind in enumerate(kinds))
         arguments = ", ".join(
             f"{{a{k}, sizes[{k}], 0}}" if kind.endswith("*") else f"a{k}"
@@ -222,11 +252,6 @@ class _Library:
             f"  return run_grid([=] {{ {name}({arguments}); }}, launch, {waits});\n"
             "}"
         )
-
-    def parameters(self, name: str) -> list[str]:
-        """The C types of the parameters of a kernel."""
-        declared = re.findall(rf"\b{name}\((.*?)\)", self.kernels)[0].replace("__restrict__", "")
-        return [parameter.strip().rsplit(" ", 1)[0].strip() for parameter in declared.split(",")]
 
 
 def _sizes(kernel: tirx.PrimFunc) -> Callable[[Sequence[Any]], list[int]]:
