@@ -83,8 +83,8 @@ class Head(nn.Module):
         height, width = x.shape[2:]
         shares = self.boxes(x).unflatten(1, (4, DISTANCES)).softmax(2)
         left, top, right, bottom = (shares * self.distance).sum(2).unbind(1)
-        rows = torch.arange(height, dtype=x.dtype).view(-1, 1) + 0.5
-        columns = torch.arange(width, dtype=x.dtype) + 0.5
+        rows = torch.arange(height, dtype=x.dtype, device=x.device).view(-1, 1) + 0.5
+        columns = torch.arange(width, dtype=x.dtype, device=x.device) + 0.5
         centre = columns + (right - left) / 2, rows + (bottom - top) / 2
         sides = left + right, top + bottom
         box = [

@@ -1,6 +1,7 @@
 """Any ONNX model into fast native code with Apache TVM."""
 
 import ctypes
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,7 +56,8 @@ def _load_cuda_runtime() -> None:
     packages = find_spec("nvidia")
     for place in (packages and packages.submodule_search_locations) or ():
         for library in Path(place).glob("cu13/lib/libcudart.so.13"):
-            ctypes.CDLL(str(library))
+            with suppress(OSError):  # of another machine, say: TVM then finds no GPU
+                ctypes.CDLL(str(library))
 
 
 def __getattr__(name: str) -> Any:

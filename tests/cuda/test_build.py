@@ -108,7 +108,7 @@ def test_text_of_a_cpu_build_is_empty():
 
 def test_registers_belong_to_threads():
     # TVM's scans declare them before the launch: as arrays in memory, which all threads share.
-    text = sources("""g (float[m, n] x, int64 k) => (float[m, n] y) { y = CumSum (x, k) }""")
+    text = sources("g (float[m, n] x, int64 k) => (float[m, n] y) { y = CumSum (x, k) }")
     parameters = re.findall(r"\* __restrict__ (\w+)", text)
     assert parameters and not [name for name in parameters if name.startswith("_ptr")]
     assert re.search(r"int _ptr\[1\];", text)
@@ -120,10 +120,9 @@ class Gpu:
     compute_version = "9.0"
 
 
-DIVISION = (
-    """extern "C" __global__ void f(float* a) { a[0] = a[1] / a[2] + expf(a[3]) + 1e-40f; }"""
-)
-
+FORMULAS = """
+extern "C" __global__ void f(float* a) { a[0] = a[1] / a[2] + sqrtf(a[3]) + sinf(a[4]); }
+"""
 
 COMPILERS = {
     "nvcc": pytest.mark.skipif(cuda_compile._nvcc() is None, reason="needs nvcc"),
@@ -138,17 +137,18 @@ each_compiler = pytest.mark.parametrize(
 def test_kernels_are_compiled_without_fast_math(compiler, monkeypatch):
     monkeypatch.setattr(tvm, "cuda", lambda _: Gpu)
     monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", compiler)
-    assert cuda_compile.compile_cuda(DIVISION, "sm_90").startswith(b"\x7fELF")
-    text = cuda_compile.compile_cuda(DIVISION, "sm_80").decode()  # for another GPU: PTX
+    assert cuda_compile.compile_cuda(FORMULAS, "sm_90").startswith(b"\x7fELF")
+    text = cuda_compile.compile_cuda(FORMULAS, "sm_80").decode()  # for another GPU: PTX
     assert ".target sm_80" in text
-    assert "div.rn.f32" in text and "div.approx" not in text and "sqrt.approx" not in text
+    assert "div.rn.f32" in text and "sqrt.rn.f32" in text
+    assert not re.search(r"\b(div|sqrt|sin)\.approx", text)
 
 
 def test_without_a_compiler_of_cuda_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(cuda_compile, "_nvcc", lambda: None)
     monkeypatch.setattr(cuda_compile, "_nvrtc", lambda: None)
     with pytest.raises(BuildError, match=r"tvm_ext\[cuda\]"):
-        cuda_compile.compile_cuda(DIVISION, "sm_90")
+        cuda_compile.compile_cuda(FORMULAS, "sm_90")
 
 
 @each_compiler

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import tvm
 
+from tvm_ext import convert_and_build
+
 from . import stand_in
+from .networks import GRAPHS, parse
 
 pytestmark = [
     pytest.mark.skipif(tvm.cuda(0).exist, reason="this machine has a GPU"),
@@ -52,6 +55,22 @@ def test_the_runtime_of_the_extra_is_found(tmp_path):
             check=True,
         )
         assert done.stdout.strip() == found
+
+
+LOADED = """
+from tests.cuda.test_device import *
+model = parse(GRAPHS["rows"])
+feeds = feeds_of(model)
+compare(load({path!r}).run(None, feeds), model, feeds)
+print("right")
+"""
+
+
+def test_a_model_saved_without_a_gpu_runs_where_one_is(tmp_path):
+    saved = tmp_path / "model.tvmx"
+    convert_and_build(parse(GRAPHS["rows"]), "cuda").save(saved)
+    done = child(LOADED.format(path=str(saved)), tmp_path)
+    assert done.stdout.strip() == "right", done.stderr[-4000:]
 
 
 READS = """

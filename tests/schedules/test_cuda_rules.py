@@ -336,6 +336,14 @@ def test_tiles_grow_with_the_matrix():
     assert tile(8, 1000).rows == 8
 
 
+def test_small_tiles_are_deeper_and_none_is_deeper_than_it_helps():
+    # As many loads in flight per thread; the last depth would be mostly padding.
+    assert Tile(32, 32).depth(3072) == 64
+    assert Tile(64, 64).depth(3072) == 32
+    assert Tile(128, 128).depth(3072) == 16
+    assert Tile(32, 32).depth(9) == 16
+
+
 def launches(func):
     """(blocks, threads) of each launch of a function that SingleThread scheduled."""
     extents = {"blockIdx.x": [], "threadIdx.x": []}

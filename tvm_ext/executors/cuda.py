@@ -1,4 +1,6 @@
-"""What only cuda executables have: their generated text, and the GPU that they need."""
+"""What only cuda executables have: passes over launches, generated text, the GPU they need."""
+
+from collections.abc import Callable
 
 import numpy as np
 import tvm
@@ -28,11 +30,15 @@ def named_in_c(module: IRModule) -> IRModule:
     Exporters number their values, kernels name their buffers after them, and TVM writes those
     names into CUDA C as they are.
     """
-    kernels = {
-        symbol: _named_in_c(function) if isinstance(function, tirx.PrimFunc) else function
+    return _each_kernel(module, _named_in_c)
+
+
+def _each_kernel(module: IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> IRModule:
+    functions = {
+        symbol: change(function) if isinstance(function, tirx.PrimFunc) else function
         for symbol, function in module.functions_items()
     }
-    return IRModule(kernels, attrs=module.attrs)
+    return IRModule(functions, attrs=module.attrs)
 
 
 def _named_in_c(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -98,11 +104,7 @@ def locals_of_threads(module: IRModule, _context: object) -> IRModule:
     Before: ``first = alloc_local(1); launch(threadIdx.x, 1024): first[0] = ...``
     After:  ``launch(threadIdx.x, 1024): first = alloc_local(1); first[0] = ...``
     """
-    kernels = {
-        symbol: _with_own_locals(function) if isinstance(function, tirx.PrimFunc) else function
-        for symbol, function in module.functions_items()
-    }
-    return IRModule(kernels, attrs=module.attrs)
+    return _each_kernel(module, _with_own_locals)
 
 
 def _with_own_locals(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -184,15 +186,11 @@ def skip_empty_launches(module: IRModule, _context: object) -> IRModule:
 
     A launch of no block is an error of the driver, not an empty loop.
     """
-    kernels = {
-        symbol: function.with_body(
-            tvm_ffi.structural_map(function.body, (tirx.AttrStmt, _guarded_launch))
-        )
-        if isinstance(function, tirx.PrimFunc)
-        else function
-        for symbol, function in module.functions_items()
-    }
-    return IRModule(kernels, attrs=module.attrs)
+    return _each_kernel(module, _with_guards)
+
+
+def _with_guards(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    return kernel.with_body(tvm_ffi.structural_map(kernel.body, (tirx.AttrStmt, _guarded_launch)))
 
 
 def _guarded_launch(stmt: tirx.AttrStmt) -> tirx.Stmt:

@@ -38,9 +38,10 @@ def launch(stmt: tirx.Stmt) -> tirx.Stmt:
     nest = _independent(stmt)
     if nest:
         return _grid(stmt, nest)
-    if not any(True for _ in _nests(stmt)):
-        stmt = _opened(stmt)
     nests = list(_nests(stmt))
+    if not nests:
+        stmt = _opened(stmt)
+        nests = list(_nests(stmt))
     if not nests:
         return bound(stmt, {})
     thread, row = tirx.Var("threadIdx_x", "int64"), tirx.Var("blockIdx_x", "int64")
