@@ -55,7 +55,9 @@ def constant_of_shape(bb, shape, *, value=None):
     if "float8" in bb.dtype(fill):  # of which TVM makes no constant in a kernel
         codes = relax.op.full(dims, bb.const(bb.static(fill).view("uint8")), "uint8")
         return bb.emit_te(reinterpret, bb.emit(codes), bb.dtype(fill))
-    if not np.isfinite(bb.static(fill).astype("float64")):  # topi.full has none of these
+    number = bb.static(fill).astype("float64")
+    # topi.full has no infinities and no NaN, and a product by its 0 would be 0 whatever it is of.
+    if not np.isfinite(number) or ("float" in bb.dtype(fill) and not number):
         return bb.emit(relax.op.broadcast_to(fill, dims))
     return bb.emit(relax.op.full(dims, fill, bb.dtype(fill)))
 

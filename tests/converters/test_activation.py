@@ -70,6 +70,19 @@ def test_gelu_below_minus_one():
     check_node("Gelu", [x], rtol=0, atol=2.0**-24, expected=[np.array(expected)])
 
 
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "expected"),
+    [
+        ("LeakyRelu", {"alpha": 0.0}, [np.nan, np.inf, np.nan, -0.0, 1]),
+        ("HardSigmoid", {"alpha": 0.0}, [np.nan, np.nan, np.nan, 0.5, 0.5]),
+        ("Selu", {"gamma": 0.0}, [-0.0, np.nan, np.nan, -0.0, 0]),
+    ],
+)
+def test_a_factor_of_zero_keeps_nan_and_infinities(op_type, attributes, expected):
+    x = np.array([-np.inf, np.inf, np.nan, -1, 1], "f4")
+    check_node(op_type, [x], attributes, expected=[np.array(expected, "f4")], opt_levels=(0, 3))
+
+
 def test_clip_takes_the_upper_bound_where_the_bounds_cross():
     low, high = np.array(5, "int8"), np.array(-5, "int8")
     x = np.array([-9, 0, 9], "int8")

@@ -2,9 +2,10 @@
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
-from tests.oracle import check_node, node_model
+from tests.oracle import check_model, check_node, node_model
 from tvm_ext import convert_and_build
 
 RNG = np.random.default_rng(7)
@@ -34,6 +35,32 @@ def test_dims_known_at_run_time_broadcast():
 def test_nan_wins_on_both_sides():
     x, y = np.array([np.nan, 1, 2], "f4"), np.array([0, np.nan, 3], "f4")
     check_node("Max", [x, y], expected=[np.array([np.nan, np.nan, 3], "f4")])
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul"])
+def test_a_known_zero_is_a_number_like_others(op_type, zero):
+    """Infinity times 0 is NaN, -0 + 0 is 0."""
+    x, y = np.array([np.inf, -np.inf, np.nan, -0.0, 0.0, 1], "f4"), np.array(zero, "f4")
+    model = node_model(op_type, [x, y], constants=[1])
+    with np.errstate(invalid="ignore"):
+        expected = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[op_type](x, y)
+    for level in (0, 3):
+        (got,) = convert_and_build(model, "llvm", opt_level=level).run(None, {"x0": x})
+        np.testing.assert_array_equal(got, expected)
+        numbers = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(expected[numbers]))
+
+
+def test_zeros_of_a_shape_known_at_run_time_are_numbers_like_others():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+        agraph (float[N] x) => (float[M] y) {
+            s = Shape(x)
+            zeros = ConstantOfShape(s)
+            y = Mul(x, zeros)
+        }""")
+    x = np.array([np.inf, np.nan, 1], "f4")
+    check_model(model, {"x": x}, expected=[np.array([np.nan, np.nan, 0], "f4")], opt_levels=(0, 3))
 
 
 def test_integer_division_never_traps():

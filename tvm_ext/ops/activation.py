@@ -8,7 +8,7 @@ from tvm import tirx
 from . import approximations
 from .approximations import exp, expm1_negative, log1p_positive
 from .elementwise import dtype_of, elementwise
-from .formula import once
+from .formula import number, once
 
 __all__ = [
     "celu", "clip", "elu", "gelu", "gelu_tanh", "hard_sigmoid", "hard_swish", "leaky_relu", "mish",
@@ -28,7 +28,7 @@ def relu(x):
 @elementwise
 def leaky_relu(x, *, alpha):
     """``x[...] -> x``, scaled by ``alpha`` below 0."""
-    return tirx.Select(x < 0.0, x * alpha, x)
+    return tirx.Select(x < 0.0, x * number(alpha, dtype_of(x)), x)
 
 
 @elementwise
@@ -40,7 +40,8 @@ def prelu(x, slope):
 @elementwise
 def elu(x, *, alpha):
     """``x[...] -> x``, and ``alpha (e**x - 1)`` below 0."""
-    return tirx.Select(x < 0.0, expm1_negative(_negative_part(x)) * alpha, x)
+    curve = expm1_negative(_negative_part(x)) * number(alpha, dtype_of(x))
+    return tirx.Select(x < 0.0, curve, x)
 
 
 @elementwise
@@ -54,7 +55,8 @@ def celu(x, *, alpha):
 @elementwise
 def selu(x, *, alpha, gamma):
     """``x[...] -> gamma x``, and ``gamma alpha (e**x - 1)`` below 0."""
-    return tirx.Select(x < 0.0, expm1_negative(_negative_part(x)) * alpha, x) * gamma
+    curve = tirx.Select(x < 0.0, expm1_negative(_negative_part(x)) * alpha, x)
+    return curve * number(gamma, dtype_of(x))
 
 
 @elementwise
@@ -66,7 +68,7 @@ def thresholded_relu(x, *, alpha):
 @elementwise
 def hard_sigmoid(x, *, alpha, beta):
     """``x[...] -> max(0, min(1, alpha x + beta))``."""
-    return _bounded(x * alpha + beta, 0.0, 1.0)
+    return _bounded(x * number(alpha, dtype_of(x)) + beta, 0.0, 1.0)
 
 
 @elementwise

@@ -3,7 +3,8 @@
 Before: ``R.nn.relu(x)``    After: ``R.call_tir(relu, (x,))`` of ``tvm_ext.ops.activation.relu``
 
 TVM's own legalisation drops NaN (relu, clip, maximum, minimum, max_pool2d), lets an integer
-division trap, loses tanh near 0, and calls libm per element for exp, log, erf, tanh and sigmoid.
+division trap, loses tanh near 0, calls libm per element for exp, log, erf, tanh and sigmoid, and
+drops a literal 0 that is added or multiplied.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from math import nan, prod
 
 import tvm
 from tvm import DataType, relax, te, tirx, topi
+from tvm.ir.expr import GenericConst
 
 from tvm_ext.ops import activation, arithmetic, logic, math, pooling, softmax
 from tvm_ext.ops.rearrangement import concatenate
@@ -67,6 +69,12 @@ REPLACED = {
     "relax.logical_xor": logic.logical_xor,
 }
 
+# TVM's, but for a float 0 that is known: ``x * 0`` is NaN for infinities, ``-0 + 0`` is 0.
+_KEEPING_ZERO = {
+    "relax.add": arithmetic.add,
+    "relax.subtract": arithmetic.sub,
+    "relax.multiply": arithmetic.mul,
+}
 
 # They reduce their operand in float64, in which few GPUs are fast; all have functions of their own.
 _OF_CPUS = ("relax.sin", "relax.cos", "relax.tan")
@@ -96,13 +104,18 @@ def to_kernel(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def _legalizations() -> dict[str, Legalization]:
     replaced = {name: _legalization(compute) for name, compute in REPLACED.items()}
-    return replaced | {
-        "relax.reshape": lambda _bb, call: call,
-        "relax.mean": _mean,
-        "relax.nn.max_pool2d": _max_pool2d,
-        **dict.fromkeys(_CONVOLUTIONS, _convolution),
-        "relax.concat": _concat,
-    }
+    kept = {name: _keeping_zero(_legalization(own)) for name, own in _KEEPING_ZERO.items()}
+    return (
+        replaced
+        | kept
+        | {
+            "relax.reshape": lambda _bb, call: call,
+            "relax.mean": _mean,
+            "relax.nn.max_pool2d": _max_pool2d,
+            **dict.fromkeys(_CONVOLUTIONS, _convolution),
+            "relax.concat": _concat,
+        }
+    )
 
 
 def _legalization(compute: Callable[..., te.Tensor]) -> Legalization:
@@ -115,6 +128,23 @@ def _legalization(compute: Callable[..., te.Tensor]) -> Legalization:
         return bb.call_te(compute, *call.args, *attributes, primfunc_name_hint=name)
 
     return replace
+
+
+def _keeping_zero(own: Legalization) -> Legalization:
+    """``own``, which reads its operands, where TVM's would have a float 0 as a literal."""
+
+    def replace(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        if any(map(_is_float_zero, call.args)):
+            return own(bb, call)
+        return call.op.get_attr("FLegalize")(bb, call)
+
+    return replace
+
+
+def _is_float_zero(operand: relax.Expr) -> bool:
+    if not isinstance(operand, GenericConst) or operand.ty.ndim != 0:
+        return False
+    return "float" in str(operand.ty.dtype.dtype) and not operand.value.numpy().item()
 
 
 def _concat(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
