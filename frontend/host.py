@@ -102,8 +102,7 @@ def call_for_tensors(
 
 def _call(bb: Builder, function: str, operands: tuple[object, ...], ty: relax.Type) -> relax.Call:
     """The first argument names the node, for errors."""
-    label = f"{bb.node.op_type} {bb.node.name or bb.node.outputs[0].name}" if bb.node else ""
-    operands = label, *operands
+    operands = bb.told(""), *operands
     arguments = [x if isinstance(x, relax.Expr) else text(x) for x in operands]
     return relax.op.call_pure_packed(_PREFIX + function, *arguments, ty_args=ty)
 

@@ -237,6 +237,7 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
         relax.Tuple(state),
         relax.Tuple(empty),
         relax.Tuple([*constant, *made.captured]),
+        host.text(bb.told("")),
     ]
     final = bb.emit(
         relax.op.call_builtin_with_ctx(

@@ -157,10 +157,10 @@ def _map_on_host(bb, operands, sequences, body):
 
     made = bb.walk.function("map_body", body, types, emit)
     arguments = [bb.emit(made.function), relax.Tuple(operands), relax.Tuple(made.captured)]
-    marks = host.text([int(each) for each in sequences])
+    told = [int(each) for each in sequences], len(made.results), bb.told("")
     any_types = relax.TupleType([relax.AnyType()] * len(made.results))
     called = relax.op.call_builtin_with_ctx(
-        "tvm_ext.sequence_map", relax.Tuple([*arguments, marks]), ty_args=any_types
+        "tvm_ext.sequence_map", relax.Tuple([*arguments, *map(host.text, told)]), ty_args=any_types
     )
     result = bb.emit(called)
     return tuple(

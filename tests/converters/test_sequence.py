@@ -201,10 +201,12 @@ def test_map_over_sequences_known_at_run_time():
     }"""
     )
     feeds = {"s": lists(3, 0)["s"], "w": np.array([1, 2, 3], "float32")}
-    sums, shapes = convert_and_build(model, "llvm")(**feeds)
+    compiled = convert_and_build(model, "llvm")
+    sums, shapes = compiled(**feeds)
     for x, y, shape in zip(feeds["s"], sums, shapes, strict=True):
         np.testing.assert_allclose(y, -(x + feeds["w"]) * feeds["w"], rtol=1e-6)
         assert shape.tolist() == list(x.shape)
+    assert compiled(**feeds | {"s": []}) == ([], [])
 
 
 OPTIONAL = """g (optional(float[n]) o, float[n] x) => (bool b, float[m] y) {
@@ -246,7 +248,7 @@ def test_what_does_not_fit_is_refused():
         compiled.run(None, good | {"s": [None]})
     with pytest.raises(InputError, match=r"'s' is .*, of which none is made up"):
         compiled.benchmark()
-    with pytest.raises(RunError, match="SequenceInsert t: position 9 in a sequence of 2"):
+    with pytest.raises(RunError, match=r"SequenceInsert-11 't' \(opset 17\): position 9 in a"):
         compiled.run(None, good | {"k": np.array(9)})
     with pytest.raises(OptionError, match="not t: seq"):
         export(compiled, "package")

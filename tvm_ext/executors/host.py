@@ -141,7 +141,7 @@ def _register(name: str, function: Callable[..., Any]) -> None:
         try:
             return function(*arguments)
         except RunError as error:
-            raise RunError(f"{json.loads(node)}: {error}") from error
+            raise RunError(f"{json.loads(node)}{error}") from error
 
     tvm_ffi.register_global_func(f"tvm_ext.host.{name}", called, override=True)
 
@@ -248,17 +248,19 @@ def zip_map(scores: np.ndarray, keys: list) -> list[dict]:
 
 
 @tvm_ffi.register_global_func("tvm_ext.sequence_map", override=True)
-def sequence_map(context: Any, body: Any, sequences: Any, constant: Any, each: Any) -> Any:
+def sequence_map(
+    context: Any, body: Any, sequences: Any, constant: Any, each: Any, results: Any, node: Any
+) -> Any:
     """``body(*elements, *constant)`` for the elements at each place of ``sequences``.
 
-    Operands are elements or the same each time: ``each`` says which. Returns, for each result of
-    the body, a sequence.
+    Operands are elements or the same each time: ``each`` says which. Returns, for each of the
+    ``results`` of the body, a sequence.
     """
     invoke = tvm.get_global_func("vm.builtin.invoke_closure")
     operands, marks = list(sequences), [bool(m) for m in json.loads(each)]
     lengths = [len(x) for x, mark in zip(operands, marks, strict=True) if mark]
     if len(set(lengths)) > 1:
-        raise RunError(f"SequenceMap: sequences of {lengths} elements")
+        raise RunError(f"{json.loads(node)}sequences of {lengths} elements")
     rows = [
         list(
             invoke(
@@ -270,7 +272,7 @@ def sequence_map(context: Any, body: Any, sequences: Any, constant: Any, each: A
         )
         for k in range(lengths[0])
     ]
-    return [list(column) for column in zip(*rows, strict=True)]
+    return [[row[k] for row in rows] for k in range(json.loads(results))]
 
 
 def _place(position: Any, length: int, last: int) -> int:

@@ -1,18 +1,23 @@
 """The driver of loops in the VM: one call of the body per trip, in constant memory."""
 
+import json
+from collections.abc import Sequence
+
 import numpy as np
 import tvm
 import tvm_ffi
+
+from ..errors import RunError
 
 __all__ = ["loop"]
 
 
 @tvm_ffi.register_global_func("tvm_ext.loop", override=True)
-def loop(context, body, trips, condition, state, empty, constant):
+def loop(context, body, trips, condition, state, empty, constant, node):
     """Run ``body(iteration, condition, *state, *constant)`` up to ``trips`` times.
 
     The body returns (condition, *state, *results). Returns the final state, then each result
-    stacked over the trips; ``empty`` holds what a result is after no trip.
+    stacked over the trips; ``empty`` holds what a result is after no trip. Errors name ``node``.
     """
     invoke = tvm.get_global_func("vm.builtin.invoke_closure")
     device = condition.device
@@ -27,7 +32,15 @@ def loop(context, body, trips, condition, state, empty, constant):
             parts.append(value.numpy())
         iteration += 1
     stacked = [
-        tvm.runtime.tensor(np.stack(parts), device) if parts else none
+        tvm.runtime.tensor(_stacked(parts, json.loads(node)), device) if parts else none
         for parts, none in zip(gathered, empty, strict=True)
     ]
     return [*state, *stacked]
+
+
+def _stacked(parts: Sequence[np.ndarray], node: str) -> np.ndarray:
+    for trip, part in enumerate(parts):
+        if part.shape != parts[0].shape:
+            first, other = list(parts[0].shape), list(part.shape)
+            raise RunError(f"{node}trip 0 gives {first} to be stacked, trip {trip} {other}")
+    return np.stack(parts)
