@@ -50,6 +50,16 @@ def test_max_pool(shape, kernel, stride, pad, dilation, ceil_mode):
     check_node("MaxPool", [x], attributes, expected=[want.numpy()])
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_average_of_a_window_of_pads_alone(size, symbolic):
+    """NaN, as in onnx.reference; onnxruntime gives 0."""
+    attributes = {"kernel_shape": [2], "dilations": [2], "pads": [1, 1]}
+    check_node("AveragePool", [data(1, 2, size)], attributes, symbolic=symbolic, opt_levels=(0, 3))
+    attributes = {"kernel_shape": [2], "pads": [0, 4]}
+    check_node("AveragePool", [data(1, 2, size)], attributes, symbolic=symbolic, opt_levels=(0, 3))
+
+
 @pytest.mark.parametrize("storage_order", [0, 1])
 def test_max_pool_indices_name_the_first_of_equals(storage_order):
     x = RNG.integers(0, 3, (2, 2, 6, 5)).astype("float32")

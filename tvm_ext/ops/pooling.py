@@ -6,7 +6,7 @@ Every function takes ``x[N, C, I...]`` and the window as lists with one entry pe
 """
 
 from contextlib import ExitStack
-from math import inf
+from math import inf, nan
 
 from tvm import te, tirx
 from tvm.ir import Range
@@ -142,7 +142,7 @@ def avg_pool(x, kernel, strides, dilations, before, outputs, after=None):
     """The mean of each window; shape ``[N, C, *outputs]``, type of ``x``.
 
     With end pads ``after``, pads count as zeros; otherwise they do not count. What a partial
-    window has beyond the end pad never counts.
+    window has beyond the end pad never counts; of a window in which nothing counts it is NaN.
     """
     window = _Window(x, kernel, strides, dilations, before)
     shape = (*x.shape[:2], *outputs)
@@ -158,7 +158,10 @@ def avg_pool(x, kernel, strides, dilations, before, outputs, after=None):
 
     def mean(*i):
         count = window.count(i[2:], after)
-        return (total(*i) / count.astype(window.dtype)).astype(x.dtype)
+        # TVM refuses to divide by a constant 0, also in an arm that is never taken.
+        one, none = (tirx.const(v, window.dtype) for v in (1, nan))
+        some = tirx.max(count, 1).astype(window.dtype)
+        return (total(*i) * tirx.Select(count > 0, one, none) / some).astype(x.dtype)
 
     return te.compute(shape, mean, "avg_pool")
 
@@ -268,7 +271,7 @@ class _Window:
             step, size = self.dilations[axis], self.kernel[axis]
             first = tirx.max(0, tirx.floordiv(low - start + step - 1, step))
             last = tirx.min(size, tirx.floordiv(high - start + step - 1, step))
-            taps = taps * (last - first)
+            taps = taps * tirx.max(last - first, 0)
         return taps
 
 
