@@ -5,7 +5,10 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.dlight.base import try_inline_contiguous_spatial
 from tvm.s_tir.schedule import LoopRV
 
-__all__ = ["bind_elements", "blocks_of", "extent"]
+__all__ = ["SHARED_BYTES", "bind_elements", "blocks_of", "extent"]
+
+#: What a block may use of shared memory on every GPU since sm_50 without asking for more.
+SHARED_BYTES = 48 << 10
 
 
 def blocks_of(sch: s_tir.Schedule, inline: bool = True) -> list[SBlockInfo]:

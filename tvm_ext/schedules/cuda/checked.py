@@ -14,6 +14,8 @@ from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.compilation_pipeline import get_tir_pipeline
 
+from .blocks import SHARED_BYTES
+
 __all__ = ["TIR_PIPELINE", "Checked", "flaw", "name_of", "text_is_all"]
 
 _log = logging.getLogger("tvm_ext.schedules.cuda")
@@ -21,8 +23,7 @@ _log = logging.getLogger("tvm_ext.schedules.cuda")
 # By this name TVM knows the passes that lower kernels in builds (tvm_ext.executors.lowering).
 TIR_PIPELINE = "tvm_ext"
 
-# What a launch may use on every GPU since sm_50 without asking for more.
-SHARED_BYTES = 48 << 10
+# What a launch may use on every GPU since sm_50.
 BLOCKS = {"blockIdx.x": (1 << 31) - 1, "blockIdx.y": (1 << 16) - 1, "blockIdx.z": (1 << 16) - 1}
 
 # Where a GPU is, TVM compiles whatever text it generates.

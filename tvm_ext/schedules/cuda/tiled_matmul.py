@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
+import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, Range, TensorLoad
@@ -16,50 +16,89 @@ from tvm.s_tir.dlight.gpu.matmul import (
     get_index_map,
     get_reduction_blocks,
 )
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.sym import Analyzer
 from tvm.target import Target
 from tvm.tirx.analysis import undefined_vars
 
-from .blocks import extent
+from .blocks import SHARED_BYTES, extent
 
-__all__ = ["Tile", "TiledMatmul"]
+__all__ = ["TILES", "Tile", "TiledMatmul"]
 
-# A multiprocessor of any GPU since sm_70 keeps a few such blocks; an A100 has 108 of them.
-MULTIPROCESSORS = 108
 UNKNOWN_EXTENT = 1024
 
-DEPTHS = 8, 16, 32, 64
-# Loads of a thread that wait for memory together, and the wait in steps along the depth.
-LOADS = 16
-WAIT = 64
+# Multiprocessors of the largest GPU of an architecture, and what each has.
+MULTIPROCESSORS = {"sm_86": 84, "sm_89": 128, "sm_90": 132, "sm_100": 148, "sm_120": 170}
+MULTIPROCESSORS_ELSEWHERE = 108  # of an A100
+REGISTERS = 1 << 16
+FMAS = 128  # per cycle
+
+# What `Tile.cycles` was fitted with to the times of 27 products and convolutions on an H100.
+OTHER_REGISTERS = 48  # of a thread, beside its sums
+CYCLES_PER_LOAD = 1 / 20
+CYCLES_PER_SUM = 1 / 5
+LATENCY = 800  # cycles between two steps along the depth, at least
+
+LANES = 4
+VECTOR_BYTES = 16
+PITCH = 4  # beyond a row in shared memory: rows begin at other banks, vectors stay aligned
 
 _CONSTANT = tirx.IntImm | tirx.FloatImm
 
 
 @dataclass(frozen=True)
 class Tile:
-    """``rows`` x ``columns`` of the result; a thread holds every 16th row of every 16th column."""
+    """``rows`` x ``columns`` of the result; of it each thread adds up ``each`` of both.
+
+    Steps of ``depth`` go through shared memory. Where ``groups`` of threads share a tile, each
+    adds up its part of every step, and their sums are added at the end: that keeps more threads
+    at work on a small result.
+    """
 
     rows: int
     columns: int
+    each: tuple[int, int]
+    depth: int
+    groups: int = 1
 
     @property
     def threads(self) -> tuple[int, int]:
-        """Threads along rows and along columns."""
-        return min(16, self.rows), min(16, self.columns)
+        """Threads of a group along rows and along columns."""
+        return self.rows // self.each[0], self.columns // self.each[1]
 
-    def depth(self, reduced: int) -> int:
-        """The depth of its operands in shared memory, of a product that is ``reduced`` deep."""
-        most = LOADS * prod(self.threads) // (self.rows + self.columns)
-        fitting = [depth for depth in DEPTHS if depth <= max(most, DEPTHS[0])]
-        return min(fitting, key=lambda depth: -(-reduced // depth) * (depth + WAIT))
+    def shared_bytes(self, operand: int, result: int) -> int:
+        """Bytes of shared memory, of elements of so many bytes."""
+        pitches = self.rows + self.columns + 2 * PITCH
+        parts = self.groups * self.rows * self.columns if self.groups > 1 else 0
+        return self.depth * pitches * operand + parts * result
 
-    def cost(self, batch: int, rows: int, columns: int) -> float:
-        """Relative time: waves of blocks, each of its multiply-adds and its loads."""
+    def cycles(self, sizes: tuple[int, int, int, int], multiprocessors: int) -> float:
+        """Roughly, for ``sizes``: batch, rows, columns and depth of the whole product."""
+        batch, rows, columns, depth = sizes
         blocks = batch * -(-rows // self.rows) * -(-columns // self.columns)
-        waves = -(-blocks // MULTIPROCESSORS)
-        return waves * (self.rows * self.columns + 32 * (self.rows + self.columns))
+        share = -(-blocks // multiprocessors)
+        registers = (prod(self.each) + OTHER_REGISTERS) * prod(self.threads) * self.groups
+        together = min(share, REGISTERS // registers)
+        area = self.rows * self.columns
+        work = self.depth * (area / FMAS + (self.rows + self.columns) * CYCLES_PER_LOAD)
+        steps = -(-share // together) * -(-depth // self.depth)
+        parts = self.groups * area if self.groups > 1 else 0
+        return steps * max(together * work, LATENCY) + share * parts * CYCLES_PER_SUM
+
+
+TILES = (
+    Tile(128, 128, (8, 8), 8),
+    Tile(64, 64, (8, 4), 16),
+    Tile(32, 64, (4, 4), 32),
+    Tile(64, 32, (4, 4), 32),
+    Tile(16, 64, (4, 4), 64, groups=4),
+    Tile(64, 16, (4, 4), 64, groups=4),
+    Tile(16, 32, (4, 4), 64, groups=4),
+    Tile(32, 16, (4, 4), 64, groups=4),
+    Tile(16, 16, (4, 4), 128, groups=16),
+    Tile(8, 32, (4, 4), 64, groups=16),
+    Tile(32, 8, (4, 4), 64, groups=16),
+)
 
 
 class TiledMatmul(GPUScheduleRule):
@@ -69,10 +108,12 @@ class TiledMatmul(GPUScheduleRule):
     convolutions (strided, dilated, grouped, transposed); what stands before is computed where a
     tile is loaded, what stands behind where it is stored. Tiles that reach beyond a matrix are
     guarded, and hold zeros there: other terms than products need not vanish on them.
+
+    While a step along the depth is multiplied, threads load what the next needs into registers.
     """
 
-    def __init__(self, *, sizes: tuple[int, ...] = (8, 16, 32, 64, 128)):
-        self.tiles = [Tile(rows, columns) for rows, columns in product(sizes, sizes)]
+    def __init__(self, *, tiles: tuple[Tile, ...] = TILES):
+        self.tiles = tiles
 
     def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> s_tir.Schedule | None:
         """The schedule, or None where ``func`` has another structure."""
@@ -95,52 +136,150 @@ class TiledMatmul(GPUScheduleRule):
         if condition:
             for operand in operands:
                 _guard(sch, operand)
-        batch, rows, columns = (
-            extent(sch, loop) or UNKNOWN_EXTENT for loop in sch.get_loops(main)[:3]
-        )
-        tile = min(self.tiles, key=lambda tile: tile.cost(batch, rows, columns))
-        self._schedule(sch, main, tile, order)
-        return sch
-
-    def _schedule(self, sch: s_tir.Schedule, main: SBlockRV, tile: Tile, order: _Order) -> None:
-        rows, columns = tile.threads
-        _, *loops, reduced = sch.get_loops(main)
-        depth = tile.depth(extent(sch, reduced) or UNKNOWN_EXTENT)
+        tile = self._tile(sch, main, target)
+        _, *loops, _ = sch.get_loops(main)
         extents = [sch.get(loop).extent for loop in loops]
-        sch.pad_einsum(main, [1, tile.rows, tile.columns, depth])
-        batch, i, j, k = sch.get_loops(main)
-        i_block, i_each, i_thread = sch.split(i, [None, tile.rows // rows, rows])
-        j_block, j_each, j_thread = sch.split(j, [None, tile.columns // columns, columns])
-        k_outer, k_inner = sch.split(k, [None, depth])
-        lanes = [j_thread, i_thread] if order.rows_contiguous else [i_thread, j_thread]
-        sch.reorder(batch, j_block, i_block, i_each, j_each, *lanes, k_outer, k_inner)
-        sch.bind(sch.fuse(batch, j_block, i_block), "blockIdx.x")
-        thread = sch.fuse(*lanes)
-        sch.bind(thread, "threadIdx.x")
-        # What a thread holds is strided, as neighbours are contiguous: TVM calls that vthreads.
-        sch.bind(i_each, "vthread.x")
-        sch.bind(j_each, "vthread.y")
-        # The compiler of the GPU unrolls: the text of unrolled tiles is a hundred times longer.
-        sch.annotate(thread, "pragma_auto_unroll_max_step", 1024)
-        sch.annotate(thread, "pragma_unroll_explicit", 0)
-
-        result = sch.cache_write(main, 0, "local")
-        sch.reverse_compute_at(result, thread, preserve_unit_loops=True)
-        for operand, depth_contiguous in enumerate(order.depth_contiguous):
-            copy = sch.cache_read(main, operand, "shared")
-            sch.compute_at(copy, k_outer, preserve_unit_loops=True)
-            *_, across, along = sch.get_loops(copy)
-            if not depth_contiguous:
-                sch.reorder(along, across)
-                across, along = along, across
-            _, lane = sch.split(sch.fuse(across, along), [None, rows * columns])
-            sch.bind(lane, "threadIdx.x")
-            # An odd pitch: threads that walk along either axis meet different banks.
-            sch.storage_align(copy, 0, axis=1, factor=2, offset=1)
-            auto_inline_producers(sch, copy)
+        sch.pad_einsum(main, [1, tile.rows, tile.columns, tile.depth])
+        if tile.groups > 1:
+            product, result = _grouped(sch, main, tile, order)
+        else:
+            product, result = main, None
+            *_, k = _placed(sch, main, tile)
+            sch.split(k, [None, tile.depth])
+        sums = _multiplied(sch, product, tile, order)
+        result = result or sums
         auto_inline_consumer_chain(sch, result)
         _keep_within(sch, result, extents)
-        sch.decompose_reduction(main, k_outer)
+        return sch
+
+    def _tile(self, sch: s_tir.Schedule, main: SBlockRV, target: Target) -> Tile:
+        sizes = tuple(extent(sch, loop) or UNKNOWN_EXTENT for loop in sch.get_loops(main))
+        processors = MULTIPROCESSORS.get(str(target.attrs["arch"]), MULTIPROCESSORS_ELSEWHERE)
+        block = sch.get(main)
+        operand = max(_itemsize(read.source) for read in block.reads)
+        result = _itemsize(block.writes[0].source)
+        fitting = [t for t in self.tiles if t.shared_bytes(operand, result) <= SHARED_BYTES]
+        return min(fitting, key=lambda tile: tile.cycles(sizes, processors))
+
+
+def _itemsize(tensor: tirx.Var) -> int:
+    return tvm.DataType(str(tensor.ty.dtype.dtype)).itemsize
+
+
+def _placed(sch: s_tir.Schedule, block: SBlockRV, tile: Tile) -> list[LoopRV]:
+    """Give each tile of ``block`` a block of threads; returns its loop and those inside."""
+    batch, i, j, *rest = sch.get_loops(block)
+    i_block, i = sch.split(i, [None, tile.rows])
+    j_block, j = sch.split(j, [None, tile.columns])
+    sch.reorder(batch, j_block, i_block, i, j, *rest)
+    place = sch.fuse(batch, j_block, i_block)
+    sch.bind(place, "blockIdx.x")
+    return [place, i, j, *rest]
+
+
+def _over_threads(sch: s_tir.Schedule, loop: LoopRV, tile: Tile) -> LoopRV:
+    """Deal ``loop`` out to the threads of all groups; returns what each does of it."""
+    each, group, thread = sch.split(loop, [None, tile.groups, prod(tile.threads)])
+    if tile.groups > 1:
+        sch.bind(group, "threadIdx.y")
+    sch.bind(thread, "threadIdx.x")
+    return each
+
+
+def _grouped(
+    sch: s_tir.Schedule, main: SBlockRV, tile: Tile, order: _Order
+) -> tuple[SBlockRV, SBlockRV]:
+    """Split the depth of ``main`` among groups of threads, whose sums meet in shared memory.
+
+    Returns the block of their products, and the one that stores the result.
+    """
+    *_, k = sch.get_loops(main)
+    _, group, _ = sch.split(k, [None, tile.groups, tile.depth // tile.groups])
+    product = sch.rfactor(group, 0)
+    sch.set_scope(product, 0, "shared")
+    place, i, j, _ = _placed(sch, main, tile)
+    result = sch.cache_write(main, 0, "local")
+    lanes = (j, i) if order.rows_contiguous else (i, j)
+    sch.reorder(*lanes)
+    _over_threads(sch, sch.fuse(*lanes), tile)
+    *_, thread, _ = sch.get_loops(main)
+    sch.reverse_compute_at(result, thread, preserve_unit_loops=True)
+    sch.compute_at(product, place, preserve_unit_loops=True)
+    _, group, *_ = sch.get_loops(product)
+    sch.bind(group, "threadIdx.y")
+    return product, result
+
+
+def _multiplied(sch: s_tir.Schedule, product: SBlockRV, tile: Tile, order: _Order) -> SBlockRV:
+    """Give each thread its part of the tile of ``product``; returns the block that stores it."""
+    *_, i, j, k_outer, k_inner = sch.get_loops(product)
+    lanes = [
+        min(LANES, each, VECTOR_BYTES // _itemsize(read.source))
+        for each, read in zip(tile.each, sch.get(product).reads[-2:], strict=True)
+    ]
+    rows, columns = tile.threads
+    if tile.groups > 1:
+        i_thread, *i = sch.split(i, [rows, None, lanes[0]])
+        j_thread, *j = sch.split(j, [columns, None, lanes[1]])
+        apart = []
+    else:
+        # Vectors of a thread lie apart, those of its neighbours between: that takes vthreads.
+        i_each, i_thread, *i = sch.split(i, [None, rows, lanes[0]])
+        j_each, j_thread, *j = sch.split(j, [None, columns, lanes[1]])
+        sch.bind(i_each, "vthread.x")
+        sch.bind(j_each, "vthread.y")
+        apart = [i_each, j_each]
+    threads = [j_thread, i_thread] if order.rows_contiguous else [i_thread, j_thread]
+    sch.reorder(*apart, *threads, k_outer, k_inner, *i, *j)
+    thread = sch.fuse(*threads)
+    sch.bind(thread, "threadIdx.x")
+    # The compiler of the GPU unrolls: the text of unrolled tiles is a hundred times longer.
+    sch.annotate(thread, "pragma_auto_unroll_max_step", 1024)
+    sch.annotate(thread, "pragma_unroll_explicit", 0)
+
+    sums = sch.cache_write(product, 0, "local")
+    sch.reverse_compute_at(sums, thread, preserve_unit_loops=True)
+    for operand, depth_contiguous in enumerate(order.depth_contiguous):
+        shared = sch.cache_read(product, operand, "shared")
+        sch.compute_at(shared, k_outer, preserve_unit_loops=True)
+        _vectors(sch, product, operand, k_inner, lanes[operand])
+        _copied(sch, shared, tile, depth_contiguous=depth_contiguous)
+        auto_inline_producers(sch, shared)
+    sch.decompose_reduction(product, k_outer)
+    # Of both operands the load into registers and the store to shared memory, then the products.
+    sch.annotate(k_outer, "software_pipeline_stage", [0, 1, 0, 1, 1])
+    sch.annotate(k_outer, "software_pipeline_order", [2, 0, 3, 1, 4])
+    return sums
+
+
+def _vectors(
+    sch: s_tir.Schedule, product: SBlockRV, operand: int, k_inner: LoopRV, lanes: int
+) -> None:
+    """Read ``operand`` of ``product`` from shared memory in vectors."""
+    held = sch.cache_read(product, operand, "local")
+    sch.compute_at(held, k_inner, preserve_unit_loops=True)
+    *_, across, along = sch.get_loops(held)
+    _, lane = sch.split(across, [None, lanes])
+    sch.reorder(along, lane)
+    if lanes > 1:
+        sch.vectorize(lane)
+
+
+def _copied(sch: s_tir.Schedule, shared: SBlockRV, tile: Tile, *, depth_contiguous: bool) -> None:
+    """Let all threads copy a step of an operand, one row after another along the depth."""
+    sch.transform_layout(shared, ("write", 0), lambda batch, across, along: (batch, along, across))
+    *_, across, along = sch.get_loops(shared)
+    if depth_contiguous:
+        # A warp reads whole sectors, four of them, and writes to 32 banks.
+        across, row = sch.split(across, [None, 4])
+        along, column = sch.split(along, [None, 8])
+        walk = [across, along, row, column]
+    else:
+        walk = [along, across]
+    sch.reorder(*walk)
+    _over_threads(sch, sch.fuse(*walk), tile)
+    sch.storage_align(shared, 0, axis=1, factor=2 * PITCH, offset=PITCH)
+    sch.annotate(shared, "tirx.manifest_shared_memory_local_stage", 1)
 
 
 @dataclass(frozen=True)
