@@ -158,6 +158,19 @@ GRAPHS = {
           lstm = LSTM <hidden_size = 4> (t, w, r)
           scattered = ScatterND (data, index, updates)
         }""",
+    # Each step is launched: panels of 16, 32, 32 and 64 units, the last of each partly filled.
+    "recurrent": """
+        g (float[3, 2, 3] t, float[3, n, 3] open,
+           float[2, 280, 3] w4, float[2, 280, 70] r4, float[1, 210, 3] w3, float[1, 210, 70] r3,
+           float[1, 450, 3] w6, float[1, 450, 150] r6, float[1, 200, 3] w1, float[1, 200, 200] r1)
+          => (float[3, 2, 2, 70] lstm, float[3, 1, 2, 70] linear_gru, float[3, 1, 2, 150] gru,
+              float[3, 1, n, 200] rnn) {
+          lstm = LSTM <hidden_size = 70, direction = "bidirectional"> (t, w4, r4)
+          linear_gru = GRU <hidden_size = 70, linear_before_reset = 1, direction = "reverse">
+            (t, w3, r3)
+          gru = GRU <hidden_size = 150> (t, w6, r6)
+          rnn = RNN <hidden_size = 200> (open, w1, r1)
+        }""",
 }
 
 #: Whole networks: every opt level.

@@ -75,6 +75,13 @@ def test_a_recurrent_network_runs_on_a_block_of_threads():
     assert any("threadIdx.x" in kernel and "__syncthreads" in kernel for kernel in kernels)
 
 
+def test_each_step_of_a_large_recurrent_network_is_launched():
+    # A block for each panel of 16 units, and one kernel for the rows of the result.
+    text = sources(GRAPHS["recurrent"], opt_level=3)
+    step = r"void [^\n]*\blstm\d*_kernel\w*\([^)]*int64_t v\) {.*?blockIdx.x"
+    assert re.search(step, text, re.DOTALL)
+
+
 def test_the_seed_failure_matmul_relu_without_threads():
     # At opt_level 3 the two linear layers without bias fuse with relu and sigmoid; TVM left the
     # kernel unbound: "Memory verification failed ... Did you forget to bind?". Newer versions

@@ -9,6 +9,7 @@ from tvm.s_tir import dlight as dl
 
 from .checked import Checked
 from .element_threads import ElementThreads
+from .host_steps import HostSteps
 from .row_reduction import RowReduction
 from .single_thread import OwnThreads, SingleThread
 from .tiled_matmul import TiledMatmul
@@ -19,6 +20,7 @@ __all__ = [
     "SAFE",
     "Checked",
     "ElementThreads",
+    "HostSteps",
     "OwnThreads",
     "RowReduction",
     "SingleThread",
@@ -27,7 +29,12 @@ __all__ = [
 ]
 
 #: One launch per block of the kernel, nothing fused: opt levels 0 and 1.
-SAFE = (OwnThreads(), Checked(ElementThreads(inline=False), inlines=False), SingleThread())
+SAFE = (
+    OwnThreads(),
+    Checked(ElementThreads(inline=False), inlines=False),
+    Checked(HostSteps(), inlines=False),
+    SingleThread(),
+)
 
 #: Every rule, most specific first: opt levels 2 and 3.
 CUDA = (

@@ -20,7 +20,17 @@ from tvm.tirx.op import tvm_storage_sync
 
 from ..statements import children, map_children
 
-__all__ = ["bound", "launch"]
+__all__ = [
+    "THREADS",
+    "at_trip",
+    "bound",
+    "by_first",
+    "grid",
+    "in_turns",
+    "launch",
+    "opened",
+    "opened_block",
+]
 
 THREADS = 256
 
@@ -37,10 +47,10 @@ def launch(stmt: tirx.Stmt) -> tirx.Stmt:
     """
     nest = _independent(stmt)
     if nest:
-        return _grid(stmt, nest)
+        return grid(stmt, nest)
     nests = list(_nests(stmt))
     if not nests:
-        stmt = _opened(stmt)
+        stmt = opened(stmt)
         nests = list(_nests(stmt))
     if not nests:
         return bound(stmt, {})
@@ -53,7 +63,7 @@ def launch(stmt: tirx.Stmt) -> tirx.Stmt:
     return bound(body, threads if rows is None else threads | {"blockIdx.x": (row, rows)})
 
 
-def bound(stmt: tirx.Stmt, threads: dict[str, tuple[tirx.Var, int]]) -> tirx.Stmt:
+def bound(stmt: tirx.Stmt, threads: dict[str, tuple[tirx.Var, int | tirx.Expr]]) -> tirx.Stmt:
     """``stmt`` in loops bound to the launch dims; those not given have one thread."""
     for tag in ("threadIdx.x", "blockIdx.x"):
         var, extent = threads.get(tag, (tirx.Var(tag.replace(".", "_"), "int64"), 1))
@@ -61,7 +71,7 @@ def bound(stmt: tirx.Stmt, threads: dict[str, tuple[tirx.Var, int]]) -> tirx.Stm
         stmt = tirx.For(
             var,
             tirx.const(0, var.ty.dtype),
-            tirx.const(extent, var.ty.dtype),
+            tirx.const(extent, var.ty.dtype) if isinstance(extent, int) else extent,
             tirx.ForKind.THREAD_BINDING,
             stmt,
             axis,
@@ -69,7 +79,7 @@ def bound(stmt: tirx.Stmt, threads: dict[str, tuple[tirx.Var, int]]) -> tirx.Stm
     return stmt
 
 
-def _grid(stmt: tirx.Stmt, nest: list[tirx.For]) -> tirx.Stmt:
+def grid(stmt: tirx.Stmt, nest: list[tirx.For]) -> tirx.Stmt:
     """Each iteration of the loops ``nest`` of ``stmt`` in a thread of its own."""
     block, thread = tirx.Var("blockIdx_x", "int64"), tirx.Var("threadIdx_x", "int64")
     total = _total(nest)
@@ -82,27 +92,44 @@ def _in_step(stmt: tirx.Stmt, thread: tirx.Var) -> tirx.Stmt:
     """``stmt`` for every thread of a block, in step: what is not independent, by the first."""
     nest = _independent(stmt)
     if nest:
-        turn = tirx.Var("turn", "int64")
-        body = _iteration(stmt, nest, turn * THREADS + thread)
-        turns = tirx.const(-(-_total(nest) // THREADS), "int64")
-        work = tirx.For(turn, tirx.const(0, "int64"), turns, tirx.ForKind.SERIAL, body)
-    elif list(_nests(stmt)):
+        return in_turns(stmt, nest, thread)
+    if list(_nests(stmt)):
         return map_children(stmt, lambda child: _in_step(child, thread))
-    else:
-        work = tirx.IfThenElse(thread == 0, stmt, None)
+    return by_first(stmt, thread)
+
+
+def in_turns(stmt: tirx.Stmt, nest: list[tirx.For], thread: tirx.Var) -> tirx.Stmt:
+    """``stmt`` with the trips of its loops ``nest`` dealt out to the threads of a block."""
+    turn = tirx.Var("turn", "int64")
+    body = _iteration(stmt, nest, turn * THREADS + thread)
+    turns = tirx.const(-(-_total(nest) // THREADS), "int64")
+    return _waited_for(tirx.For(turn, tirx.const(0, "int64"), turns, tirx.ForKind.SERIAL, body))
+
+
+def by_first(stmt: tirx.Stmt, thread: tirx.Var) -> tirx.Stmt:
+    """``stmt`` for the first thread of a block."""
+    return _waited_for(tirx.IfThenElse(thread == 0, stmt, None))
+
+
+def _waited_for(work: tirx.Stmt) -> tirx.Stmt:
     return tirx.SeqStmt([work, tirx.Evaluate(tvm_storage_sync("shared"))])
 
 
 def _iteration(stmt: tirx.Stmt, nest: list[tirx.For], number: tirx.Expr) -> tirx.Stmt:
     """The body of ``stmt`` in iteration ``number`` of the loops ``nest``; nothing beyond them."""
-    values: dict[tirx.Var, tirx.Expr] = {}
-    rest = number
-    for loop in reversed(nest):
-        values[loop.loop_var] = (rest % int(loop.extent)).astype(loop.loop_var.ty.dtype)
-        rest = rest // int(loop.extent)
-    body = _replace(_drop(stmt, [loop.loop_var for loop in nest]), values)
+    body = at_trip(_drop(stmt, [loop.loop_var for loop in nest]), nest, number)
     inside = s_tir.SBlock([], [], [], "inside", body)
     return s_tir.SBlockRealize([], number < _total(nest), inside)
+
+
+def at_trip(stmt: tirx.Stmt, loops: list[tirx.For], number: tirx.Expr) -> tirx.Stmt:
+    """``stmt``, what stands in ``loops``, in trip ``number`` of all of them."""
+    values: dict[tirx.Var, tirx.Expr] = {}
+    for loop in reversed(loops):
+        extent = loop.extent.astype(number.ty.dtype)
+        values[loop.loop_var] = (number % extent).astype(loop.loop_var.ty.dtype)
+        number = number // extent
+    return _replace(stmt, values)
 
 
 def _total(nest: list[tirx.For]) -> int:
@@ -147,17 +174,20 @@ def _nests(stmt: tirx.Stmt) -> Iterator[list[tirx.For]]:
             yield from _nests(child)
 
 
-def _opened(stmt: tirx.Stmt) -> tirx.Stmt:
+def opened(stmt: tirx.Stmt) -> tirx.Stmt:
     """``stmt`` with the bodies of its blocks in their place: threads may part inside."""
-    stmt = map_children(stmt, _opened)
-    if not isinstance(stmt, s_tir.SBlockRealize) or not stmt.block.iter_vars:
-        return stmt
-    block = stmt.block
-    plain = isinstance(stmt.predicate, tirx.IntImm) and int(stmt.predicate) == 1
+    stmt = map_children(stmt, opened)
+    return opened_block(stmt) if isinstance(stmt, s_tir.SBlockRealize) else stmt
+
+
+def opened_block(realize: s_tir.SBlockRealize) -> tirx.Stmt:
+    """The body of a block for its place; ``realize`` itself where it is more than that."""
+    block = realize.block
+    plain = isinstance(realize.predicate, tirx.IntImm) and int(realize.predicate) == 1
     if not plain or block.init is not None or block.alloc_buffers or block.match_buffers:
-        return stmt
+        return realize
     values = {
-        axis.var: value for axis, value in zip(block.iter_vars, stmt.iter_values, strict=True)
+        axis.var: value for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
     }
     return _replace(block.body, values)
 

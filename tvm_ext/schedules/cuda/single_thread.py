@@ -11,7 +11,7 @@ from ..statements import map_children, with_block
 from .checked import name_of
 from .serial_program import bound, launch
 
-__all__ = ["OwnThreads", "SingleThread"]
+__all__ = ["OwnThreads", "SingleThread", "hoist", "touch"]
 
 _log = logging.getLogger("tvm_ext.schedules.cuda")
 
@@ -31,8 +31,8 @@ class SingleThread(GPUScheduleRule):
         root = func.body
         if not isinstance(root, s_tir.SBlockRealize):
             return s_tir.Schedule(func.with_body(_bind(root)))
-        buffers, body = _hoist(root.block)
-        launches = [*(bound(_touch(buffer), {}) for buffer in buffers), _bind(body)]
+        buffers, body = hoist(root.block)
+        launches = [*(bound(touch(buffer), {}) for buffer in buffers), _bind(body)]
         body = launches[0] if len(launches) == 1 else tirx.SeqStmt(launches)
         return s_tir.Schedule(func.with_body(with_block(root, body, buffers)))
 
@@ -60,7 +60,7 @@ def _bind(stmt: tirx.Stmt) -> tirx.Stmt:
     return stmt if _launches(stmt) else map_children(stmt, _bind)
 
 
-def _hoist(root: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Stmt]:
+def hoist(root: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Stmt]:
     """All buffers allocated in ``root``, and its body without allocations."""
     buffers = list(root.alloc_buffers)
 
@@ -74,7 +74,7 @@ def _hoist(root: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Stmt]:
     return buffers, strip(root.body)
 
 
-def _touch(buffer: tirx.Var) -> s_tir.SBlockRealize:
+def touch(buffer: tirx.Var) -> s_tir.SBlockRealize:
     """A block that writes the first element of ``buffer``.
 
     TVM allocates a buffer in the innermost statement around all its uses; inside of a kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -72,7 +73,7 @@ class Tile:
         parts = self.groups * self.rows * self.columns if self.groups > 1 else 0
         return self.depth * pitches * operand + parts * result
 
-    def cycles(self, sizes: tuple[int, int, int, int], multiprocessors: int) -> float:
+    def cycles(self, sizes: Sequence[int], multiprocessors: int) -> float:
         """Roughly, for ``sizes``: batch, rows, columns and depth of the whole product."""
         batch, rows, columns, depth = sizes
         blocks = batch * -(-rows // self.rows) * -(-columns // self.columns)
@@ -153,7 +154,7 @@ class TiledMatmul(GPUScheduleRule):
         return sch
 
     def _tile(self, sch: s_tir.Schedule, main: SBlockRV, target: Target) -> Tile:
-        sizes = tuple(extent(sch, loop) or UNKNOWN_EXTENT for loop in sch.get_loops(main))
+        sizes = [extent(sch, loop) or UNKNOWN_EXTENT for loop in sch.get_loops(main)]
         processors = MULTIPROCESSORS.get(str(target.attrs["arch"]), MULTIPROCESSORS_ELSEWHERE)
         block = sch.get(main)
         operand = max(_itemsize(read.source) for read in block.reads)
