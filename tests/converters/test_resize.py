@@ -116,6 +116,18 @@ def test_crop_and_resize(constants):
     )
 
 
+@pytest.mark.parametrize("given", [scales(1, 1, 1.3, 0.7), sizes(1, 2, 3, 7)])
+def test_places_that_are_computed_of_symbolic_sizes(given):
+    """TVM's analysis of what names stand for failed of such floats."""
+    crop = {"mode": "nearest", "coordinate_transformation_mode": "tf_crop_and_resize"}
+    region = np.array([0, 0, 0, 0.26, 1, 1, 1, 1.04], "float32")
+    antialias = {"mode": "cubic", "coordinate_transformation_mode": "asymmetric", "antialias": 1}
+    for attributes, roi in ((crop, region), (antialias, None)):
+        inputs = [X, roi, given] if given.dtype == np.float32 else [X, roi, None, given]
+        check_node("Resize", inputs, attributes, constants=[1, 2, 3], symbolic=True,
+                   opt_levels=(0, 3), rtol=1e-4, atol=1e-5)  # fmt: skip
+
+
 def test_integers_round_and_saturate():
     x = np.array([[[[0, 255, 0]]]], "uint8")
     check_node("Resize", [x, None, scales(1, 1, 1, 2)], {"mode": "cubic"}, constants=[2])

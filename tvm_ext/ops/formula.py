@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.ir import register_op_attr
 from tvm.tirx.expr import CallEffectKind
 
-__all__ = ["formula", "number", "once", "once_bits"]
+__all__ = ["formula", "number", "once", "once_bits", "opaque"]
 
 Scalar = Callable[..., tirx.Expr]
 
@@ -70,14 +70,19 @@ def once(value: tirx.Expr) -> tirx.Expr:
     if "int" in str(value.ty.dtype):
         return value  # TVM takes integer names for indices, and changes their width
     name = tirx.Var("t", value.ty)
-    names.bound.append((name, tirx.call_intrin(value.ty, _VALUE, value)))
+    names.bound.append((name, opaque(value)))
     return name
 
 
 def number(value: float, dtype: str) -> tirx.Expr:
     """A literal of a float type. TVM takes a product by a literal 0 for 0, that of infinity too."""
     literal = tirx.const(float(value), dtype)
-    return literal if value else tirx.call_intrin(dtype, _VALUE, literal)
+    return literal if value else opaque(literal)
+
+
+def opaque(value: tirx.Expr) -> tirx.Expr:
+    """``value``, which TVM's simplifier does not look into."""
+    return tirx.call_intrin(value.ty, _VALUE, value)
 
 
 def once_bits(value: tirx.Expr) -> tirx.Expr:

@@ -6,7 +6,7 @@ Every function takes ``x[N, C, I...]`` and the window as lists with one entry pe
 """
 
 from contextlib import ExitStack
-from math import inf, nan
+from math import inf
 
 from tvm import te, tirx
 from tvm.ir import Range
@@ -15,6 +15,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.script.builder import ir as T
 
 from .elementwise import dtype_of, float_compute
+from .formula import opaque
 from .ordering import constant_key, from_key, to_key
 
 __all__ = [
@@ -158,10 +159,8 @@ def avg_pool(x, kernel, strides, dilations, before, outputs, after=None):
 
     def mean(*i):
         count = window.count(i[2:], after)
-        # TVM refuses to divide by a constant 0, also in an arm that is never taken.
-        one, none = (tirx.const(v, window.dtype) for v in (1, nan))
-        some = tirx.max(count, 1).astype(window.dtype)
-        return (total(*i) * tirx.Select(count > 0, one, none) / some).astype(x.dtype)
+        # TVM refuses to divide by a constant 0.
+        return (total(*i) / opaque(count.astype(window.dtype))).astype(x.dtype)
 
     return te.compute(shape, mean, "avg_pool")
 
