@@ -139,16 +139,20 @@ def _launch(stmt: tirx.Stmt, around: list[tirx.For]) -> tirx.Stmt:
     """``stmt`` in one launch: an element to a thread, or a program to a block of threads."""
     nest = _parallel_nest(stmt)
     if nest and all(isinstance(loop.extent, tirx.IntImm) for loop in around):
-        body = opened(stmt)
-        for loop in reversed(around):
-            body = map_children(loop, lambda _, inside=body: inside)
-        return grid(body, [*around, *nest])
+        return grid(_inside(around, opened(stmt)), [*around, *nest])
     if isinstance(stmt, tirx.For) and _is_parallel(stmt) and not nest:
         around, stmt = [*around, stmt], stmt.body
     block, thread = tirx.Var("blockIdx_x", "int64"), tirx.Var("threadIdx_x", "int64")
     body = at_trip(_unrolled(_in_step(stmt, thread)), around, block)
     trips = prod(loop.extent.astype("int64") for loop in around) if around else 1
     return bound(body, {"blockIdx.x": (block, trips), "threadIdx.x": (thread, THREADS)})
+
+
+def _inside(loops: list[tirx.For], stmt: tirx.Stmt) -> tirx.Stmt:
+    """``stmt`` for the body of ``loops``, the first outermost."""
+    if not loops:
+        return stmt
+    return map_children(loops[0], lambda _: _inside(loops[1:], stmt))
 
 
 def _parallel_nest(stmt: tirx.Stmt) -> list[tirx.For]:
