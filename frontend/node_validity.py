@@ -20,6 +20,7 @@ from tvm_ext.errors import UnsupportedNode
 
 from .inference_faults import fault_of
 from .refusal import refusal
+from .subgraph_counts import wrong_counts
 from .table import lookup
 from .traverse import nodes, subgraphs
 
@@ -122,6 +123,7 @@ def _contradictions(node: ir.Node, since: int, imports: list[OperatorSetIdProto]
     schema = defs.get_schema(node.op_type, since, node.domain) if known else None
     if fault := fault_of(node):
         yield fault
+    yield from wrong_counts(node, since)
     yield from _attributes(node, schema)
     if schema is not None:
         yield from _types(node, schema)

@@ -324,9 +324,19 @@ def _range(start, limit, delta, *, stash_type=1):
 
 @_evaluator("Expand")
 def _expand(x, shape):
-    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(_concrete(shape))))
+    wanted = tuple(_concrete(shape))
+    _demand_few(wanted)
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, wanted))
 
 
 @_evaluator("Tile")
 def _tile(x, repeats):
-    return np.tile(x, _concrete(repeats))
+    times = _concrete(repeats)
+    _demand_few([x.size, *times])
+    return np.tile(x, times)
+
+
+def _demand_few(factors: Sequence[int]) -> None:
+    """Whoever makes more numbers than a shape has makes no shape: numpy must not try."""
+    if prod(map(int, factors)) > MAX_ELEMENTS:
+        raise _NotShapeArithmetic

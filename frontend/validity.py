@@ -1,7 +1,9 @@
 """Whether a model is one that the installed onnx defines."""
 
 import os
+import re
 from collections.abc import Iterable
+from functools import reduce
 
 import onnx
 import onnx_ir as ir
@@ -17,14 +19,32 @@ __all__ = ["INVALID", "check_imports", "check_opsets", "check_values", "first_li
 INVALID = (onnx.checker.ValidationError, ir.serde.SerdeError, ValueError, TypeError, KeyError,
             IndexError, AttributeError)  # fmt: skip
 
+# What the checker says, and what is said here: nodes are sorted before it sees them.
+_OF_CHECKER = (
+    (
+        re.compile(
+            r"Nodes in a graph must be topologically sorted, however input (.*) of node: "
+            r"name: (.*?) ?OpType: (\S*) is not output of any previous nodes\."
+        ),
+        r"input \1 of node '\2' (\3) is no output of a node, no input and no initializer",
+    ),
+    (re.compile(r"\.? ==> Context: Bad node spec for node\. Name: ?(.*?) ?OpType: ?(\S*)"),
+     r", in node '\1' (\2)"),
+)  # fmt: skip
 _RANK = 64  # that numpy's arrays have at most
 
 
 def first_line(error: BaseException) -> str:
-    """What the innermost cause says: onnx_ir wraps it once per level of the file."""
+    """What the innermost cause says: onnx_ir wraps it once per level of the file.
+
+    The checker names the node in lines of their own.
+    """
     while inner := error.__cause__ or error.__context__:
         error = inner
     lines = str(error).strip().splitlines()
+    if isinstance(error, onnx.checker.ValidationError):
+        whole = " ".join(str(error).split())
+        lines = [reduce(lambda text, rule: rule[0].sub(rule[1], text), _OF_CHECKER, whole)]
     return lines[0] if lines else repr(error)
 
 

@@ -209,7 +209,8 @@ def test_the_other_name_of_the_default_domain(add):
 @pytest.mark.parametrize("body, reason", [
     ("a = Relu(b) b = Relu(a) y = Add(x, b)", "cycle"),
     ("y = Relu(x) y = Neg(x)", "redeclared"),
-    ("y = Relu(missing)", "missing"),
+    ("y = Relu(missing)", r"input 'missing' of node '' \(Relu\) is no output of a node"),
+    ("y = Relu <colour = 1> (x)", r"Unrecognized attribute: colour .* in node '' \(Relu\)$"),
     ("y = Concat <axis = 0, axis = 1> (x, x)", "axis"),
 ])  # fmt: skip
 def test_graphs_that_contradict_themselves(body, reason):
@@ -328,6 +329,19 @@ def test_bytes_and_nodes_are_limited(add, tmp_path):
             load(source, Limits(bytes=10))
     with pytest.raises(ModelLimitError, match="1 nodes"):
         load(add, Limits(nodes=0))
+
+
+@pytest.mark.parametrize("op_type", ["Tile", "Expand"])
+@pytest.mark.parametrize("count", [1 << 62, 1 << 35])
+def test_a_huge_result_is_refused_without_computing_it(op_type, count):
+    """Neither here nor by onnx, whose inference would give each element a dim."""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x) => (float[m] y) <int64[1] one = {{1}}, int64[1] k = {{{count}}}> {{
+            z = {op_type}(one, k)
+            y = Cast<to = 1>(z)
+        }}""")
+    with pytest.raises(ModelLimitError, match=f"'z' has the shape .{count}."):
+        convert_and_build(model, "llvm")
 
 
 def test_huge_declared_sizes_are_refused_without_allocating(add):

@@ -19,6 +19,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from ..inference_faults import fault_of, has_faulty_functions
 from ..maps import map_type
+from ..traverse import subgraphs
 from .rule import constant
 
 __all__ = ["infer_by_onnx", "infer_shapes", "mark_misjudged", "without_misjudged"]
@@ -27,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 _POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _OTHER_SIZES = frozenset({"axes", "keep_aspect_ratio_policy"})  # sizes are not those of all dims
+_LONG = 1 << 20  # elements
+_FEW = 64  # sizes: no more are those of one tensor
+_INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 _UNKNOWN = "tvm_ext.unknown"  # a domain in which nothing is inferred
 _MISJUDGED = "tvm_ext.misjudged"
 
@@ -101,12 +105,49 @@ def _producer(value: ir.Value | None, operator: str) -> ir.Node | None:
 
 def infer_by_onnx(model: ir.Model, data_prop: bool = True) -> None:
     """Infer what onnx can, in place; ``data_prop``: also from values that are known."""
-    inference = ShapeInferencePass(check_type=False, strict_mode=False, data_prop=data_prop)
     with without_misjudged(model):
         try:
-            inference(model)
+            if data_prop and _has_large_numbers(model):
+                ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
+                data_prop = not _has_long_vectors(model)
+            ShapeInferencePass(check_type=False, strict_mode=False, data_prop=data_prop)(model)
         except ir.serde.SerdeError as error:  # maps, of which onnx_ir has no type
             _log.debug("nothing is inferred: %s", error)
+
+
+def _has_long_vectors(model: ir.Model) -> bool:
+    """Whether a vector is so long that onnx must not ask for its elements.
+
+    It makes a dim of each, known or not, which takes seconds and GiB where they are 10 million.
+    """
+    return any(
+        value.shape is not None
+        and len(value.shape) == 1
+        and isinstance(value.shape[0], int)
+        and value.shape[0] > _LONG
+        for value in _values(model)
+    )
+
+
+def _has_large_numbers(model: ir.Model) -> bool:
+    """Whether there may be such vectors: one is there, or a constant may be the length of one."""
+    return _has_long_vectors(model) or any(
+        tensor.dtype in _INTEGERS
+        and tensor.size <= _FEW
+        and not all(node.op_type == "Slice" for node in value.consumers())
+        and (tensor.numpy() > _LONG).any()
+        for value in _values(model)
+        if (tensor := value.const_value) is not None
+    )
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    yield from model.graph.initializers.values()
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        yield from node.outputs
+        for graph in subgraphs(node):
+            yield from graph.initializers.values()
 
 
 def mark_misjudged(node: ir.Node) -> None:

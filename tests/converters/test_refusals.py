@@ -127,6 +127,25 @@ FAULTY = [
     (X, 'y = Einsum <equation = "......->"> (x)', "at most one ellipsis"),
 ]
 
+# Graphs of control flow, whose inputs and outputs are too many or too few.
+STEP = """body = g (int64 i, bool c, float[2, 3] a) => (bool going, float[2, 3] o) {
+    going = Not(c) o = Exp(a) }"""
+ROW = "body = g (float[3] a, float[3] b) => (float[3] o, float[3] p) { o = Add(a, b) p = Exp(b) }"
+BRANCHES = """then_branch = g () => (float[2, 3] o) { o = Relu(x) },
+    else_branch = h () => (float[2, 3] p, float[2, 3] q) { p = Relu(x) q = Exp(x) }"""
+LOOP = "(int64 n, bool c, float[2, 3] x)"
+SCAN = "(float[3] s, float[2, 3] x)"
+GRAPHS = [
+    (LOOP, f"y = If (c) <{BRANCHES}>", "a branch has 2 outputs, the node has 1"),
+    (LOOP, f"y = Loop (n, c, x, x) <{STEP}>", "graph 'g' has 3 inputs; it has to have 4"),
+    (LOOP, f"y, z = Loop (n, c, x) <{STEP}>", "has 2 outputs, the condition among them"),
+    (SCAN, f"y, z = Scan (s, x) <{ROW}, num_scan_inputs = 3>", "it has to be between 1 and 2"),
+    (SCAN, f"y, z, w = Scan (s, x) <{ROW}, num_scan_inputs = 1>", "2 outputs, the node has 3"),
+    (SCAN, f"y, z = Scan (s, x) <{ROW}, num_scan_inputs = 1, scan_output_axes = [0, 1]>",
+     "scan_output_axes are [0, 1]; there have to be 1"),
+    ("(seq(float[3]) x)", f"y, z = SequenceMap (x) <{ROW}>", "has 2 inputs; it has to have 1"),
+]  # fmt: skip
+
 SPLIT = "y, a, b = Split <num_outputs = 2> (x)"
 
 
@@ -181,6 +200,11 @@ def test_keys_of_another_kind():
 @pytest.mark.parametrize("inputs, body, reason", MICROSOFT, ids=lambda text: text[:40])
 def test_sizes_of_operators_of_microsoft(inputs, body, reason):
     assert re.search(reason, refusal(inputs, body, convert))
+
+
+@pytest.mark.parametrize("inputs, body, reason", GRAPHS, ids=lambda text: text[:30])
+def test_graphs_with_other_inputs_or_outputs(inputs, body, reason):
+    assert reason in refusal(inputs, body, check_declared)
 
 
 @pytest.mark.parametrize("inputs, body, reason", FAULTY, ids=lambda text: text[:30])
