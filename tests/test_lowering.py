@@ -26,6 +26,34 @@ def test_vectors_stay_vectors_where_they_do_not_divide_a_loop(index):
     assert "T.Ramp" in lowering.lower(IRModule({"main": func})).script()
 
 
+UNEXACT = {
+    "rounding by a large number": "a = Add(x, large) y = Sub(a, large)",
+    "the rest of a sum": "a = Add(x, w) b = Sub(a, x) y = Sub(w, b)",
+    "zeros that keep NaN": "a = Sub(x, x) y = Add(a, w)",
+    "a product that overflows": "a = Mul(x, w) b = Mul(a, large) c = Mul(a, large) y = Sub(b, c)",
+    "differences of choices": """l = Less(x, one) a = Where(l, x, w) b = Where(l, x, one)
+        y = Sub(a, b)""",
+    "not less": "l = Less(x, w) n = Not(l) y = Where(n, x, one)",
+    "less or not": "l = Less(x, w) g = GreaterOrEqual(x, w) b = Or(l, g) y = Where(b, x, one)",
+}
+
+
+@pytest.mark.parametrize("dims", ["9", "n"])
+@pytest.mark.parametrize("body", UNEXACT.values(), ids=UNEXACT)
+def test_fused_floats_are_rounded_overflow_and_are_nan(body, dims):
+    """TVM's simplifier takes floats for numbers that do none of this."""
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[{dims}] x, float[{dims}] w)
+        => (float[{dims}] y) <float large = {{12582912}}, float one = {{1}}>
+        {{ {body} }}"""
+    )
+    special = [0.3, 1.7, np.nan, np.inf, -np.inf, 1e30, -3.6, 2, np.nan]
+    x, w = np.array(special, "float32"), np.array(special[::-1], "float32")
+    (expected,) = run_onnxruntime(model, {"x": x, "w": w})
+    compiled = convert_and_build(model, "llvm")
+    np.testing.assert_array_equal(compiled(x=x, w=w), expected)
+
+
 def test_a_division_of_a_sum_keeps_its_value_where_loops_are_fused():
     """FlattenBuffer makes ``(b % 14 + 1) // 2`` of fused loops ``(b + 1) % 14 // 2``."""
     extents = [tirx.const(extent, "int64") for extent in (8, 10, 14)]

@@ -21,6 +21,7 @@ from .cuda import (
 from .divisions import divide_sizes_safely
 from .dots import lower_dots
 from .empty_loops import drop_empty_loops
+from .exact_floats import exact_floats
 from .exact_indices import flatten_buffers
 from .loop_cuts import partition_loops
 from .masked_tails import define_masks, mask_tails
@@ -32,6 +33,7 @@ from .safe_vectors import keep_vectors_inside
 from .scratch_of_parts import scratch_of_parts
 from .short_loops import shorten_loops
 from .small_loops import told_where_small
+from .tiles import lower_tiles
 
 __all__ = ["TIR_PIPELINE", "bytes_off_stack", "finalize_host", "lower"]
 
@@ -129,6 +131,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
     Narrowing gives int64 loops new variables, and the hints do not follow: none would be cut.
     """
     return [
+        exact_floats,
         blocks.CanonicalizeLoop(),
         blocks.LowerCrossThreadReduction(),
         blocks.LowerInitBlock(),
@@ -214,7 +217,7 @@ def lower(module, context):
 def finalize_host() -> tvm.ir.transform.Pass:
     """What stands between lowered host functions and code generation."""
     return tvm.ir.transform.Sequential(
-        [_stack_locals, lower_dots, define_masks, finalize_host_passes()]
+        [_stack_locals, lower_dots, lower_tiles, define_masks, finalize_host_passes()]
     )
 
 

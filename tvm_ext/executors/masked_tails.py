@@ -40,7 +40,8 @@ _HARMLESS = (
 )  # fmt: skip
 _FUNCTIONS = frozenset({
     "prim.ceil", "tirx.fabs", "tirx.floor", "tirx.isnan", "tirx.nearbyint", "tirx.reinterpret",
-    "tirx.round", "tirx.rsqrt", "tirx.sqrt", "tirx.trunc", "tirx.tvm_ext.value",
+    "tirx.round", "tirx.rsqrt", "tirx.sqrt", "tirx.trunc", "tirx.tvm_ext.kept",
+    "tirx.tvm_ext.value",
 })  # fmt: skip
 
 

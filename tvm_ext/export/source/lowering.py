@@ -5,6 +5,8 @@ from __future__ import annotations
 import tvm
 from tvm import IRModule, s_tir, tirx
 
+from ...executors.exact_floats import exact_floats
+
 __all__ = ["lower_to_loops"]
 
 _BLOCKS, _LOOPS = s_tir.transform, tirx.transform
@@ -12,6 +14,7 @@ _BLOCKS, _LOOPS = s_tir.transform, tirx.transform
 # TVM's lowering without what makes text long: buffers keep their dims, loops are neither cut nor
 # unrolled, no value is named that the formulas do not name.
 _PASSES = (
+    exact_floats,
     _BLOCKS.CanonicalizeLoop(),
     _BLOCKS.LowerInitBlock(),
     _BLOCKS.PlanAndUpdateBufferAllocationLocation(),
