@@ -9,6 +9,7 @@ from math import prod
 from tvm import relax
 
 from tvm_ext.ops import pooling as ops
+from tvm_ext.ops.reduction import reduce_max
 
 from .. import window as windows
 from ..indices import demand_between
@@ -96,7 +97,7 @@ def global_average_pool(bb, x):
 
 @converter("GlobalMaxPool", 1, 22)
 def global_max_pool(bb, x):
-    return bb.emit(relax.op.max(x, _spatial_axes(bb, x), True))
+    return bb.emit_te(reduce_max, x, [k > 1 for k in range(bb.rank(x))], True)
 
 
 @converter("GlobalLpPool", 1, 2, 22)

@@ -50,6 +50,14 @@ def test_max_pool(shape, kernel, stride, pad, dilation, ceil_mode):
     check_node("MaxPool", [x], attributes, expected=[want.numpy()])
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 16, 5, 7), (1, 2, 3, 2, 4)])
+def test_the_global_maximum_is_nan_where_there_is_one(shape):
+    x = data(*shape)
+    x[0, 1, -1] = np.nan
+    expected = x.max(axis=tuple(range(2, x.ndim)), keepdims=True)
+    check_node("GlobalMaxPool", [x], expected=[expected], opt_levels=(0, 3))
+
+
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_average_of_a_window_of_pads_alone(size, symbolic):
