@@ -15,6 +15,8 @@ from . import targets
 from .executors.lowering import TIR_PIPELINE
 from .ops import bfloat16_pairs, integer_dots
 from .profile import Peak
+from .schedules.llvm.register_tiles import lanewise, local, loop, scheduled
+from .schedules.llvm.tiles import COLUMNS, TILE, WORD_BYTES, begun, multiplied
 from .schedules.machine import Machine
 
 __all__ = ["DOTS", "Product", "measure"]
@@ -72,7 +74,11 @@ def _floats(repeat: int = 7) -> Peak:
 def _narrow(kind: str, repeat: int = 7) -> float:
     """10^9 operations per second of products of narrow numbers."""
     threads = int(tvm.get_global_func("runtime.NumThreads")())
-    run, count = _multiply_add(targets.host_target(threads), threads, DOTS[kind])
+    target = targets.host_target(threads)
+    if kind == "bfloat16" and Machine.of(target).tiles:
+        run, count = _tile_products(target, threads)
+    else:
+        run, count = _multiply_add(target, threads, DOTS[kind])
     return count / _best(run, repeat) / 1e9
 
 
@@ -108,6 +114,36 @@ def _multiply_add(target, threads: int, product: Product):
     ]
     terms = threads * repeats * rows * width * STEPS
     return _runner(sch, target, arrays), product.operations * terms
+
+
+def _tile_products(target, threads: int):
+    """Products of tiles of AMX that stay in the first cache."""
+    repeats, steps = 64, 8
+    left = tirx.decl_buffer((2, TILE, TILE), "int32", "left")
+    right = tirx.decl_buffer((steps, TILE, COLUMNS), "int32", "right")
+    sums = tirx.decl_buffer((threads, 2 * TILE, COLUMNS), "float32", "result")
+    own = tirx.decl_buffer((2 * TILE, COLUMNS), "float32", "sums", scope="local")
+    task, turn, row = (tirx.Var(name, "int64") for name in ("task", "turn", "row"))
+    zero = tirx.const(0, "int64")
+    tiles = [tirx.BufferLoad(left, [tirx.const(k, "int64"), zero, zero]) for k in range(2)]
+    walk = [(1, 0), (1, 0), (steps, 0)]
+    product = multiplied(own, tiles, tirx.BufferLoad(right, [zero] * 3), walk, TILE * WORD_BYTES)
+
+    def store(lane):
+        return tirx.BufferStore(sums, tirx.BufferLoad(own, [row, lane]), [task, row, lane])
+
+    stores = loop(row, 2 * TILE, lanewise(zero, TILE, store))
+    body = begun(local([loop(turn, repeats, product), stores], [own]), TILE)
+    nest = loop(task, threads, body, tirx.ForKind.PARALLEL)
+    func = tirx.PrimFunc([left, right, sums], nest).with_attr("global_symbol", "main")
+    sch = scheduled(func, nest)
+    arrays = [
+        np.zeros((2, TILE, TILE), "int32"),
+        np.zeros((steps, TILE, COLUMNS), "int32"),
+        np.empty((threads, 2 * TILE, COLUMNS), "float32"),
+    ]
+    pairs = threads * repeats * steps * (2 * TILE) * COLUMNS * TILE
+    return _runner(sch, target, arrays), DOTS["bfloat16"].operations * pairs
 
 
 def _read(target, threads: int, size: int):

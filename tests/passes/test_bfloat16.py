@@ -6,12 +6,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.oracle import node_model, reference
+from tests.this_cpu import WITHOUT_TILES, needs_bfloat16
 from tvm_ext import convert_and_build, load, pipeline, targets
 from tvm_ext.errors import OptionError, TargetError
-from tvm_ext.schedules.machine import Machine
 
-HERE = Machine.of(targets.resolve("llvm")).bfloat16
-needs_bfloat16 = pytest.mark.skipif(not HERE, reason="this CPU has no AVX512_BF16")
 ZEN4 = {"kind": "llvm", "mcpu": "znver4", "num-cores": 2}
 
 PRODUCTS = [
@@ -60,7 +58,7 @@ def product(op_type, x, w, attributes):
 def test_only_the_factors_are_rounded(op_type, x, w, attributes):
     x, w = factors(x, w)
     model, answer = product(op_type, x, w, attributes)
-    built = convert_and_build(model, "llvm", precision="bf16")
+    built = convert_and_build(model, WITHOUT_TILES, precision="bf16")
     assert "bfloat16_dot" in built.sources()["select"]
     (got,) = built.run(None, {"x0": x})
     terms = answer(abs(x), abs(w))  # of |x| and |w|, what errors are relative to
@@ -78,7 +76,7 @@ def test_rows_and_columns_may_be_symbolic(case):
     _, answer = product(op_type, x, w, attributes)
     model = node_model(op_type, [x, w], attributes, constants=[1], symbolic=True)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = x.shape[1]
-    built = convert_and_build(model, "llvm", precision="bf16")
+    built = convert_and_build(model, WITHOUT_TILES, precision="bf16")
     assert "bfloat16_dot" in built.sources()["select"]
     for part in x, x[:1, :, :, :5]:
         (got,) = built.run(None, {"x0": part})
@@ -94,7 +92,7 @@ def test_infinities_and_nan_pass_through(case):
     x.flat[3], x.flat[-2] = np.inf, np.nan
     w.flat[5] = -np.inf
     model, answer = product(op_type, x, w, attributes)
-    (got,) = convert_and_build(model, "llvm", precision="bf16").run(None, {"x0": x})
+    (got,) = convert_and_build(model, WITHOUT_TILES, precision="bf16").run(None, {"x0": x})
     with np.errstate(invalid="ignore"):
         wanted = answer(x, w)
     finite = np.isfinite(wanted)
@@ -108,7 +106,7 @@ def test_depthwise_convolutions_are_no_sums_over_channels():
     x, w = factors((1, 32, 9, 10), (32, 1, 3, 3))
     attributes = {"group": 32, "pads": [1, 1, 1, 1]}
     model, answer = product("Conv", x, w, attributes)
-    built = convert_and_build(model, "llvm", precision="bf16")
+    built = convert_and_build(model, WITHOUT_TILES, precision="bf16")
     assert "bfloat16_dot" not in built.sources()["select"]
     (got,) = built.run(None, {"x0": x})
     np.testing.assert_allclose(got, answer(x, w), rtol=1e-5, atol=1e-5)
@@ -148,8 +146,8 @@ def network(dtype=TensorProto.FLOAT):
 @needs_bfloat16
 def test_a_network_is_the_same_from_a_file_and_differs_in_the_cache(tmp_path):
     model, feeds = network()
-    build = {"target": "llvm", "cache": tmp_path}
-    built = convert_and_build(model, "llvm", precision="bf16")
+    build = {"target": WITHOUT_TILES, "cache": tmp_path}
+    built = convert_and_build(model, WITHOUT_TILES, precision="bf16")
     (wanted,), (got,) = reference(model, feeds), built.run(None, feeds)
     assert 0 < abs(got - wanted).max() < 0.02 * abs(wanted).max()
     built.save(tmp_path / "m.so")
@@ -163,7 +161,7 @@ def test_a_network_is_the_same_from_a_file_and_differs_in_the_cache(tmp_path):
 def test_models_of_bfloat16_use_the_instructions_by_themselves():
     model, feeds = network(TensorProto.BFLOAT16)
     fast, plain = (
-        convert_and_build(model, "llvm", without=without)
+        convert_and_build(model, WITHOUT_TILES, without=without)
         for without in ((), ("BFloat16Conv2d", "BFloat16Matmul"))
     )
     assert "bfloat16_dot" in fast.sources()["select"]

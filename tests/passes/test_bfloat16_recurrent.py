@@ -6,11 +6,10 @@ import onnxruntime
 import pytest
 
 from tests.oracle import node_model
-from tvm_ext import convert_and_build, targets
-from tvm_ext.schedules.machine import Machine
+from tests.this_cpu import needs_bfloat16
+from tvm_ext import convert_and_build
 
-HERE = Machine.of(targets.resolve("llvm")).bfloat16
-pytestmark = pytest.mark.skipif(not HERE, reason="this CPU has no AVX512_BF16")
+pytestmark = needs_bfloat16
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 

@@ -6,11 +6,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.oracle import node_model, reference
-from tvm_ext import convert_and_build, targets
-from tvm_ext.schedules.machine import Machine
+from tests.this_cpu import WITHOUT_TILES, needs_bfloat16
+from tvm_ext import convert_and_build
 
-HERE = Machine.of(targets.resolve("llvm")).bfloat16
-pytestmark = pytest.mark.skipif(not HERE, reason="this CPU has no AVX512_BF16")
+pytestmark = needs_bfloat16
 
 
 def rounded(array):
@@ -85,7 +84,7 @@ def test_they_are_pairs_of_bfloat16(batch, channels, inner, image):
     x = np.random.default_rng(3).standard_normal((count, 24, *image), dtype="float32")
     options = {"precision": "bf16", "without": ("Winograd",)}
     model = model_of(NODES, x, weights, "y", "z", images=batch)
-    built = convert_and_build(model, "llvm", **options)
+    built = convert_and_build(model, WITHOUT_TILES, **options)
     text = built.sources()["schedule"]
     assert text.count("channel_pairs_intermediate: ") == 3  # a, b and d
     assert "sblock_alloc_buffer" not in "".join(
@@ -121,7 +120,7 @@ def test_what_convolutions_alone_read_gives_the_same_bits(weight, attributes):
     ]
     model = model_of(nodes, x, weights, "y")
     stored, plain = (
-        convert_and_build(model, "llvm", precision="bf16", without=without)
+        convert_and_build(model, WITHOUT_TILES, precision="bf16", without=without)
         for without in ((), ("BFloat16Words",))
     )
     assert "channel_pairs_intermediate" in stored.sources()["schedule"]
@@ -143,7 +142,9 @@ def test_it_stays_float_for_others(channels, others, outputs):
     weights = weights_of((channels, 16, 1, 1), (32, channels, 1, 1))
     x = np.random.default_rng(5).standard_normal((1, 16, 5, 9), dtype="float32")
     nodes = [*NODES[:2], helper.make_node("Conv", ["a", "w1"], ["y"]), *others]
-    built = convert_and_build(model_of(nodes, x, weights, *outputs), "llvm", precision="bf16")
+    built = convert_and_build(
+        model_of(nodes, x, weights, *outputs), WITHOUT_TILES, precision="bf16"
+    )
     assert "channel_pairs_intermediate" not in built.sources()["schedule"]
     w0, w1 = (rounded(w.astype("float64")) for w in weights.values())
     a = np.maximum(conv(rounded(x.astype("float64")), w0), 0)

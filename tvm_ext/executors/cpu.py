@@ -5,6 +5,7 @@ Part of what loading a model needs: nothing here imports TVM.
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ from pathlib import Path
 
 from ..errors import TargetError
 
-__all__ = ["CpuNeeds"]
+__all__ = ["TILES", "CpuNeeds", "tiles_granted"]
+
+#: The feature whose registers a process has to ask for.
+TILES = "amx-tile"
 
 _SYSTEMS = "linux", "darwin", "macos", "windows"
 _SAME = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -38,6 +42,8 @@ _X86 = {name: name for name in _SAME_NAME.split()} | {
     "avx512bf16": "avx512_bf16",
     "avx512fp16": "avx512_fp16",
     "avx512vp2intersect": "avx512_vp2intersect",
+    "amx-tile": "amx_tile",
+    "amx-bf16": "amx_bf16",
 }
 _AARCH64 = {name: name for name in ("sve", "sve2", "bf16", "i8mm")} | {
     "fp-armv8": "fp",
@@ -68,7 +74,11 @@ class CpuNeeds:
         if self.foreign:
             return f"for {self.triple}; this machine is {_this_machine()}"
         missing = [name for name in self.features if not _host_features().get(name, True)]
-        return f"for a CPU with {', '.join(missing)}, which this one lacks" if missing else None
+        if missing:
+            return f"for a CPU with {', '.join(missing)}, which this one lacks"
+        if TILES in self.features and not tiles_granted():
+            return f"for a CPU with {TILES}, whose registers this system does not grant"
+        return None
 
     def check(self) -> None:
         """Raise where running the code would end this process.
@@ -81,6 +91,15 @@ class CpuNeeds:
             raise TargetError(
                 f"the model was built {lacking}: build it for target='llvm' here, or run it there"
             )
+
+
+@cache
+def tiles_granted() -> bool:
+    """Whether Linux gives this process, all of its threads, the registers of AMX's tiles."""
+    if platform.machine().lower() not in ("x86_64", "amd64") or platform.system() != "Linux":
+        return False
+    # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
+    return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
 
 
 @cache

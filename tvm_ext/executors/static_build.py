@@ -100,7 +100,7 @@ def build_static(module: IRModule, target: Target) -> StaticExecutor:
         target,
     )
     planned = drafted.plan(made.arrays, made.thread_bytes)
-    program = Program(planned, made.tag, needs_of(target), made.kernels, made.code)
+    program = Program(planned, made.tag, needs_of(target, module), made.kernels, made.code)
     if not program.needs.foreign:
         program.linked()
     return StaticExecutor(planned, program.needs, drafted.weights, program)

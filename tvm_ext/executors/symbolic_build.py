@@ -83,7 +83,7 @@ def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
         NotStatic: the module needs the VM, or there is no C compiler, which that can do without.
         BuildError: the compiler fails.
     """
-    needs = needs_of(target)
+    needs = needs_of(target, module)
     try:
         compiler(needs.triple if needs.foreign else None)
     except BuildError as error:

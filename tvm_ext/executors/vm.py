@@ -134,7 +134,7 @@ class VMExecutor:
         Raises:
             BuildError: kernels are C code, and there is no C compiler, or it fails.
         """
-        needs = needs_of(target)
+        needs = needs_of(target, module)
         if target.kind.name == "cuda":
             module = cuda.named_in_c(module)
         module, objects, code = with_c_code(module, needs.triple if needs.foreign else None)

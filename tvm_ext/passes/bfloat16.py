@@ -17,13 +17,18 @@ from tvm.relax.dpl import is_const, is_op, wildcard
 from tvm.target import Target
 
 from tvm_ext.ops import bfloat16_pairs as ops
+from tvm_ext.ops import bfloat16_tiles as tiles
 from tvm_ext.ops.matmul_packed import pack_columns
 from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
+from tvm_ext.schedules.machine import Machine
 
 from .blocked_conv2d import CONV2D, Dense
 from .compound import Compound, Kernel, Match, Pattern
 
 __all__ = ["bfloat16_conv2d", "bfloat16_matmul"]
+
+# The part of a tile's products that must be of weights, not of padding.
+_LEAST_USED = 0.2
 
 _LEFT, _RIGHT = wildcard(), is_const()
 _MATMUL = Pattern(is_op("relax.matmul")(_LEFT, _RIGHT), {"left": _LEFT, "right": _RIGHT})
@@ -38,8 +43,12 @@ def bfloat16_matmul(rounds: bool) -> Compound:
             return None
         if len(left) < 2 or not _taken(match, "left", "right", rounds):
             return None
-        tile = choose_matmul_tile(target, prod(left[:-1]), right[1], "float32", 2 * right[0])
         weight = match["right"].value.numpy().astype("float32")
+        if Machine.of(target).tiles:
+            operands = match["left"], relax.const(tiles.tile_weight(weight), "int32")
+            compute, columns = tiles.matmul_tiles, (right[1],)
+            return Kernel(operands, compute, columns, epilogue=True, name="matmul_bfloat16")
+        tile = choose_matmul_tile(target, prod(left[:-1]), right[1], "float32", 2 * right[0])
         words = pack_columns(ops.pair_rows(weight), tile.columns)
         operands = match["left"], relax.const(words, "int32")
         options = right[1], tile.rows
@@ -55,9 +64,35 @@ def bfloat16_conv2d(rounds: bool) -> Compound:
         dense = Dense.matched(match, target, paired=True)
         if dense is None or not _taken(match, "x", "weight", rounds):
             return None
+        if Machine.of(target).tiles:
+            return _of_tiles(dense)
         return dense.kernel(ops.conv2d_pairs, ops.pair_weight(dense.weight.astype("float32")))
 
     return Compound("BFloat16Conv2d", CONV2D, kernel)
+
+
+def _of_tiles(dense: Dense) -> Kernel | None:
+    """The convolution in tiles of AMX; None where these would be almost empty.
+
+    Sums of float32 are faster than those of single pairs where there is AMX.
+    """
+    conv = dense.conv
+    filters, channels = conv.weight.shape[:2]
+    size = tiles.COLUMNS
+    used = prod(count / (-(-count // size) * size) for count in (filters, channels))
+    whole = conv.groups == 1 or (filters // conv.groups % size == channels % size == 0)
+    if not whole or conv.symbolic or conv.running is not None or used < _LEAST_USED:
+        return None
+    weight = relax.const(tiles.tile_filters(conv.weight.astype("float32")), "int32")
+    return Kernel(
+        (conv.x, weight),
+        tiles.conv2d_tiles,
+        (dense.lanes, filters, conv.groups, conv.strides, conv.pads, conv.dilations),
+        lanes={0: dense.in_lanes},
+        result_lanes=dense.lanes,
+        epilogue=True,
+        name="conv2d_tiles",
+    )
 
 
 def _taken(match: Match, left: str, right: str, rounds: bool) -> bool:

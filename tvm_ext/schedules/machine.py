@@ -26,13 +26,15 @@ _FEATURES = {
 _UNKNOWN = (128, 8, 256 << 10)
 
 _BFLOAT16 = "avx512bf16"
+_TILES = "amx-bf16"
 
 
 @dataclass(frozen=True)
 class Machine:
     """Vector registers, caches and cores of an llvm target.
 
-    ``bfloat16``: it has products of bfloat16 that are summed in float32.
+    ``bfloat16``: it has products of bfloat16 that are summed in float32; ``tiles``: also of whole
+    tiles of them.
     """
 
     vector_bits: int
@@ -40,6 +42,7 @@ class Machine:
     l2_bytes: int
     cores: int
     bfloat16: bool
+    tiles: bool
 
     @classmethod
     @lru_cache(maxsize=16)  # each rule asks, of each kernel
@@ -54,7 +57,8 @@ class Machine:
             _UNKNOWN,
         )
         cores = max(int(target.attrs.get("num-cores", 1)), 1)
-        return cls(*facts, cores, codegen.target_has_features(_BFLOAT16, target))
+        asked = (codegen.target_has_features(feature, target) for feature in (_BFLOAT16, _TILES))
+        return cls(*facts, cores, *asked)
 
     def lanes(self, *dtypes: str) -> int:
         """Elements of the widest of ``dtypes`` in one vector register, at most 64."""

@@ -4,6 +4,7 @@ from .attention import AttentionTiled
 from .attention_symbolic import AttentionSymbolic
 from .conv2d import Conv2dBlocked, DepthwiseBlocked
 from .conv2d_symbolic import Conv2dSymbolic
+from .conv2d_tiles import Conv2dTiles
 from .elementwise import Elementwise
 from .fallback import BlockByBlock, OuterParallel
 from .integer_conv2d import Conv2dInteger
@@ -13,6 +14,7 @@ from .matmul_blocks import MatmulBlocks
 from .matmul_dots import MatmulDots
 from .matmul_loops import MatmulLoops
 from .matmul_rows import MatmulRows
+from .matmul_tiles import MatmulTiles
 from .merged_axes import MergedAxes
 from .pool import PoolBlocked
 from .recurrent import Recurrent
@@ -27,6 +29,7 @@ __all__ = ["LLVM_CONTRACTIONS", "LLVM_GENERIC", "LLVM_SIMPLE"]
 LLVM_CONTRACTIONS = (
     AttentionTiled(),
     AttentionSymbolic(),
+    Conv2dTiles(),
     Conv2dBlocked(),
     MergedAxes(Conv2dSymbolic()),
     Conv2dSymbolic(),
@@ -37,6 +40,7 @@ LLVM_CONTRACTIONS = (
     MatmulInteger(),
     MatmulTiled(),
     MatmulBlocks(),
+    MatmulTiles(),
     MatmulRows(),
     MatmulLoops(),
     MatmulDots(),

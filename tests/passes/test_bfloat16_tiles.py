@@ -1,0 +1,128 @@
+"""Products and convolutions of bfloat16 by AMX, against float64; its code, wherever this runs."""
+
+import re
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.oracle import node_model
+from tests.passes.test_bfloat16 import CONVOLUTIONS, PRODUCTS, factors, product, rounded
+from tests.this_cpu import WITHOUT_TILES, needs_tiles
+from tvm_ext import convert_and_build
+from tvm_ext.errors import TargetError
+from tvm_ext.executors import cpu, cpu_features
+from tvm_ext.executors.cpu import CpuNeeds
+from tvm_ext.targets import host_target
+
+SAPPHIRE_RAPIDS = {"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2}
+
+# Rows and columns of no whole tile, one of each, several panels; several images, windows, groups.
+TILED = [
+    *PRODUCTS,
+    ("MatMul", (197, 80), (80, 97), {}),
+    ("MatMul", (2, 3, 16, 33), (33, 1), {}),
+    ("Conv", (1, 40, 7, 7), (64, 40, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ("Conv", (3, 33, 5, 29), (65, 33, 1, 1), {}),
+    ("Conv", (1, 64, 1, 1), (24, 64, 1, 1), {}),
+    ("Conv", (2, 64, 17, 19), (128, 32, 3, 3), {"group": 2, "pads": [1, 0, 2, 1]}),
+    ("Conv", (1, 32, 35, 35), (32, 32, 3, 3), {"strides": [2, 2]}),
+    ("Conv", (1, 48, 12, 37), (72, 48, 1, 3), {"dilations": [1, 3], "pads": [0, 3, 0, 3]}),
+    *(case for case in CONVOLUTIONS if case[1][1] >= 24 and case[3].get("group") is None),
+]
+
+
+def has_tiles(built):
+    return "tvmx_tiles" in built.sources()["schedule"]
+
+
+@needs_tiles
+@pytest.mark.parametrize(("op_type", "x", "w", "attributes"), TILED)
+def test_only_the_factors_are_rounded(op_type, x, w, attributes):
+    x, w = factors(x, w)
+    model, answer = product(op_type, x, w, attributes)
+    built = convert_and_build(model, "llvm", precision="bf16")
+    assert has_tiles(built)
+    (got,) = built.run(None, {"x0": x})
+    terms = answer(abs(x), abs(w))
+    assert (abs(got - answer(rounded(x), rounded(w))) <= 2.0**-18 * terms).all()
+
+
+@needs_tiles
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_the_number_of_images_may_be_symbolic(batch):
+    x, w = factors((batch, 64, 9, 8), (48, 64, 3, 3))
+    model, answer = product("Conv", x, w, {"pads": [1, 1, 1, 1]})
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    built = convert_and_build(model, "llvm", precision="bf16")
+    assert has_tiles(built)
+    (got,) = built.run(None, {"x0": x})
+    assert (abs(got - answer(rounded(x), rounded(w))) <= 2.0**-18 * answer(abs(x), abs(w))).all()
+
+
+@needs_tiles
+def test_a_chain_of_convolutions_passes_words():
+    """Words between two of them, a residual, and an odd number of blocks of channels."""
+    rng = np.random.default_rng(1)
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[2, 64, 14, 14] x) => (float[2, 48, 14, 14] y) {
+          a = Conv <pads = [1, 1, 1, 1]> (x, w0)
+          b = Relu (a)
+          c = Conv (b, w1)
+          d = Add (c, x)
+          e = Relu (d)
+          y = Conv <pads = [1, 1, 1, 1]> (e, w2)
+        }""")
+    shapes = (64, 64, 3, 3), (64, 64, 1, 1), (48, 64, 3, 3)
+    for k, shape in enumerate(shapes):
+        weight = (rng.standard_normal(shape) / 20).astype("float32")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, f"w{k}"))
+    feeds = {"x": rng.standard_normal((2, 64, 14, 14)).astype("float32")}
+    built = convert_and_build(model, "llvm", precision="bf16")
+    assert "channel_pairs" in built.sources()["fuse"] and has_tiles(built)
+    (want,) = convert_and_build(model, WITHOUT_TILES).run(None, feeds)
+    (got,) = built.run(None, feeds)
+    np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2)
+    np.testing.assert_array_equal(got, built.run(None, feeds)[0])
+
+
+def test_the_instructions_of_a_cpu_with_tiles():
+    x, w = factors((33, 96), (96, 40))
+    model, _ = product("MatMul", x, w, {})
+    code = convert_and_build(model, SAPPHIRE_RAPIDS, precision="bf16").sources()["asm"]
+    blocks = re.split(r"^\.L\w+:", code, flags=re.MULTILINE)
+    # Three steps of two tiles of columns by two of rows, or by one.
+    assert {block.count("tdpbf16ps") for block in blocks} == {0, 6, 12}
+    assert "ldtilecfg" in code and "tilerelease" in code
+
+
+def test_what_has_too_few_channels_is_summed_in_float32():
+    x, w = factors((1, 3, 19, 17), (20, 3, 7, 7))
+    built = convert_and_build(product("Conv", x, w, {})[0], SAPPHIRE_RAPIDS, precision="bf16")
+    assert not has_tiles(built) and "bfloat16_dot" not in built.sources()["select"]
+
+
+def test_only_models_with_tiles_need_them(monkeypatch):
+    x, w = factors((33, 96), (96, 40))
+    model = node_model("MatMul", [x, w], {}, constants=[1])
+    with_them = convert_and_build(model, SAPPHIRE_RAPIDS, precision="bf16")._executor.needs
+    assert "amx-tile" in with_them.features
+    assert "amx-tile" not in convert_and_build(model, SAPPHIRE_RAPIDS)._executor.needs.features
+
+
+def test_a_system_that_does_not_grant_tiles(monkeypatch):
+    needs = CpuNeeds("x86_64-unknown-linux-gnu", ("amx-bf16", "amx-tile"))
+    if needs.foreign:
+        pytest.skip("another kind of machine")
+    monkeypatch.setattr(cpu, "_host_features", lambda: dict.fromkeys(needs.features, True))
+    monkeypatch.setattr(cpu, "tiles_granted", lambda: False)
+    with pytest.raises(TargetError, match="amx-tile, whose registers this system does not grant"):
+        needs.check()
+
+
+@needs_tiles
+def test_this_cpu_without_the_grant_is_one_without_tiles(monkeypatch):
+    monkeypatch.setattr(cpu_features, "tiles_granted", lambda: False)
+    assert "-amx-bf16" in host_target().attrs["mattr"]

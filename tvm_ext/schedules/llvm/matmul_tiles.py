@@ -1,0 +1,156 @@
+"""Product of bfloat16 pairs in tiles, as AMX multiplies them.
+
+Before::
+
+    words[m, k, 16, 16] = pair(x[16 * m + i, 16 * k + j], ..)
+    product[row, n, c] += dot(words[row // 16, k // 16, row % 16, k % 16], w[n, k, c])
+    y[.., j] = f(product[row, j // 32, j % 32])
+
+After::
+
+    for m in T.parallel(M): words[m, ..] = ..
+    for n in T.parallel(N):                    # panels of weights
+        for r in range(rows // 32):            # two tiles of rows; then one, where it is left
+            sums[32, 32] = tiles(words[2 * r ..], w[n])
+            y[32 * r + (0..31), 32 * n + (0..31)] = f(sums)
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.s_tir import SBlock
+from tvm.s_tir import dlight as dl
+
+from ..machine import Machine
+from .contraction import axis_kinds, blocks_of, is_static
+from .loops import others_inlined
+from .matmul_rows import element_of, is_flat, shares_panels, term_of
+from .register_tiles import int64, lanewise, local, loop, scheduled, sequence, var
+from .tiles import COLUMNS, TILE, WORD_BYTES, begun, dots_of, multiplied, packed
+
+__all__ = ["MatmulTiles"]
+
+# Bytes of rows that each panel of weights is swept over: most of the L2 of CPUs with AMX.
+_CACHED = 3 << 19
+
+
+class MatmulTiles(dl.base.ScheduleRule):
+    """Pack, accumulate ``[rows, panels, 32]`` over one reduction axis in tiles of AMX, epilogue.
+
+    bfloat16[128, 768] times cold weights [768, 3072], two Sapphire Rapids cores: to be measured.
+    """
+
+    def apply(self, func, target, _tunable):
+        machine = Machine.of(target)
+        found = blocks_of(func) if machine.tiles and isinstance(func, tirx.PrimFunc) else None
+        if found is None or not is_static(func):
+            return None
+        sch, blocks = found
+        kinds = [axis_kinds(sch.get(block)) for block in blocks]
+        at = next((k for k, kind in enumerate(kinds) if kind == "SSSR"), 0)
+        if at == 0 or at + 1 == len(kinds) or kinds[at - 1] != "SSSS":
+            return None
+        if any(set(kind) - {"S"} for k, kind in enumerate(kinds) if k != at):
+            return None
+        if not _is_of_tiles(sch.get(blocks[at - 1]), sch.get(blocks[at])):
+            return None
+        kept = others_inlined(sch, blocks, at - 1, 2)
+        if kept is None:
+            return None
+        pack, product, output = kept
+        if not is_flat(product, output):
+            return None
+        return scheduled(sch.mod["main"], _loops(pack, product, output, machine))
+
+
+def _is_of_tiles(pack: SBlock, product: SBlock) -> bool:
+    """Whether ``product`` adds dots of the words of ``pack`` and those of panels."""
+    dots = dots_of(product)
+    (words,) = (region.source for region in pack.writes)
+    _, _, columns, depth = (int(axis.dom.extent) for axis in product.iter_vars)
+    if dots is None:
+        return False
+    left, right = dots
+    return (
+        left.source.same_as(words)
+        and [int(d) for d in words.ty.shape[1:]] == [depth // TILE, TILE, TILE]
+        and columns == COLUMNS
+        and [int(d) for d in right.source.ty.shape[1:]] == [depth, columns]
+    )
+
+
+def _loops(pack: SBlock, product: SBlock, output: SBlock, machine: Machine) -> tirx.Stmt:
+    """The whole kernel: threads share panels, or rows where panels are few."""
+    rows, panels, _, depth = (int(axis.dom.extent) for axis in product.iter_vars)
+    by_panel = shares_panels(panels, machine)
+    pairs = -(-rows // (2 * TILE))
+    most = max(_CACHED // (2 * TILE * depth * WORD_BYTES), 1)
+    block = -(-pairs // -(-pairs // most)) if by_panel else 1
+    parallel = tirx.ForKind.PARALLEL
+    turn, panel, pair = var("block"), var("panel"), var("pair")
+    kernel = _Kernel(product, output, machine)
+    count = tirx.min(int64(block), int64(pairs) - turn * block) if pairs % block else int64(block)
+    body = loop(pair, count, kernel.tile(panel, turn * block + pair))
+    if by_panel:
+        nest = loop(turn, -(-pairs // block), loop(panel, panels, begun(body, TILE), parallel))
+    else:
+        nest = loop(turn, pairs, begun(loop(panel, panels, body), TILE), parallel)
+    (words,) = (region.source for region in pack.writes)
+    return local([packed(pack), nest], [words])
+
+
+class _Kernel:
+    """What two tiles of rows and a panel of columns need."""
+
+    def __init__(self, product: SBlock, output: SBlock, machine: Machine):
+        self.rows, _, _, depth = (int(axis.dom.extent) for axis in product.iter_vars)
+        self.steps = depth // TILE
+        self.left, self.right = (load.source for load in term_of(product).args)
+        self.product, self.output = product, output
+        self.width = int(output.iter_vars[-1].dom.extent)
+        self.lanes = min(machine.lanes("float32"), TILE)
+
+    def tile(self, panel: tirx.Var, pair: tirx.Expr) -> tirx.Stmt:
+        """The rows of ``pair``; the last may be of one tile."""
+        whole, rest = divmod(-(-self.rows // TILE), 2)
+        if rest == 0:
+            return self._of(panel, pair, 2)
+        if whole == 0:
+            return self._of(panel, pair, 1)
+        return tirx.IfThenElse(pair < whole, self._of(panel, pair, 2), self._of(panel, pair, 1))
+
+    def _of(self, panel: tirx.Var, pair: tirx.Expr, tiles: int) -> tirx.Stmt:
+        height, row = tiles * TILE, pair * (2 * TILE)
+        sums = tirx.decl_buffer((height, COLUMNS), "float32", "sums", scope="local")
+        zero = int64(0)
+        first = tirx.BufferLoad(self.left, [2 * pair, zero, zero, zero])
+        other = tirx.BufferLoad(self.left, [2 * pair + (tiles - 1), zero, zero, zero])
+        right = tirx.BufferLoad(self.right, [panel, zero, zero])
+        tile_bytes = TILE * TILE * WORD_BYTES
+        walk = [(1, 0), (1, 0), (self.steps, tile_bytes)]
+        multiply = multiplied(sums, [first, other][:tiles], right, walk, TILE * WORD_BYTES)
+        own = var("row")
+        count = int64(height)
+        if self.rows % height or tiles == 1:
+            count = tirx.min(count, int64(self.rows) - row)
+        stores = [
+            self._vector(sums, own, row, panel * COLUMNS, start)
+            for start in range(0, COLUMNS, self.lanes)
+        ]
+        return local([multiply, loop(own, count, sequence(stores))], [sums])
+
+    def _vector(self, sums, own, row, column, start: int) -> tirx.Stmt:
+        """A vector of a row of the result, in the columns that there are."""
+        buffer = self.product.writes[0].source
+
+        def store(place):
+            value = tirx.BufferLoad(sums, [own, place])
+            return element_of(self.output, buffer, value, row + own, column + place)
+
+        whole = lanewise(start, self.lanes, store)
+        if self.width % COLUMNS == 0:
+            return whole
+        lane = var("lane")
+        inside = column + (start + lane) < self.width
+        tail = loop(lane, self.lanes, tirx.IfThenElse(inside, store(start + lane), None))
+        return tirx.IfThenElse(column + (start + self.lanes) <= self.width, whole, tail)

@@ -1,0 +1,79 @@
+"""What kernels do with the tiles of AMX: :mod:`tvm_ext.executors.tiles` has the functions."""
+
+from collections.abc import Sequence
+
+from tvm import ir, tirx
+from tvm.s_tir import SBlock
+
+from ..statements import substituted
+from .matmul_rows import term_of
+from .register_tiles import int64, lanewise, loop, sequence, var
+
+__all__ = ["COLUMNS", "TILE", "WORD_BYTES", "begun", "dots_of", "multiplied", "packed"]
+
+# As tvm_ext.ops has them.
+_DOT = "tirx.tvm_ext.bfloat16_dot"
+
+#: Rows of a tile at most, and its words in a row; columns of two tiles.
+TILE = 16
+COLUMNS = 2 * TILE
+WORD_BYTES = 4
+
+
+def dots_of(product: SBlock) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
+    """The words, left and right, that a step of ``product`` multiplies; None of another term."""
+    term = term_of(product)
+    if not isinstance(term, ir.Call) or getattr(term.op, "name", "") != _DOT:
+        return None
+    left, right = term.args
+    loads = isinstance(left, ir.TensorLoad) and isinstance(right, ir.TensorLoad)
+    return (left, right) if loads else None
+
+
+def begun(stmt: tirx.Stmt, rows: int) -> tirx.Stmt:
+    """``stmt`` while this thread has the registers of tiles, those of the left side of ``rows``."""
+    return sequence([_call("begin", int64(rows)), stmt, _call("end")])
+
+
+def multiplied(
+    sums: tirx.Var,
+    left: Sequence[ir.TensorLoad],
+    right: ir.TensorLoad,
+    walk: Sequence[tuple[int, int]],
+    pitch: int,
+) -> tirx.Stmt:
+    """``sums[16 * tiles, 32]`` becomes the product of tiles that begin at ``left`` and ``right``.
+
+    Args:
+        left: an element for each tile of rows, one or two; ``pitch`` bytes from a row to the next.
+        walk: how often it moves on, and by how many bytes, in three loops.
+    """
+    zero, last = [int64(0)] * 2, [int64(int(extent) - 1) for extent in sums.ty.shape]
+    places = [tirx.BufferLoad(sums, zero), tirx.BufferLoad(sums, last), left[0], left[-1], right]
+    numbers = [int64(number) for pair in walk for number in pair]
+    return _call(str(len(left)), *map(tirx.address_of, places), *numbers, int64(pitch))
+
+
+def _call(name: str, *operands: tirx.Expr) -> tirx.Stmt:
+    return tirx.Evaluate(tirx.call_extern("int32", f"tvmx_tiles_{name}", *operands))
+
+
+def packed(pack: SBlock) -> tirx.Stmt:
+    """The loops of ``pack``: threads share the first but of one trip, lanes are its last axis."""
+    axes = [axis.var for axis in pack.iter_vars]
+    extents = [axis.dom.extent for axis in pack.iter_vars]
+    loops = [var(axis.name) for axis in axes[:-1]]
+    shared = next((k for k, extent in enumerate(extents[:-1]) if not _is_one(extent)), 0)
+
+    def word(place):
+        return substituted(pack.body, dict(zip(axes, (*loops, place), strict=True)))
+
+    stmt = lanewise(int64(0), int(extents[-1]), word)
+    for k in reversed(range(len(loops))):
+        kind = tirx.ForKind.PARALLEL if k == shared else tirx.ForKind.SERIAL
+        stmt = loop(loops[k], extents[k], stmt, kind)
+    return stmt
+
+
+def _is_one(extent: tirx.Expr) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1
