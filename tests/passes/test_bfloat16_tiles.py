@@ -62,6 +62,19 @@ def test_the_number_of_images_may_be_symbolic(batch):
 
 
 @needs_tiles
+@pytest.mark.parametrize("rows", [1, 7, 16, 33, 100, 0])
+def test_the_number_of_rows_may_be_symbolic(rows):
+    x, w = factors((3, rows, 70), (70, 97))
+    model, answer = product("MatMul", x, w, {})
+    for info in (model.graph.input[0], model.graph.output[0]):
+        info.type.tensor_type.shape.dim[1].dim_param = "n"
+    built = convert_and_build(model, "llvm", precision="bf16")
+    assert has_tiles(built)
+    (got,) = built.run(None, {"x0": x})
+    assert (abs(got - answer(rounded(x), rounded(w))) <= 2.0**-18 * answer(abs(x), abs(w))).all()
+
+
+@needs_tiles
 def test_a_chain_of_convolutions_passes_words():
     """Words between two of them, a residual, and an odd number of blocks of channels."""
     rng = np.random.default_rng(1)

@@ -48,7 +48,8 @@ def tile_weight(weight: np.ndarray) -> np.ndarray:
 def row_tiles(x: te.Tensor) -> te.Tensor:
     """``x[..., K]`` -> int32 ``[ceil(rows/16), words/16, 16, 16]``; 0 behind K, the last row again
     behind the last."""
-    *leading, k = (int(d) for d in x.shape)
+    *leading, depth = x.shape
+    k = int(depth)
     count, half = prod(leading), _words(k)
 
     def element(row, column):
@@ -59,13 +60,14 @@ def row_tiles(x: te.Tensor) -> te.Tensor:
         place, at = tirx.min(panel * TILE + row, count - 1), step * TILE + column
         return pair(element(place, at), element(place, at + half))
 
-    return te.compute((-(-count // TILE), half // TILE, TILE, TILE), word, "row_tiles")
+    panels = (count + (TILE - 1)) // TILE
+    return te.compute((panels, half // TILE, TILE, TILE), word, "row_tiles")
 
 
 def matmul_tiles(x: te.Tensor, weight: te.Tensor, columns: int) -> te.Tensor:
     """Float ``x[..., K]`` rounded to bfloat16 times what :func:`tile_weight` gives ->
-    ``[..., columns]``, float32."""
-    *leading, _ = (int(d) for d in x.shape)
+    ``[..., columns]``, float32. Other dims than K may be symbolic."""
+    *leading, _ = x.shape
     count, words = prod(leading), row_tiles(x)
     panels, depth, tile = (int(d) for d in weight.shape)
     rk = te.reduce_axis((0, depth), "rk")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.dpl import is_const, is_op, wildcard
 from tvm.target import Target
 
@@ -39,15 +39,17 @@ def bfloat16_matmul(rounds: bool) -> Compound:
 
     def kernel(match: Match, target: Target) -> Kernel | None:
         left, right = match.dims("left"), match.dims("right")
-        if left is None or right is None or len(right) != 2 or 0 in (*left, *right):
+        if right is None or len(right) != 2 or 0 in right or match["left"].ty.ndim < 2:
             return None
-        if len(left) < 2 or not _taken(match, "left", "right", rounds):
+        if not _taken(match, "left", "right", rounds):
             return None
         weight = match["right"].value.numpy().astype("float32")
-        if Machine.of(target).tiles:
+        if Machine.of(target).tiles and _has_rows(match["left"]):
             operands = match["left"], relax.const(tiles.tile_weight(weight), "int32")
             compute, columns = tiles.matmul_tiles, (right[1],)
             return Kernel(operands, compute, columns, epilogue=True, name="matmul_bfloat16")
+        if left is None or 0 in left:
+            return None
         tile = choose_matmul_tile(target, prod(left[:-1]), right[1], "float32", 2 * right[0])
         words = pack_columns(ops.pair_rows(weight), tile.columns)
         operands = match["left"], relax.const(words, "int32")
@@ -55,6 +57,13 @@ def bfloat16_matmul(rounds: bool) -> Compound:
         return Kernel(operands, ops.matmul_pairs, options, epilogue=True, name="matmul_bfloat16")
 
     return Compound("BFloat16Matmul", _MATMUL, kernel)
+
+
+def _has_rows(left: relax.Expr) -> bool:
+    """Whether ``left`` has rows of a known number of elements; how many, may be symbolic."""
+    dims = left.ty.shape.values if left.ty.shape is not None else []
+    known = [dim for dim in dims if isinstance(dim, tirx.IntImm)]
+    return bool(dims) and 0 not in map(int, known) and isinstance(dims[-1], tirx.IntImm)
 
 
 def bfloat16_conv2d(rounds: bool) -> Compound:

@@ -22,7 +22,7 @@ from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
-from .contraction import axis_kinds, blocks_of, is_static
+from .contraction import axis_kinds, blocks_of
 from .loops import others_inlined
 from .matmul_rows import element_of, is_flat, shares_panels, term_of
 from .register_tiles import int64, lanewise, local, loop, scheduled, sequence, var
@@ -43,7 +43,7 @@ class MatmulTiles(dl.base.ScheduleRule):
     def apply(self, func, target, _tunable):
         machine = Machine.of(target)
         found = blocks_of(func) if machine.tiles and isinstance(func, tirx.PrimFunc) else None
-        if found is None or not is_static(func):
+        if found is None:
             return None
         sch, blocks = found
         kinds = [axis_kinds(sch.get(block)) for block in blocks]
@@ -67,34 +67,34 @@ def _is_of_tiles(pack: SBlock, product: SBlock) -> bool:
     """Whether ``product`` adds dots of the words of ``pack`` and those of panels."""
     dots = dots_of(product)
     (words,) = (region.source for region in pack.writes)
-    _, _, columns, depth = (int(axis.dom.extent) for axis in product.iter_vars)
-    if dots is None:
+    if dots is None or not dots[0].source.same_as(words):
         return False
-    left, right = dots
-    return (
-        left.source.same_as(words)
-        and [int(d) for d in words.ty.shape[1:]] == [depth // TILE, TILE, TILE]
-        and columns == COLUMNS
-        and [int(d) for d in right.source.ty.shape[1:]] == [depth, columns]
-    )
+    fixed = [axis.dom.extent for axis in product.iter_vars[1:]]
+    fixed += [*words.ty.shape[1:], *dots[1].source.ty.shape]
+    if not all(isinstance(extent, tirx.IntImm) for extent in fixed):
+        return False
+    panels, columns, depth, *shapes = map(int, fixed)
+    tiles, right = [depth // TILE, TILE, TILE], [panels, depth, columns]
+    return columns == COLUMNS and shapes == [*tiles, *right]
 
 
 def _loops(pack: SBlock, product: SBlock, output: SBlock, machine: Machine) -> tirx.Stmt:
     """The whole kernel: threads share panels, or rows where panels are few."""
-    rows, panels, _, depth = (int(axis.dom.extent) for axis in product.iter_vars)
-    by_panel = shares_panels(panels, machine)
-    pairs = -(-rows // (2 * TILE))
+    rows, *fixed = (axis.dom.extent for axis in product.iter_vars)
+    panels, _, depth = map(int, fixed)
+    pairs = (rows + (2 * TILE - 1)) // (2 * TILE)
     most = max(_CACHED // (2 * TILE * depth * WORD_BYTES), 1)
-    block = -(-pairs // -(-pairs // most)) if by_panel else 1
-    parallel = tirx.ForKind.PARALLEL
+    blocks = (pairs + (most - 1)) // most
+    parallel, kernel = tirx.ForKind.PARALLEL, _Kernel(product, output, machine)
     turn, panel, pair = var("block"), var("panel"), var("pair")
-    kernel = _Kernel(product, output, machine)
-    count = tirx.min(int64(block), int64(pairs) - turn * block) if pairs % block else int64(block)
-    body = loop(pair, count, kernel.tile(panel, turn * block + pair))
-    if by_panel:
-        nest = loop(turn, -(-pairs // block), loop(panel, panels, begun(body, TILE), parallel))
+    if shares_panels(panels, machine):
+        first = turn * pairs // blocks
+        count = (turn + 1) * pairs // blocks - first
+        body = begun(loop(pair, count, kernel.tile(panel, first + pair)), TILE)
+        nest = loop(turn, blocks, loop(panel, panels, body, parallel))
     else:
-        nest = loop(turn, pairs, begun(loop(panel, panels, body), TILE), parallel)
+        body = loop(panel, panels, kernel.tile(panel, pair))
+        nest = loop(pair, pairs, begun(body, TILE), parallel)
     (words,) = (region.source for region in pack.writes)
     return local([packed(pack), nest], [words])
 
@@ -103,8 +103,8 @@ class _Kernel:
     """What two tiles of rows and a panel of columns need."""
 
     def __init__(self, product: SBlock, output: SBlock, machine: Machine):
-        self.rows, _, _, depth = (int(axis.dom.extent) for axis in product.iter_vars)
-        self.steps = depth // TILE
+        self.rows = product.iter_vars[0].dom.extent
+        self.steps = int(product.iter_vars[3].dom.extent) // TILE
         self.left, self.right = (load.source for load in term_of(product).args)
         self.product, self.output = product, output
         self.width = int(output.iter_vars[-1].dom.extent)
@@ -112,12 +112,8 @@ class _Kernel:
 
     def tile(self, panel: tirx.Var, pair: tirx.Expr) -> tirx.Stmt:
         """The rows of ``pair``; the last may be of one tile."""
-        whole, rest = divmod(-(-self.rows // TILE), 2)
-        if rest == 0:
-            return self._of(panel, pair, 2)
-        if whole == 0:
-            return self._of(panel, pair, 1)
-        return tirx.IfThenElse(pair < whole, self._of(panel, pair, 2), self._of(panel, pair, 1))
+        both, single = (self._of(panel, pair, tiles) for tiles in (2, 1))
+        return tirx.IfThenElse(pair * (2 * TILE) + TILE < self.rows, both, single)
 
     def _of(self, panel: tirx.Var, pair: tirx.Expr, tiles: int) -> tirx.Stmt:
         height, row = tiles * TILE, pair * (2 * TILE)
@@ -129,10 +125,7 @@ class _Kernel:
         tile_bytes = TILE * TILE * WORD_BYTES
         walk = [(1, 0), (1, 0), (self.steps, tile_bytes)]
         multiply = multiplied(sums, [first, other][:tiles], right, walk, TILE * WORD_BYTES)
-        own = var("row")
-        count = int64(height)
-        if self.rows % height or tiles == 1:
-            count = tirx.min(count, int64(self.rows) - row)
+        own, count = var("row"), tirx.min(int64(height), self.rows - row)
         stores = [
             self._vector(sums, own, row, panel * COLUMNS, start)
             for start in range(0, COLUMNS, self.lanes)
