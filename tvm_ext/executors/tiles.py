@@ -4,12 +4,13 @@ A tile is up to 16 rows of 64 bytes. What :mod:`tvm_ext.schedules.llvm.tiles` sc
 
 - ``tvmx_tiles_begin(rows)`` before and ``tvmx_tiles_end()`` after all others, on each thread; the
   tiles of sums and of the left side have so many rows;
-- ``tvmx_tiles_1`` or ``_2 (sums, end, left, other, right, blocks, block, taps, tap, steps, step,
-  pitch)``, of one tile of rows or two, by two tiles of columns: ``sums[tiles, 16, 32]`` is set to
-  what pairs of bfloat16 add up to. The left tiles begin at ``left`` and ``other``; their rows are
-  ``pitch`` bytes apart, and for each of ``blocks``, of ``taps`` and of ``steps`` they move by so
-  many bytes. Right tiles follow each other, ``[16 pairs, 32]`` each. ``end``, the last element,
-  only says how far ``sums`` is written.
+- ``tvmx_tiles_R_L(sums, end, left, other, right, blocks, block, taps, tap, steps, step, pitch,
+  ahead)``, of R tiles of rows, one or two, by two tiles of columns: ``sums[R, 16, 32]``
+  is set to what pairs of bfloat16 add up to. The left tiles begin at ``left`` and ``other``; their
+  rows are ``pitch`` bytes apart, and for each of ``blocks``, of ``taps`` and of ``steps`` they move
+  by so many bytes. Right tiles follow each other, ``[16 pairs, 32]`` each. Each step asks memory
+  for L lines, from ``ahead`` on. ``end``, the last element, only says how
+  far ``sums`` is written.
 
 Linux gives a process the registers of tiles when it asks.
 """
@@ -32,7 +33,7 @@ def lower_tiles(module, _context):
     """Each kernel brings the functions that it calls."""
     for gv, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc) and (called := _called(function)):
-            texts = [_DECLARED, *(_TEXTS[name] for name in sorted(called))]
+            texts = [_DECLARED, *map(_text, sorted(called))]
             module.update_func(gv, with_functions(function, ["".join(texts)]))
     return module
 
@@ -62,6 +63,7 @@ declare void @llvm.x86.tilezero(i8 immarg)
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
+declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)
 declare i64 @syscall(i64, ...)
 """
 
@@ -83,7 +85,7 @@ _BEGIN = f"""
   [16 x i8] [{", ".join(["i8 16"] * 8 + ["i8 0"] * 8)}] }}>, align 64
 @{_PREFIX}_asked = linkonce_odr hidden global i32 0
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1 immarg)
-define linkonce_odr hidden i32 @{_PREFIX}_begin(i64 %rows) {{
+define linkonce_odr hidden i32 @{_PREFIX}_begin(i64 %rows) alwaysinline {{
   %shape = alloca [64 x i8], align 64
   %asked = load atomic i32, ptr @{_PREFIX}_asked monotonic, align 4
   %done = icmp ne i32 %asked, 0
@@ -102,15 +104,15 @@ set:
 """
 
 _END = f"""
-define linkonce_odr hidden i32 @{_PREFIX}_end() {{
+define linkonce_odr hidden i32 @{_PREFIX}_end() alwaysinline {{
   call void @llvm.x86.tilerelease()
   ret i32 0
 }}
 """
 
 
-def _product(rows: int) -> str:
-    """The function for so many tiles of rows."""
+def _product(rows: int, lines: int) -> str:
+    """The function for so many tiles of rows, and lines to ask for in a step."""
     lefts, sums = ("left", "other")[:rows], _SUMS[:rows]
     load = "call void @llvm.x86.tileloadd64(i8 {}, ptr %{}, i64 {})"
     zero = [f"call void @llvm.x86.tilezero(i8 {tile})" for row in sums for tile in row]
@@ -126,15 +128,20 @@ def _product(rows: int) -> str:
             f"call void @llvm.x86.tdpbf16ps(i8 {tile}, i8 {_LEFT[r]}, i8 {right})"
             for tile, right in zip(sums[r], _RIGHT, strict=True)
         ]
+    for line in range(lines):
+        step += [f"%line{line} = getelementptr i8, ptr %ahead2, i64 {64 * line}"]
+        # To be read, and kept in the second cache.
+        step += [f"call void @llvm.prefetch.p0(ptr %line{line}, i32 0, i32 2, i32 1)"]
     store = []
     for r, row in enumerate(sums):
         for c, tile in enumerate(row):
             store += [f"%s{tile} = getelementptr i8, ptr %sums, i64 {r * 16 * _PITCH + 64 * c}"]
             store += [f"call void @llvm.x86.tilestored64(i8 {tile}, ptr %s{tile}, i64 {_PITCH})"]
     arguments = "ptr %sums, ptr %end, ptr %left, ptr %other, ptr %right, "
-    arguments += "i64 %blocks, i64 %block, i64 %taps, i64 %tap, i64 %steps, i64 %step, i64 %pitch"
+    arguments += "i64 %blocks, i64 %block, i64 %taps, i64 %tap, i64 %steps, i64 %step, i64 %pitch, "
+    arguments += "ptr %ahead"
     return f"""
-define linkonce_odr hidden i32 @{_PREFIX}_{rows}({arguments}) {{
+define linkonce_odr hidden i32 @{_PREFIX}_{rows}_{lines}({arguments}) alwaysinline {{
 entry:
   {_lines(zero)}
   br label %blocks_
@@ -142,18 +149,22 @@ blocks_:
   %b = phi i64 [ 0, %entry ], [ %bn, %block_done ]
   %at0 = phi i64 [ 0, %entry ], [ %at0n, %block_done ]
   %right0 = phi ptr [ %right, %entry ], [ %rightn, %block_done ]
+  %ahead0 = phi ptr [ %ahead, %entry ], [ %aheadn, %block_done ]
   br label %taps_
 taps_:
   %t = phi i64 [ 0, %blocks_ ], [ %tn, %tap_done ]
   %at1 = phi i64 [ %at0, %blocks_ ], [ %at1n, %tap_done ]
   %right1 = phi ptr [ %right0, %blocks_ ], [ %rightn, %tap_done ]
+  %ahead1 = phi ptr [ %ahead0, %blocks_ ], [ %aheadn, %tap_done ]
   br label %steps_
 steps_:
   %s = phi i64 [ 0, %taps_ ], [ %sn, %steps_ ]
   %at2 = phi i64 [ %at1, %taps_ ], [ %at2n, %steps_ ]
   %right2 = phi ptr [ %right1, %taps_ ], [ %rightn, %steps_ ]
+  %ahead2 = phi ptr [ %ahead1, %taps_ ], [ %aheadn, %steps_ ]
   {_lines(step)}
   %rightn = getelementptr i8, ptr %right2, i64 {16 * _PITCH}
+  %aheadn = getelementptr i8, ptr %ahead2, i64 {64 * lines}
   %at2n = add i64 %at2, %step
   %sn = add i64 %s, 1
   %more2 = icmp ult i64 %sn, %steps
@@ -179,9 +190,9 @@ def _lines(lines: list[str]) -> str:
     return "\n  ".join(lines)
 
 
-_TEXTS = {
-    f"{_PREFIX}_begin": _BEGIN,
-    f"{_PREFIX}_end": _END,
-    f"{_PREFIX}_1": _product(1),
-    f"{_PREFIX}_2": _product(2),
-}
+def _text(name: str) -> str:
+    """The function of that name."""
+    kind, *numbers = name.removeprefix(f"{_PREFIX}_").split("_")
+    if not numbers:
+        return {"begin": _BEGIN, "end": _END}[kind]
+    return _product(int(kind), *map(int, numbers))

@@ -35,7 +35,7 @@ from ..statements import substituted
 from .contraction import axis_kinds, blocks_of, feeds, is_batched, size
 from .loops import attempt
 from .register_tiles import int64, lanewise, local, loop, scheduled, sequence, var
-from .tiles import COLUMNS, TILE, WORD_BYTES, begun, dots_of, multiplied, packed
+from .tiles import COLUMNS, TILE, WORD_BYTES, Ahead, begun, dots_of, multiplied, packed
 
 __all__ = ["Conv2dTiles"]
 
@@ -132,16 +132,14 @@ class _Convolution:
         images, panels = (axis.dom.extent for axis in self.product.iter_vars[:2])
         panels, even = int(panels), size(images) % self.machine.cores == 0
         cores, weights = self.machine.cores, WORD_BYTES * prod(map(int, self.right.source.ty.shape))
-        image, panel, turn, pair = var("image"), var("panel"), var("turn"), var("pair")
+        image, panel, turn = var("image"), var("panel"), var("turn")
         by_panel = panels % cores == 0 or panels >= 4 * cores
         if weights >= _MANY_WEIGHTS and by_panel and not even:
-            count = self._count(turn, self._block(1))
-            nest = loop(pair, count, self._pair(image, panel, turn * self._block(1) + pair))
+            nest = self._turn(image, panel, turn, self._block(1))
             nest = loop(turn, -(-self.pairs // self._block(1)), nest)
             return self._shared(panel, panels, loop(image, images, nest))
         block = self._block(1 if even else cores)
-        turns = -(-self.pairs // block)
-        nest = loop(pair, self._count(turn, block), self._pair(image, panel, turn * block + pair))
+        turns, nest = -(-self.pairs // block), self._turn(image, panel, turn, block)
         task = var("task")
         nest = substituted(loop(panel, panels, nest), {image: task // turns, turn: task % turns})
         return self._shared(task, images * turns, nest)
@@ -156,20 +154,19 @@ class _Convolution:
         blocks = -(-self.pairs // most)
         return -(-self.pairs // (-(-blocks // cores) * cores))
 
-    def _count(self, turn: tirx.Var, block: int) -> tirx.Expr:
-        if self.pairs % block == 0:
-            return int64(block)
-        return tirx.min(int64(block), int64(self.pairs) - turn * block)
+    def _turn(self, image: tirx.Var, panel: tirx.Var, turn: tirx.Var, block: int) -> tirx.Stmt:
+        """A ``block`` of pairs, each of which asks for a part of the next panel."""
+        pair, tiles = var("pair"), self.rows * self.across
+        ahead = Ahead.panel(self.right.source, panel + 1, pair, block)
+        count = tirx.min(int64(block), int64(self.pairs) - turn * block)
+        first = 2 * (turn * block + pair)
+        single = self._tiles(image, panel, [first], ahead)
+        both = self._tiles(image, panel, [first, first + 1], ahead)
+        return loop(pair, count, tirx.IfThenElse(first + 1 < tiles, both, single))
 
-    def _pair(self, image: tirx.Var, panel: tirx.Var, pair: tirx.Expr) -> tirx.Stmt:
-        tiles = self.rows * self.across
-        both = self._tiles(image, panel, [2 * pair, 2 * pair + 1])
-        if tiles % 2 == 0:
-            return both
-        single = self._tiles(image, panel, [2 * pair])
-        return single if tiles == 1 else tirx.IfThenElse(2 * pair + 1 < tiles, both, single)
-
-    def _tiles(self, image: tirx.Var, panel: tirx.Var, numbers: list[tirx.Expr]) -> tirx.Stmt:
+    def _tiles(
+        self, image: tirx.Var, panel: tirx.Var, numbers: list[tirx.Expr], ahead: Ahead
+    ) -> tirx.Stmt:
         """The tiles of these ``numbers``, and what becomes of their sums."""
         sums = tirx.decl_buffer((len(numbers) * TILE, COLUMNS), "float32", "sums", scope="local")
         _, across, apart, between = (int(n) for n in self.product.annotations[_MARK])
@@ -184,7 +181,7 @@ class _Convolution:
         stores = [
             self._stored(sums, image, panel, number, tile) for tile, number in enumerate(numbers)
         ]
-        multiply = multiplied(sums, places, weight, walk, across * line)
+        multiply = multiplied(sums, places, weight, walk, across * line, ahead)
         return local([multiply, *stores], [sums])
 
     def _pixel(self, image, panel, number: tirx.Expr) -> ir.TensorLoad:

@@ -26,7 +26,7 @@ from .contraction import axis_kinds, blocks_of
 from .loops import others_inlined
 from .matmul_rows import element_of, is_flat, shares_panels, term_of
 from .register_tiles import int64, lanewise, local, loop, scheduled, sequence, var
-from .tiles import COLUMNS, TILE, WORD_BYTES, begun, dots_of, multiplied, packed
+from .tiles import COLUMNS, TILE, WORD_BYTES, Ahead, begun, dots_of, multiplied, packed
 
 __all__ = ["MatmulTiles"]
 
@@ -90,7 +90,8 @@ def _loops(pack: SBlock, product: SBlock, output: SBlock, machine: Machine) -> t
     if shares_panels(panels, machine):
         first = turn * pairs // blocks
         count = (turn + 1) * pairs // blocks - first
-        body = begun(loop(pair, count, kernel.tile(panel, first + pair)), TILE)
+        least = pairs // blocks
+        body = begun(loop(pair, count, kernel.tile(panel, first + pair, (pair, least))), TILE)
         nest = loop(turn, blocks, loop(panel, panels, body, parallel))
     else:
         body = loop(panel, panels, kernel.tile(panel, pair))
@@ -110,12 +111,21 @@ class _Kernel:
         self.width = int(output.iter_vars[-1].dom.extent)
         self.lanes = min(machine.lanes("float32"), TILE)
 
-    def tile(self, panel: tirx.Var, pair: tirx.Expr) -> tirx.Stmt:
-        """The rows of ``pair``; the last may be of one tile."""
-        both, single = (self._of(panel, pair, tiles) for tiles in (2, 1))
+    def tile(
+        self,
+        panel: tirx.Var,
+        pair: tirx.Expr,
+        part: tuple[tirx.Expr, tirx.Expr | int] | None = None,
+    ) -> tirx.Stmt:
+        """The rows of ``pair``; the last may be of one tile.
+
+        ``part``: its number among how many, each of which asks for a part of the next panel.
+        """
+        ahead = None if part is None else Ahead.panel(self.right, panel + 1, *part)
+        both, single = (self._of(panel, pair, tiles, ahead) for tiles in (2, 1))
         return tirx.IfThenElse(pair * (2 * TILE) + TILE < self.rows, both, single)
 
-    def _of(self, panel: tirx.Var, pair: tirx.Expr, tiles: int) -> tirx.Stmt:
+    def _of(self, panel: tirx.Var, pair: tirx.Expr, tiles: int, ahead: Ahead | None) -> tirx.Stmt:
         height, row = tiles * TILE, pair * (2 * TILE)
         sums = tirx.decl_buffer((height, COLUMNS), "float32", "sums", scope="local")
         zero = int64(0)
@@ -124,7 +134,7 @@ class _Kernel:
         right = tirx.BufferLoad(self.right, [panel, zero, zero])
         tile_bytes = TILE * TILE * WORD_BYTES
         walk = [(1, 0), (1, 0), (self.steps, tile_bytes)]
-        multiply = multiplied(sums, [first, other][:tiles], right, walk, TILE * WORD_BYTES)
+        multiply = multiplied(sums, [first, other][:tiles], right, walk, TILE * WORD_BYTES, ahead)
         own, count = var("row"), tirx.min(int64(height), self.rows - row)
         stores = [
             self._vector(sums, own, row, panel * COLUMNS, start)

@@ -1,6 +1,10 @@
 """What kernels do with the tiles of AMX: :mod:`tvm_ext.executors.tiles` has the functions."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 
 from tvm import ir, tirx
 from tvm.s_tir import SBlock
@@ -9,7 +13,16 @@ from ..statements import substituted
 from .matmul_rows import term_of
 from .register_tiles import int64, lanewise, loop, sequence, var
 
-__all__ = ["COLUMNS", "TILE", "WORD_BYTES", "begun", "dots_of", "multiplied", "packed"]
+__all__ = [
+    "COLUMNS",
+    "TILE",
+    "WORD_BYTES",
+    "Ahead",
+    "begun",
+    "dots_of",
+    "multiplied",
+    "packed",
+]
 
 # As tvm_ext.ops has them.
 _DOT = "tirx.tvm_ext.bfloat16_dot"
@@ -18,6 +31,9 @@ _DOT = "tirx.tvm_ext.bfloat16_dot"
 TILE = 16
 COLUMNS = 2 * TILE
 WORD_BYTES = 4
+
+# What stands for a symbolic number of parts that a panel is fetched in.
+_MANY_PARTS = 4
 
 
 def dots_of(product: SBlock) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
@@ -41,21 +57,44 @@ def multiplied(
     right: ir.TensorLoad,
     walk: Sequence[tuple[int, int]],
     pitch: int,
+    ahead: Ahead | None = None,
 ) -> tirx.Stmt:
     """``sums[16 * tiles, 32]`` becomes the product of tiles that begin at ``left`` and ``right``.
 
     Args:
         left: an element for each tile of rows, one or two; ``pitch`` bytes from a row to the next.
         walk: how often it moves on, and by how many bytes, in three loops.
+        ahead: what to ask memory for meanwhile.
     """
+    ahead = ahead or Ahead(right, 0)
     zero, last = [int64(0)] * 2, [int64(int(extent) - 1) for extent in sums.ty.shape]
     places = [tirx.BufferLoad(sums, zero), tirx.BufferLoad(sums, last), left[0], left[-1], right]
     numbers = [int64(number) for pair in walk for number in pair]
-    return _call(str(len(left)), *map(tirx.address_of, places), *numbers, int64(pitch))
+    name, first = f"{len(left)}_{ahead.lines}", tirx.address_of(ahead.first)
+    return _call(name, *map(tirx.address_of, places), *numbers, int64(pitch), first)
 
 
 def _call(name: str, *operands: tirx.Expr) -> tirx.Stmt:
     return tirx.Evaluate(tirx.call_extern("int32", f"tvmx_tiles_{name}", *operands))
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Weights that are wanted soon: ``lines`` of the cache in each step, from ``first`` on."""
+
+    first: ir.TensorLoad
+    lines: int
+
+    @classmethod
+    def panel(
+        cls, weights: tirx.Var, panel: tirx.Expr, part: tirx.Expr, parts: tirx.Expr | int
+    ) -> Ahead:
+        """A ``part`` of a ``panel``, of so many."""
+        parts = int(parts) if isinstance(parts, int | tirx.IntImm) else _MANY_PARTS
+        steps = prod(map(int, weights.ty.shape[1:])) // (TILE * COLUMNS)
+        pairs = -(-TILE // parts)  # of lines, as long as a row
+        first = [panel, *[int64(0)] * (len(weights.ty.shape) - 3), part * (steps * pairs), int64(0)]
+        return cls(tirx.BufferLoad(weights, first), 2 * pairs)
 
 
 def packed(pack: SBlock) -> tirx.Stmt:
