@@ -27,8 +27,8 @@ from .compound import Compound, Kernel, Match, Pattern
 
 __all__ = ["bfloat16_conv2d", "bfloat16_matmul"]
 
-# The part of a tile's products that must be of weights, not of padding.
-_LEAST_USED = 0.2
+# How many times faster tiles are than vectors of float32.
+_TILES_FASTER = 8
 
 _LEFT, _RIGHT = wildcard(), is_const()
 _MATMUL = Pattern(is_op("relax.matmul")(_LEFT, _RIGHT), {"left": _LEFT, "right": _RIGHT})
@@ -81,7 +81,7 @@ def bfloat16_conv2d(rounds: bool) -> Compound:
 
 
 def _of_tiles(dense: Dense) -> Kernel | None:
-    """The convolution in tiles of AMX; None where these would be almost empty.
+    """The convolution in tiles of AMX; None where these would be too empty.
 
     Sums of float32 are faster than those of single pairs where there is AMX.
     """
@@ -89,8 +89,9 @@ def _of_tiles(dense: Dense) -> Kernel | None:
     filters, channels = conv.weight.shape[:2]
     size = tiles.COLUMNS
     used = prod(count / (-(-count // size) * size) for count in (filters, channels))
+    vectors = filters / (-(-filters // dense.vector) * dense.vector)
     whole = conv.groups == 1 or (filters // conv.groups % size == channels % size == 0)
-    if not whole or conv.symbolic or conv.running is not None or used < _LEAST_USED:
+    if not whole or conv.symbolic or conv.running is not None or used * _TILES_FASTER < vectors:
         return None
     weight = relax.const(tiles.tile_filters(conv.weight.astype("float32")), "int32")
     return Kernel(

@@ -12,18 +12,19 @@ Before::
 
 After::
 
-    words[..] = ..
-    for task in T.parallel(..):                # parts of all panels, or of all pixels
+    for task in T.parallel(..):                # some rows of pixels, or some panels
+        own[b, i, j, 16] = ..                  # the words of these rows; of all, before the tasks
         for p in panels:
             for q in pairs of tiles:
-                sums[32, 32] = tiles(words[..], w[p])
+                sums[32, 32] = tiles(own[..], w[p])
                 y[..] = f(sums)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 
 import tvm_ffi
 from tvm import ir, sym, tirx
@@ -34,8 +35,9 @@ from ..machine import Machine
 from ..statements import substituted
 from .contraction import axis_kinds, blocks_of, feeds, is_batched, size
 from .loops import attempt
+from .matmul_loops import shared
 from .register_tiles import int64, lanewise, local, loop, scheduled, sequence, var
-from .tiles import COLUMNS, TILE, WORD_BYTES, Ahead, begun, dots_of, multiplied, packed
+from .tiles import COLUMNS, TILE, WORD_BYTES, Ahead, begun, dots_of, multiplied
 
 __all__ = ["Conv2dTiles"]
 
@@ -67,13 +69,42 @@ class Conv2dTiles(dl.base.ScheduleRule):
         for block in (*blocks[:at], *blocks[at + 1 : -1]):
             if block not in packs and not attempt(sch.compute_inline, block):
                 return None
-        convolution = _Convolution.of(sch.get(blocks[at]), sch.get(blocks[-1]), dots, machine)
-        if convolution is None or any(not feeds(sch, pack, blocks[at]) for pack in packs):
+        if any(not feeds(sch, pack, blocks[at]) for pack in packs):
             return None
-        body = convolution.loops()
-        if packs:
-            body = local([packed(sch.get(packs[0])), body], [words])
-        return scheduled(sch.mod["main"], body)
+        pack = sch.get(packs[0]) if packs else None
+        convolution = _Convolution.of(sch.get(blocks[at]), sch.get(blocks[-1]), dots, pack, machine)
+        return None if convolution is None else scheduled(sch.mod["main"], convolution.loops())
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Words of the left side: of whole images, or of a part of one, from ``first`` on.
+
+    What is allocated here is an array of one axis: TVM would make axes of it as long as it thinks
+    that indices reach.
+    """
+
+    array: tirx.Var
+    shape: tuple[tirx.Expr | int, ...]
+    first: tirx.Expr | None = None
+
+    @classmethod
+    def new(cls, shape: Sequence[tirx.Expr | int], first: tirx.Expr | None = None) -> _Words:
+        return cls(tirx.decl_buffer((prod(shape),), "int32", "words"), tuple(shape), first)
+
+    def place(self, indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
+        """Where in ``array`` the word of these ``indices`` is."""
+        if len(self.array.ty.shape) > 1:
+            return list(indices)
+        flat = indices[0]
+        for index, extent in zip(indices[1:], self.shape[1:], strict=True):
+            flat = flat * extent + index
+        return [flat]
+
+    @property
+    def block_words(self) -> int:
+        """From a block of channels to the next."""
+        return prod(map(int, self.shape[2:] if self.first is None else self.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -81,7 +112,8 @@ class _Convolution:
     """A product, the block that writes the result, and the geometry of both.
 
     Attributes:
-        left, right: the first words of what is multiplied.
+        left, right: the words that a step multiplies.
+        pack: what makes those of the left side; None where they are given.
         rows, width: of an image, as tiles see it.
         parts: blocks of the result in a panel of columns.
     """
@@ -90,6 +122,7 @@ class _Convolution:
     output: SBlock
     left: ir.TensorLoad
     right: ir.TensorLoad
+    pack: SBlock | None
     machine: Machine
     rows: int
     width: int
@@ -101,6 +134,7 @@ class _Convolution:
         product: SBlock,
         output: SBlock,
         dots: tuple[ir.TensorLoad, ir.TensorLoad],
+        pack: SBlock | None,
         machine: Machine,
     ) -> _Convolution | None:
         parts = _parts(product, output) if len(output.iter_vars) == 5 else None
@@ -110,7 +144,7 @@ class _Convolution:
         window = [int(axis.dom.extent) for axis in product.iter_vars[6:8]]
         if window == [1, 1] and [int(d) for d in dots[0].source.ty.shape[2:4]] == [rows, width]:
             rows, width = 1, rows * width
-        return cls(product, output, *dots, machine, rows, width, parts)
+        return cls(product, output, *dots, pack, machine, rows, width, parts)
 
     @property
     def across(self) -> int:
@@ -123,78 +157,148 @@ class _Convolution:
         return -(-self.width // self.across)
 
     @property
-    def pairs(self) -> int:
-        """Pairs of tiles in an image, of which the last may be a single one."""
-        return -(-self.rows * self.across // 2)
+    def tiles(self) -> int:
+        """Tiles of an image."""
+        return self.rows * self.across
 
     def loops(self) -> tirx.Stmt:
-        """The kernel: threads share images, panels or pairs of tiles."""
+        """The kernel: threads share images, panels or rows."""
         images, panels = (axis.dom.extent for axis in self.product.iter_vars[:2])
         panels, even = int(panels), size(images) % self.machine.cores == 0
         cores, weights = self.machine.cores, WORD_BYTES * prod(map(int, self.right.source.ty.shape))
-        image, panel, turn = var("image"), var("panel"), var("turn")
+        image, panel, turn, task = var("image"), var("panel"), var("turn"), var("task")
+        shape = tuple(self.left.source.ty.shape)
+        whole = _Words.new(shape) if self.pack else _Words(self.left.source, shape)
         by_panel = panels % cores == 0 or panels >= 4 * cores
         if weights >= _MANY_WEIGHTS and by_panel and not even:
-            nest = self._turn(image, panel, turn, self._block(1))
-            nest = loop(turn, -(-self.pairs // self._block(1)), nest)
-            return self._shared(panel, panels, loop(image, images, nest))
+            block = self._block(1)
+            nest = loop(turn, -(-self.tiles // block), self._turn(whole, image, panel, turn, block))
+            nest = self._shared(panel, panels, loop(image, images, nest))
+            if self.pack is None:
+                return nest
+            return local([self._pack(self.pack, whole, image), nest], [whole.array])
         block = self._block(1 if even else cores)
-        turns, nest = -(-self.pairs // block), self._turn(image, panel, turn, block)
-        task = var("task")
-        nest = substituted(loop(panel, panels, nest), {image: task // turns, turn: task % turns})
+        words = self._own_words(turn, block) if self.pack else whole
+        nest = loop(panel, panels, self._turn(words, image, panel, turn, block))
+        if self.pack is not None:
+            nest = local([self._pack(self.pack, words, image), nest], [words.array])
+        turns = -(-self.tiles // block)
+        nest = substituted(nest, {image: task // turns, turn: task % turns})
         return self._shared(task, images * turns, nest)
 
     def _shared(self, variable: tirx.Var, extent: tirx.Expr | int, stmt: tirx.Stmt) -> tirx.Stmt:
         return loop(variable, extent, begun(stmt, self.height), tirx.ForKind.PARALLEL)
 
     def _block(self, cores: int) -> int:
-        """Pairs that the panels are swept over one after the other."""
+        """Tiles that the panels are swept over one after the other: pairs, of whole rows."""
         image_bytes = WORD_BYTES * prod(map(int, self.left.source.ty.shape[1:]))
-        most = max(_CACHED * self.pairs // image_bytes, 1)
-        blocks = -(-self.pairs // most)
-        return -(-self.pairs // (-(-blocks // cores) * cores))
+        unit = 2 if self.rows == 1 else lcm(2, self.across)
+        units = -(-self.tiles // unit)
+        blocks = max(-(-image_bytes // _CACHED), 1)
+        return unit * -(-units // min(-(-blocks // cores) * cores, units))
 
-    def _turn(self, image: tirx.Var, panel: tirx.Var, turn: tirx.Var, block: int) -> tirx.Stmt:
-        """A ``block`` of pairs, each of which asks for a part of the next panel."""
-        pair, tiles = var("pair"), self.rows * self.across
-        ahead = Ahead.panel(self.right.source, panel + 1, pair, block)
-        count = tirx.min(int64(block), int64(self.pairs) - turn * block)
-        first = 2 * (turn * block + pair)
-        single = self._tiles(image, panel, [first], ahead)
-        both = self._tiles(image, panel, [first, first + 1], ahead)
-        return loop(pair, count, tirx.IfThenElse(first + 1 < tiles, both, single))
+    def _own_words(self, turn: tirx.Var, block: int) -> _Words:
+        """The words that a ``block`` of tiles reads, from the ``turn``-th on."""
+        blocks, high, wide, lanes = map(int, self.left.source.ty.shape[1:])
+        if self._is_flat:
+            pixels = min(block * self.height, self.width)
+            start = tirx.min(turn * block * self.height, int64(self.width - pixels))
+            return _Words.new((blocks, pixels, lanes), start)
+        step, _, apart, _ = self._geometry
+        rows, taps = block // self.across, int(self.product.iter_vars[6].dom.extent)
+        reach = min((rows - 1) * step + (taps - 1) * apart + 1, high)
+        start = tirx.min(turn * rows * step, int64(high - reach))
+        return _Words.new((blocks, reach, wide, lanes), start)
+
+    def _pack(self, pack: SBlock, words: _Words, image: tirx.Var) -> tirx.Stmt:
+        """What makes ``words``: all of them, shared by threads, or those of an ``image``."""
+        *extents, lanes = words.shape
+        loops = [var("own") for _ in extents]
+        if words.first is None:
+            places = loops
+        elif self._is_flat:
+            wide = int(self.output.iter_vars[3].dom.extent)
+            pixel = loops[1] + words.first
+            places = [image, loops[0], pixel // wide, pixel % wide]
+        else:
+            places = [image, loops[0], loops[1] + words.first, loops[2]]
+        axes = [axis.var for axis in pack.iter_vars]
+
+        def word(lane):
+            values = dict(zip(axes, (*places, lane), strict=True))
+            value = substituted(pack.body.value, values)
+            return tirx.BufferStore(words.array, value, words.place([*loops, lane]))
+
+        stmt = lanewise(int64(0), int(lanes), word)
+        for variable, extent in reversed(list(zip(loops[2:], extents[2:], strict=True))):
+            stmt = loop(variable, extent, stmt)
+        if words.first is not None:
+            return loop(loops[0], extents[0], loop(loops[1], extents[1], stmt))
+        return shared(extents[:2], loops[:2], stmt)
+
+    @property
+    def _is_flat(self) -> bool:
+        """Whether all rows of an image are one."""
+        return self.rows == 1 and self.width != int(self.output.iter_vars[3].dom.extent)
+
+    @property
+    def _geometry(self) -> list[int]:
+        """Strides and dilations."""
+        return [int(n) for n in self.product.annotations[_MARK]]
+
+    def _turn(
+        self, words: _Words, image: tirx.Var, panel: tirx.Var, turn: tirx.Var, block: int
+    ) -> tirx.Stmt:
+        """A ``block`` of tiles in pairs, each of which asks for a part of the next panel."""
+        pair, pairs = var("pair"), -(-block // 2)
+        ahead = Ahead.panel(self.right.source, panel + 1, pair, pairs)
+        left = tirx.min(int64(block), int64(self.tiles) - turn * block)
+        first = turn * block + 2 * pair
+        single = self._tiles(words, image, panel, [first], ahead)
+        both = self._tiles(words, image, panel, [first, first + 1], ahead)
+        return loop(pair, (left + 1) // 2, tirx.IfThenElse(2 * pair + 1 < left, both, single))
 
     def _tiles(
-        self, image: tirx.Var, panel: tirx.Var, numbers: list[tirx.Expr], ahead: Ahead
+        self,
+        words: _Words,
+        image: tirx.Var,
+        panel: tirx.Var,
+        numbers: list[tirx.Expr],
+        ahead: Ahead,
     ) -> tirx.Stmt:
         """The tiles of these ``numbers``, and what becomes of their sums."""
         sums = tirx.decl_buffer((len(numbers) * TILE, COLUMNS), "float32", "sums", scope="local")
-        _, across, apart, between = (int(n) for n in self.product.annotations[_MARK])
+        _, across, apart, between = self._geometry
         blocks, *window = (int(axis.dom.extent) for axis in self.product.iter_vars[5:8])
-        high, wide = map(int, self.left.source.ty.shape[2:4])
+        wide = int(words.shape[-2])
         line = TILE * WORD_BYTES
-        moves = high * wide * line, apart * wide * line, between * line
+        moves = words.block_words * WORD_BYTES, apart * wide * line, between * line
         walk = list(zip((blocks, *window), moves, strict=True))
-        zero = int64(0)
-        places = [self._pixel(image, panel, number) for number in numbers]
-        weight = tirx.BufferLoad(self.right.source, [panel, *[zero] * 5])
+        places = [self._pixel(words, image, panel, number) for number in numbers]
+        weight = tirx.BufferLoad(self.right.source, [panel, *[int64(0)] * 5])
         stores = [
             self._stored(sums, image, panel, number, tile) for tile, number in enumerate(numbers)
         ]
         multiply = multiplied(sums, places, weight, walk, across * line, ahead)
         return local([multiply, *stores], [sums])
 
-    def _pixel(self, image, panel, number: tirx.Expr) -> ir.TensorLoad:
+    def _pixel(self, words: _Words, image, panel, number: tirx.Expr) -> ir.TensorLoad:
         """The first word that the tile of that ``number`` in an image reads."""
         row, first = number // self.across, self._first(number % self.across)
-        if self.rows == 1:  # maybe several of the image
+        if self._is_flat:
             wide = int(self.output.iter_vars[3].dom.extent)
-            row, first = row + first // wide, first % wide
+            row, first = first // wide, first % wide
         axes = [axis.var for axis in self.product.iter_vars]
         zeros = [int64(0)] * (len(axes) - 4)
         values = dict(zip(axes, (image, panel, row, first, *zeros), strict=True))
-        indices = [substituted(index, values) for index in self.left.indices]
-        return tirx.BufferLoad(self.left.source, indices)
+        n, channel, row, column, lane = (substituted(i, values) for i in self.left.indices)
+        if words.first is None:
+            place = [n, channel, row, column, lane]
+        elif self._is_flat:
+            place = [channel, self._first(number) - words.first, lane]
+        else:
+            place = [channel, row - words.first, column, lane]
+        return tirx.BufferLoad(words.array, words.place(place))
 
     def _first(self, number: tirx.Expr) -> tirx.Expr:
         """The first pixel that the tile of that number in a row reads."""
@@ -212,8 +316,8 @@ class _Convolution:
         own = var("pixel")
         pixel = place * self.height + own
         blocks, _, wide, lanes = (int(axis.dom.extent) for axis in self.output.iter_vars[1:])
-        if self.rows == 1:
-            row, pixel = row + pixel // wide, pixel % wide
+        if self._is_flat:
+            row, pixel = pixel // wide, pixel % wide
         line = tile * TILE + skipped + own
         stores = []
         for part in range(self.parts):
