@@ -114,7 +114,7 @@ class _Convolution:
     Attributes:
         left, right: the words that a step multiplies.
         pack: what makes those of the left side; None where they are given.
-        rows, width: of an image, as tiles see it.
+        rows, width: of an image, as tiles see it; ``flat``: all of its rows are one.
         parts: blocks of the result in a panel of columns.
     """
 
@@ -126,6 +126,7 @@ class _Convolution:
     machine: Machine
     rows: int
     width: int
+    flat: bool
     parts: int
 
     @classmethod
@@ -142,9 +143,11 @@ class _Convolution:
             return None
         rows, width = (int(axis.dom.extent) for axis in output.iter_vars[2:4])
         window = [int(axis.dom.extent) for axis in product.iter_vars[6:8]]
-        if window == [1, 1] and [int(d) for d in dots[0].source.ty.shape[2:4]] == [rows, width]:
+        image = [int(d) for d in dots[0].source.ty.shape[2:4]]
+        flat = window == [1, 1] and image == [rows, width]
+        if flat:
             rows, width = 1, rows * width
-        return cls(product, output, *dots, pack, machine, rows, width, parts)
+        return cls(product, output, *dots, pack, machine, rows, width, flat, parts)
 
     @property
     def across(self) -> int:
@@ -192,7 +195,7 @@ class _Convolution:
     def _block(self, cores: int) -> int:
         """Tiles that the panels are swept over one after the other: pairs, of whole rows."""
         image_bytes = WORD_BYTES * prod(map(int, self.left.source.ty.shape[1:]))
-        unit = 2 if self.rows == 1 else lcm(2, self.across)
+        unit = 2 if self.flat else lcm(2, self.across)
         units = -(-self.tiles // unit)
         blocks = max(-(-image_bytes // _CACHED), 1)
         return unit * -(-units // min(-(-blocks // cores) * cores, units))
@@ -200,7 +203,7 @@ class _Convolution:
     def _own_words(self, turn: tirx.Var, block: int) -> _Words:
         """The words that a ``block`` of tiles reads, from the ``turn``-th on."""
         blocks, high, wide, lanes = map(int, self.left.source.ty.shape[1:])
-        if self._is_flat:
+        if self.flat:
             pixels = min(block * self.height, self.width)
             start = tirx.min(turn * block * self.height, int64(self.width - pixels))
             return _Words.new((blocks, pixels, lanes), start)
@@ -216,7 +219,7 @@ class _Convolution:
         loops = [var("own") for _ in extents]
         if words.first is None:
             places = loops
-        elif self._is_flat:
+        elif self.flat:
             wide = int(self.output.iter_vars[3].dom.extent)
             pixel = loops[1] + words.first
             places = [image, loops[0], pixel // wide, pixel % wide]
@@ -235,11 +238,6 @@ class _Convolution:
         if words.first is not None:
             return loop(loops[0], extents[0], loop(loops[1], extents[1], stmt))
         return shared(extents[:2], loops[:2], stmt)
-
-    @property
-    def _is_flat(self) -> bool:
-        """Whether all rows of an image are one."""
-        return self.rows == 1 and self.width != int(self.output.iter_vars[3].dom.extent)
 
     @property
     def _geometry(self) -> list[int]:
@@ -285,7 +283,7 @@ class _Convolution:
     def _pixel(self, words: _Words, image, panel, number: tirx.Expr) -> ir.TensorLoad:
         """The first word that the tile of that ``number`` in an image reads."""
         row, first = number // self.across, self._first(number % self.across)
-        if self._is_flat:
+        if self.flat:
             wide = int(self.output.iter_vars[3].dom.extent)
             row, first = first // wide, first % wide
         axes = [axis.var for axis in self.product.iter_vars]
@@ -294,7 +292,7 @@ class _Convolution:
         n, channel, row, column, lane = (substituted(i, values) for i in self.left.indices)
         if words.first is None:
             place = [n, channel, row, column, lane]
-        elif self._is_flat:
+        elif self.flat:
             place = [channel, self._first(number) - words.first, lane]
         else:
             place = [channel, row - words.first, column, lane]
@@ -316,7 +314,7 @@ class _Convolution:
         own = var("pixel")
         pixel = place * self.height + own
         blocks, _, wide, lanes = (int(axis.dom.extent) for axis in self.output.iter_vars[1:])
-        if self._is_flat:
+        if self.flat:
             row, pixel = pixel // wide, pixel % wide
         line = tile * TILE + skipped + own
         stores = []
