@@ -6,10 +6,11 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.export.programs import compiled, ran
 from tests.oracle import node_model
 from tests.passes.test_bfloat16 import CONVOLUTIONS, PRODUCTS, factors, product, rounded
 from tests.this_cpu import WITHOUT_TILES, needs_tiles
-from tvm_ext import convert_and_build
+from tvm_ext import convert_and_build, export
 from tvm_ext.errors import TargetError
 from tvm_ext.executors import cpu, cpu_features
 from tvm_ext.executors.cpu import CpuNeeds
@@ -104,6 +105,14 @@ def test_a_chain_of_convolutions_passes_words():
     (got,) = built.run(None, feeds)
     np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2)
     np.testing.assert_array_equal(got, built.run(None, feeds)[0])
+
+
+@needs_tiles
+def test_a_c_program_asks_for_tiles_by_itself(tmp_path):
+    x, w = factors((2, 64, 9, 8), (48, 64, 3, 3))
+    model, _ = product("Conv", x, w, {"pads": [1, 1, 1, 1]})
+    package = export(model, tmp_path / "package", precision="bf16")
+    assert ran(compiled(package, ["main.c"]), package).splitlines()[-1] == "correct"
 
 
 def test_the_instructions_of_a_cpu_with_tiles():
