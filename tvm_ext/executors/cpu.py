@@ -44,6 +44,7 @@ _X86 = {name: name for name in _SAME_NAME.split()} | {
     "avx512vp2intersect": "avx512_vp2intersect",
     "amx-tile": "amx_tile",
     "amx-bf16": "amx_bf16",
+    "amx-int8": "amx_int8",
 }
 _AARCH64 = {name: name for name in ("sve", "sve2", "bf16", "i8mm")} | {
     "fp-armv8": "fp",

@@ -24,7 +24,7 @@ _EMITTED = re.compile(
 
 
 # What only kernels use that ask for it.
-_OF_TILES = TILES, "amx-bf16"
+_OF_TILES = TILES, "amx-bf16", "amx-int8"
 
 
 def needs_of(target: Target, module: IRModule | None = None) -> CpuNeeds:

@@ -11,6 +11,8 @@ A tile is up to 16 rows of 64 bytes. What :mod:`tvm_ext.schedules.llvm.tiles` sc
   by so many bytes. Right tiles follow each other, ``[16 pairs, 32]`` each. Each step asks memory
   for L lines, from ``ahead`` on. ``end``, the last element, only says how
   far ``sums`` is written.
+- ``tvmx_tiles_bytes_R_L``, the same of four bytes in the place of pairs, unsigned ones on the left,
+  and of int32.
 
 Linux gives a process the registers of tiles when it asks.
 """
@@ -63,6 +65,7 @@ declare void @llvm.x86.tilezero(i8 immarg)
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
+declare void @llvm.x86.tdpbusd(i8 immarg, i8 immarg, i8 immarg)
 declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)
 declare i64 @syscall(i64, ...)
 """
@@ -111,7 +114,7 @@ define linkonce_odr hidden i32 @{_PREFIX}_end() alwaysinline {{
 """
 
 
-def _product(rows: int, lines: int) -> str:
+def _product(name: str, instruction: str, rows: int, lines: int) -> str:
     """The function for so many tiles of rows, and lines to ask for in a step."""
     lefts, sums = ("left", "other")[:rows], _SUMS[:rows]
     load = "call void @llvm.x86.tileloadd64(i8 {}, ptr %{}, i64 {})"
@@ -125,7 +128,7 @@ def _product(rows: int, lines: int) -> str:
         step += [f"%{left}2 = getelementptr i8, ptr %{left}, i64 %at2"]
         step += [load.format(_LEFT[r], f"{left}2", "%pitch")]
         step += [
-            f"call void @llvm.x86.tdpbf16ps(i8 {tile}, i8 {_LEFT[r]}, i8 {right})"
+            f"call void @llvm.x86.{instruction}(i8 {tile}, i8 {_LEFT[r]}, i8 {right})"
             for tile, right in zip(sums[r], _RIGHT, strict=True)
         ]
     for line in range(lines):
@@ -141,7 +144,7 @@ def _product(rows: int, lines: int) -> str:
     arguments += "i64 %blocks, i64 %block, i64 %taps, i64 %tap, i64 %steps, i64 %step, i64 %pitch, "
     arguments += "ptr %ahead"
     return f"""
-define linkonce_odr hidden i32 @{_PREFIX}_{rows}_{lines}({arguments}) alwaysinline {{
+define linkonce_odr hidden i32 @{name}({arguments}) alwaysinline {{
 entry:
   {_lines(zero)}
   br label %blocks_
@@ -195,4 +198,6 @@ def _text(name: str) -> str:
     kind, *numbers = name.removeprefix(f"{_PREFIX}_").split("_")
     if not numbers:
         return {"begin": _BEGIN, "end": _END}[kind]
-    return _product(int(kind), *map(int, numbers))
+    if kind == "bytes":
+        return _product(name, "tdpbusd", *map(int, numbers))
+    return _product(name, "tdpbf16ps", int(kind), *map(int, numbers))

@@ -43,9 +43,11 @@ __all__ = [
     "pack_filter_words",
     "pack_words",
     "pair_dot",
+    "repeated",
     "row_pairs",
     "row_sums",
     "row_words",
+    "word_of",
 ]
 
 #: The operators ``dot(int32, int32) -> int32`` of bytes and of 16 bits, of any number of lanes.
@@ -97,7 +99,7 @@ def row_words(x: te.Tensor) -> te.Tensor:
 
     def word(*index):
         *row, column = index
-        return _word(lambda at: x[(*row, at)], column, k, flips)
+        return word_of(lambda at: x[(*row, at)], column, k, flips)
 
     return te.compute((*leading, _words(k, BYTES)), word, "row_words")
 
@@ -112,7 +114,7 @@ def column_words(x: te.Tensor) -> te.Tensor:
 
     def word(*index):
         *outer, row, column = index
-        return _word(lambda at: x[(*outer, at, column)], row, k, flips, 128 if flips else 0)
+        return word_of(lambda at: x[(*outer, at, column)], row, k, flips, 128 if flips else 0)
 
     return te.compute((*leading, _words(k, BYTES), n), word, "column_words")
 
@@ -150,7 +152,7 @@ def _words(count: tirx.Expr, size: int) -> tirx.Expr:
     return (count + (size - 1)) // size
 
 
-def _word(
+def word_of(
     element: Callable[[tirx.Expr], tirx.Expr],
     word: tirx.Expr,
     count: tirx.Expr | None,
@@ -312,13 +314,13 @@ def channel_words(x: te.Tensor) -> te.Tensor:
         n, blocks, h, w, lanes = x.shape
 
         def of_lanes(n, o, i, j, lane):
-            return _word(lambda at: x(n, o, i, j, at), lane, None, flips)
+            return word_of(lambda at: x(n, o, i, j, at), lane, None, flips)
 
         return te.compute((n, blocks, h, w, int(lanes) // BYTES), of_lanes, "channel_words")
     n, channels, h, w = x.shape
 
     def of_channels(n, o, i, j, _):
-        return _word(lambda at: x(n, tirx.min(at, channels - 1), i, j), o, None, flips)
+        return word_of(lambda at: x(n, tirx.min(at, channels - 1), i, j), o, None, flips)
 
     return te.compute((n, -(-int(channels) // BYTES), h, w, 1), of_channels, "channel_words")
 
@@ -347,12 +349,12 @@ def conv2d_integer_words(
     byte = pad_value(x, zero, around).astype("int32") + moved
     total = conv2d_blocked(
         channel_words(x), weight, out_lanes, columns, groups, strides, pads, dilations, dot,
-        around=_repeated(byte),
+        around=repeated(byte),
     )  # fmt: skip
     return corrected(total, sums, zero, x, True)
 
 
-def _repeated(byte: tirx.Expr) -> tirx.Expr:
+def repeated(byte: tirx.Expr) -> tirx.Expr:
     """A word of four times ``byte``, an int32."""
     if isinstance(byte, tirx.IntImm):  # of constants TVM reinterprets none that is 0
         return tirx.const(np.full(4, int(byte), "uint8").view("int32").item(), "int32")

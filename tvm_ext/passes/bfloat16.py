@@ -19,6 +19,7 @@ from tvm.target import Target
 from tvm_ext.ops import bfloat16_pairs as ops
 from tvm_ext.ops import bfloat16_tiles as tiles
 from tvm_ext.ops.matmul_packed import pack_columns
+from tvm_ext.ops.tiles import COLUMNS
 from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
 from tvm_ext.schedules.machine import Machine
 
@@ -87,7 +88,7 @@ def _of_tiles(dense: Dense) -> Kernel | None:
     """
     conv = dense.conv
     filters, channels = conv.weight.shape[:2]
-    size = tiles.COLUMNS
+    size = COLUMNS
     used = prod(count / (-(-count // size) * size) for count in (filters, channels))
     vectors = filters / (-(-filters // dense.vector) * dense.vector)
     whole = conv.groups == 1 or (filters // conv.groups % size == channels % size == 0)

@@ -31,7 +31,9 @@ from tvm.target import Target
 
 from tvm_ext.ops import integer_dots as dots
 from tvm_ext.ops import integer_products as ops
+from tvm_ext.ops import integer_tiles as tiles
 from tvm_ext.ops.conv2d_blocked import pack_depthwise_weight
+from tvm_ext.ops.tiles import COLUMNS, TILE
 from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.conv2d import choose_columns, choose_tile
@@ -49,6 +51,8 @@ __all__ = ["INTEGER_CONV2D", "INTEGER_MATMUL", "INTEGER_MATMUL_OF_ACTIVATIONS"]
 _Dims = list[int | tirx.Expr]
 
 _SUM = "int32"
+# How many times faster tiles are than vectors of sums of four products.
+_TILES_FASTER = 8
 _NARROW = ("int8", "uint8")
 
 
@@ -154,6 +158,8 @@ def _matmul(match: Match, target: Target) -> Kernel | None:
     product, left = match.detail, match.dims("x")
     if product.weight.ndim != 2 or not product.is_narrow:
         return None
+    if Machine.of(target).integer_tiles:
+        return _matmul_tiles(product)
     if left is None:
         return _matmul_rows(product, target)
     depth, columns = product.weight.shape
@@ -169,6 +175,14 @@ def _matmul(match: Match, target: Target) -> Kernel | None:
         epilogue=True,
         name="matmul_integer",
     )
+
+
+def _matmul_tiles(product: _Product) -> Kernel:
+    """By AMX, of any number of rows."""
+    packed = tiles.integer_weight(product.weight)
+    operands = product.operands(packed, product.weight.sum(0, dtype=_SUM), True)
+    compute, columns = _computed_by(tiles.matmul_integer_tiles), product.weight.shape[1:]
+    return Kernel(tuple(operands), compute, columns, epilogue=True, name="matmul_integer")
 
 
 def _matmul_rows(product: _Product, target: Target) -> Kernel:
@@ -332,6 +346,8 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
     if isinstance(whole, str):
         return whole
     product, groups = whole
+    if blocked and Machine.of(target).integer_tiles and _fills_tiles(product, groups, lanes):
+        return _conv2d_tiles(product, in_lanes, lanes, groups, geometry)
     tile = choose_tile(target, -(-len(product.weight) // groups // lanes), width)
     packed = ops.pack_integer_weight(product.weight, in_lanes, tile.vectors * lanes, dot.depth)
     return Kernel(
@@ -339,6 +355,31 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
         _computed_by(ops.conv2d_integer),
         (_around(product), in_lanes, lanes, tile.columns, groups, *geometry, dot.unsigned),
         lanes={0: in_lanes} if blocked else {},
+        result_lanes=lanes,
+        epilogue=True,
+        name="conv2d_integer",
+    )
+
+
+def _fills_tiles(product: _Product, groups: int, lanes: int) -> bool:
+    """Whether tiles of AMX, as full as they would be, are faster than vectors."""
+    (filters, channels), whole = product.weight.shape[:2], (COLUMNS, TILE * dots.BYTES)
+    used = prod(
+        n / (-(-n // size) * size) for n, size in zip((filters, channels), whole, strict=True)
+    )
+    vectors = filters / (-(-filters // lanes) * lanes)
+    apart = groups == 1 or (filters // groups % whole[0] == channels % whole[1] == 0)
+    return apart and used * _TILES_FASTER >= vectors
+
+
+def _conv2d_tiles(product, in_lanes, lanes, groups, geometry) -> Kernel:
+    filters = len(product.weight)
+    packed = tiles.integer_filters(product.weight)
+    return Kernel(
+        tuple(product.operands(packed, _sums(product, lanes), True)),
+        _computed_by(tiles.conv2d_integer_tiles),
+        (_around(product), lanes, filters, groups, *geometry),
+        lanes={0: in_lanes},
         result_lanes=lanes,
         epilogue=True,
         name="conv2d_integer",

@@ -26,7 +26,7 @@ _FEATURES = {
 _UNKNOWN = (128, 8, 256 << 10)
 
 _BFLOAT16 = "avx512bf16"
-_TILES = "amx-bf16"
+_TILES, _INTEGER_TILES = "amx-bf16", "amx-int8"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Machine:
     """Vector registers, caches and cores of an llvm target.
 
     ``bfloat16``: it has products of bfloat16 that are summed in float32; ``tiles``: also of whole
-    tiles of them.
+    tiles of them; ``integer_tiles``: of such of bytes.
     """
 
     vector_bits: int
@@ -43,6 +43,7 @@ class Machine:
     cores: int
     bfloat16: bool
     tiles: bool
+    integer_tiles: bool
 
     @classmethod
     @lru_cache(maxsize=16)  # each rule asks, of each kernel
@@ -57,8 +58,8 @@ class Machine:
             _UNKNOWN,
         )
         cores = max(int(target.attrs.get("num-cores", 1)), 1)
-        asked = (codegen.target_has_features(feature, target) for feature in (_BFLOAT16, _TILES))
-        return cls(*facts, cores, *asked)
+        asked = _BFLOAT16, _TILES, _INTEGER_TILES
+        return cls(*facts, cores, *(codegen.target_has_features(f, target) for f in asked))
 
     def lanes(self, *dtypes: str) -> int:
         """Elements of the widest of ``dtypes`` in one vector register, at most 64."""

@@ -25,7 +25,9 @@ __all__ = [
 ]
 
 # As tvm_ext.ops has them.
-_DOT = "tirx.tvm_ext.bfloat16_dot"
+_DOTS = "tirx.tvm_ext.bfloat16_dot", "tirx.tvm_ext.integer_dot"
+# The names of functions, by the type of sums.
+_KINDS = {"float32": "", "int32": "bytes_"}
 
 #: Rows of a tile at most, and its words in a row; columns of two tiles.
 TILE = 16
@@ -39,7 +41,7 @@ _MANY_PARTS = 4
 def dots_of(product: SBlock) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
     """The words, left and right, that a step of ``product`` multiplies; None of another term."""
     term = term_of(product)
-    if not isinstance(term, ir.Call) or getattr(term.op, "name", "") != _DOT:
+    if not isinstance(term, ir.Call) or getattr(term.op, "name", "") not in _DOTS:
         return None
     left, right = term.args
     loads = isinstance(left, ir.TensorLoad) and isinstance(right, ir.TensorLoad)
@@ -70,7 +72,8 @@ def multiplied(
     zero, last = [int64(0)] * 2, [int64(int(extent) - 1) for extent in sums.ty.shape]
     places = [tirx.BufferLoad(sums, zero), tirx.BufferLoad(sums, last), left[0], left[-1], right]
     numbers = [int64(number) for pair in walk for number in pair]
-    name, first = f"{len(left)}_{ahead.lines}", tirx.address_of(ahead.first)
+    kind = _KINDS[str(sums.ty.dtype.dtype)]
+    name, first = f"{kind}{len(left)}_{ahead.lines}", tirx.address_of(ahead.first)
     return _call(name, *map(tirx.address_of, places), *numbers, int64(pitch), first)
 
 

@@ -1,4 +1,4 @@
-"""Products and convolutions of bfloat16 by AMX, against float64; its code, wherever this runs."""
+"""Products and convolutions by AMX, of bfloat16 against float64, of bytes exact; their code."""
 
 import re
 
@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from tests.export.programs import compiled, ran
-from tests.oracle import node_model
+from tests.oracle import node_model, reference
 from tests.passes.test_bfloat16 import CONVOLUTIONS, PRODUCTS, factors, product, rounded
 from tests.this_cpu import WITHOUT_TILES, needs_tiles
 from tvm_ext import convert_and_build, export
@@ -105,6 +105,29 @@ def test_a_chain_of_convolutions_passes_words():
     (got,) = built.run(None, feeds)
     np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2)
     np.testing.assert_array_equal(got, built.run(None, feeds)[0])
+
+
+@needs_tiles
+@pytest.mark.parametrize("zero", [0, 3, -128])
+def test_products_of_bytes_are_exact(zero):
+    rng = np.random.default_rng(2)
+    x = rng.integers(-128, 128, (2, 80, 9, 11)).astype("int8")
+    w = rng.integers(-128, 128, (40, 80, 3, 3)).astype("int8")
+    point = np.int8(zero)
+    model = node_model("ConvInteger", [x, w, point], {"pads": [1, 0, 2, 1]}, constants=[1, 2])
+    built = convert_and_build(model, "llvm")
+    assert has_tiles(built)
+    plain = convert_and_build(model, WITHOUT_TILES)
+    assert not has_tiles(plain)
+    (want,) = reference(model, {"x0": x})
+    for compiled_model in built, plain:
+        np.testing.assert_array_equal(compiled_model.run(None, {"x0": x})[0], want)
+    a, b = x.reshape(-1, 88)[:37], w.reshape(-1, 72)[:88, :70]
+    model = node_model("MatMulInteger", [a, b, point], constants=[1, 2])
+    built = convert_and_build(model, "llvm")
+    assert has_tiles(built)
+    (want,) = reference(model, {"x0": a})
+    np.testing.assert_array_equal(built.run(None, {"x0": a})[0], want)
 
 
 @needs_tiles

@@ -1,0 +1,98 @@
+"""Products and convolutions of 8-bit integers in the tiles that AMX multiplies.
+
+Words are four bytes as in :mod:`tvm_ext.ops.integer_dots`: unsigned ones of activations, signed
+ones of weights.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import te, tirx
+
+from .conv2d_blocked import padded
+from .elementwise import dtype_of
+from .integer_dots import BYTES, dot, pack_words, repeated, word_of
+from .integer_products import SIGN, corrected, pad_value, subtrahend
+from .tiles import COLUMNS, TILE, columns_of, conv2d_words, matmul_words, row_words
+
+__all__ = ["conv2d_integer_tiles", "integer_filters", "integer_weight", "matmul_integer_tiles"]
+
+_CHANNELS = TILE * BYTES
+
+
+def integer_weight(weight: np.ndarray) -> np.ndarray:
+    """int8 ``[K, N]`` -> int32 ``[ceil(N/32), words, 32]``, padded with zeros to whole tiles."""
+    k, n = weight.shape
+    padded = np.zeros((-(-k // _CHANNELS) * _CHANNELS, n), "int8")
+    padded[:k] = weight
+    return pack_words(padded, COLUMNS)
+
+
+def matmul_integer_tiles(
+    x: te.Tensor, weight: te.Tensor, sums: te.Tensor, zero: te.Tensor | None, columns: int
+) -> te.Tensor:
+    """``(x[..., K] - zero)`` times :func:`integer_weight` -> int32; dims before K may be symbolic.
+
+    ``sums`` and ``zero`` are those of :func:`tvm_ext.ops.integer_dots.matmul_integer_rows`.
+    """
+    *leading, k = x.shape
+    flips = dtype_of(x) == "int8"
+
+    def word(element, at):
+        return word_of(lambda place: element(tirx.min(place, k - 1)), at, k, flips)
+
+    words = row_words(x, int(weight.shape[1]), word)
+    total = matmul_words(words, weight, leading, dot)
+
+    def final(value, column):
+        return value - subtrahend(sums[column], zero, x, unsigned=True)
+
+    return columns_of(total, leading, columns, final)
+
+
+def integer_filters(weight: np.ndarray) -> np.ndarray:
+    """int8 ``[OC, IC, KH, KW]`` -> int32 ``[ceil(OC/32), ceil(IC/64), KH, KW, 16, 32]``."""
+    oc, ic, *window = weight.shape
+    panels, blocks = -(-oc // COLUMNS), -(-ic // _CHANNELS)
+    whole = np.zeros((panels * COLUMNS, blocks * _CHANNELS, *window), "int8")
+    whole[:oc, :ic] = weight
+    split = whole.reshape(panels, COLUMNS, blocks, TILE, BYTES, *window)
+    split = np.moveaxis(split, (3, 1, 4), (-3, -2, -1))
+    return np.ascontiguousarray(split).view("<i4")[..., 0].astype("int32")
+
+
+def conv2d_integer_tiles(
+    x: te.Tensor,
+    weight: te.Tensor,
+    sums: te.Tensor,
+    zero: te.Tensor | None,
+    around: int,
+    out_lanes: int,
+    filters: int,
+    groups: int,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> te.Tensor:
+    """Convolve ``x - zero``, ``[N, IC/b, H, W, b]``, with :func:`integer_filters` -> int32.
+
+    The others are those of :func:`tvm_ext.ops.integer_products.conv2d_integer`, and of
+    :func:`tvm_ext.ops.tiles.conv2d_words`.
+    """
+    n, *blocked = x.shape
+    blocks, h, w, lanes = map(int, blocked)
+    count, flips = blocks * lanes, dtype_of(x) == "int8"
+
+    def word(n, o, i, j, at):
+        def element(channel):
+            place = tirx.min(channel, count - 1)
+            return x[n, place // lanes, i, j, place % lanes]
+
+        return word_of(element, o * TILE + at, None, flips)
+
+    words = te.compute((n, -(-count // _CHANNELS), h, w, TILE), word, "channel_words")
+    byte = pad_value(x, zero, around).astype("int32") + (SIGN if flips else 0)
+    extents = [h + pads[0] + pads[2], w + pads[1] + pads[3]]
+    source = padded(words, pads[:2], extents, repeated(byte))
+    geometry = out_lanes, filters, groups, strides, dilations
+    return corrected(conv2d_words(source, weight, *geometry, dot), sums, zero, x, True)

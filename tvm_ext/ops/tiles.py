@@ -1,0 +1,115 @@
+"""Sums of products of words in the tiles that AMX multiplies.
+
+A tile has up to 16 rows of 16 words; a word holds as many neighbours of the reduction as an
+instruction multiplies at a time.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from tvm import te, tirx
+
+from .flat_index import flatten_index, unflatten_index
+
+__all__ = ["COLUMNS", "TILE", "columns_of", "conv2d_words", "matmul_words", "row_words"]
+
+#: Rows of a tile, and its words in a row.
+TILE = 16
+
+#: Columns of a panel of weights: two tiles.
+COLUMNS = 2 * TILE
+
+Product = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
+
+
+def row_words(x: te.Tensor, count: int, word: Callable[..., tirx.Expr]) -> te.Tensor:
+    """``x[..., K]`` -> int32 ``[ceil(rows/16), count/16, 16, 16]``, the last row again behind it.
+
+    ``word(element, k)`` is the ``k``-th of ``count`` words of a row, ``element`` of its elements.
+    """
+    *leading, _ = x.shape
+    rows = prod(leading)
+
+    def place(panel, step, row, column):
+        outer = unflatten_index(tirx.min(panel * TILE + row, rows - 1), leading)
+        return word(lambda at: x[(*outer, at)], step * TILE + column)
+
+    panels = (rows + (TILE - 1)) // TILE
+    return te.compute((panels, count // TILE, TILE, TILE), place, "row_tiles")
+
+
+def matmul_words(
+    words: te.Tensor, weight: te.Tensor, leading: Sequence, product: Product
+) -> te.Tensor:
+    """:func:`row_words` times ``weight[panels, words, 32]`` -> ``[rows, panels, 32]``.
+
+    ``leading``: the dims of the rows.
+    """
+    panels, depth, tile = (int(d) for d in weight.shape)
+    rk = te.reduce_axis((0, depth), "rk")
+
+    def term(row, panel, column):
+        left = words[row // TILE, rk // TILE, row % TILE, rk % TILE]
+        return te.sum(product(left, weight[panel, rk, column]), axis=rk)
+
+    return te.compute((prod(leading), panels, tile), term, "matmul")
+
+
+def columns_of(
+    total: te.Tensor,
+    leading: Sequence,
+    columns: int,
+    final: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = lambda value, _: value,
+) -> te.Tensor:
+    """What :func:`matmul_words` gives as ``[..., columns]``; ``final`` of a sum and its column."""
+    tile = int(total.shape[-1])
+
+    def element(*index):
+        *outer, column = index
+        value = total[flatten_index(outer, leading), column // tile, column % tile]
+        return final(value, column)
+
+    return te.compute((*leading, tirx.const(columns, "int64")), element, "product")
+
+
+def conv2d_words(
+    source: te.Tensor,
+    weight: te.Tensor,
+    out_lanes: int,
+    filters: int,
+    groups: int,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    product: Product,
+) -> te.Tensor:
+    """Padded words ``source[N, blocks, H, W, 16]`` convolved with
+    ``weight[panels, blocks, KH, KW, 16, 32]`` -> ``[N, ceil(filters/out_lanes), .., out_lanes]``.
+
+    Of several ``groups``, each has whole panels of filters and whole tiles of channels.
+    """
+    panels, blocks, *window, _, columns = (int(d) for d in weight.shape)
+    n, _, *extents, _ = source.shape
+    geometry = zip(map(int, extents), window, strides, dilations, strict=True)
+    image = [(size - (taps - 1) * apart - 1) // step + 1 for size, taps, step, apart in geometry]
+    own = panels // groups
+    axes = zip((blocks, *window, TILE), ("block", "row", "column", "word"), strict=True)
+    block, *taps, step = (te.reduce_axis((0, size), name) for size, name in axes)
+
+    def term(n, panel, i, j, column):
+        where = [
+            at * stride + tap * dilation
+            for at, stride, tap, dilation in zip((i, j), strides, taps, dilations, strict=True)
+        ]
+        first = panel // own * blocks if groups > 1 else 0
+        left = source(n, first + block, *where, step)
+        right = weight(panel, block, *taps, step, column)
+        return te.sum(product(left, right), axis=[block, *taps, step])
+
+    attrs = {"tiles": [*strides, *dilations]}
+    total = te.compute((n, panels, *image, columns), term, "convolution", attrs=attrs)
+    parts = columns // out_lanes
+
+    def element(n, o, i, j, lane):
+        return total[n, o // parts, i, j, o % parts * out_lanes + lane]
+
+    return te.compute((n, -(-filters // out_lanes), *image, out_lanes), element, "untiled")
