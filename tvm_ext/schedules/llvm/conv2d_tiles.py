@@ -1,8 +1,8 @@
 """Convolution of words, pairs of bfloat16 or four bytes, in tiles, as AMX multiplies them.
 
-A tile of the left side are up to 16 neighbouring pixels of a row, 32 channels of each, or 64; of a window
-of one pixel all rows of an image are one. Two tiles go together: two parts of a row, or of rows
-that follow each other.
+A tile of the left side are up to 16 neighbouring pixels of a row, 32 channels of each, or 64; of a
+window of one pixel all rows of an image are one. Two tiles go together: two parts of a row, or of
+rows that follow each other.
 
 Before::
 
@@ -51,7 +51,7 @@ _CACHED = 1 << 19
 class Conv2dTiles(dl.base.ScheduleRule):
     """[pack and pad,] accumulate ``[n, panels, rows, columns, 32]`` in tiles of AMX, epilogue.
 
-    bfloat16[1, 256, 56, 56], 64 1x1 kernels, two Emerald Rapids cores: 2.1 TFLOP/s of a peak of 4.8.
+    bfloat16[1, 256, 56, 56], 64 1x1 kernels, two Emerald Rapids cores: 2.1 TFLOP/s of 4.8.
     """
 
     def apply(self, func, target, _tunable):
