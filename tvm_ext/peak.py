@@ -75,8 +75,9 @@ def _narrow(kind: str, repeat: int = 7) -> float:
     """10^9 operations per second of products of narrow numbers."""
     threads = int(tvm.get_global_func("runtime.NumThreads")())
     target = targets.host_target(threads)
-    if kind == "bfloat16" and Machine.of(target).tiles:
-        run, count = _tile_products(target, threads)
+    machine = Machine.of(target)
+    if {"bfloat16": machine.tiles, "int8": machine.integer_tiles}.get(kind, False):
+        run, count = _tile_products(target, threads, DOTS[kind])
     else:
         run, count = _multiply_add(target, threads, DOTS[kind])
     return count / _best(run, repeat) / 1e9
@@ -116,34 +117,35 @@ def _multiply_add(target, threads: int, product: Product):
     return _runner(sch, target, arrays), product.operations * terms
 
 
-def _tile_products(target, threads: int):
+def _tile_products(target, threads: int, product: Product):
     """Products of tiles of AMX that stay in the first cache."""
     repeats, steps = 64, 8
     left = tirx.decl_buffer((2, TILE, TILE), "int32", "left")
     right = tirx.decl_buffer((steps, TILE, COLUMNS), "int32", "right")
-    sums = tirx.decl_buffer((threads, 2 * TILE, COLUMNS), "float32", "result")
-    own = tirx.decl_buffer((2 * TILE, COLUMNS), "float32", "sums", scope="local")
+    sums = tirx.decl_buffer((threads, 2 * TILE, COLUMNS), product.total, "result")
+    own = tirx.decl_buffer((2 * TILE, COLUMNS), product.total, "sums", scope="local")
     task, turn, row = (tirx.Var(name, "int64") for name in ("task", "turn", "row"))
     zero = tirx.const(0, "int64")
     tiles = [tirx.BufferLoad(left, [tirx.const(k, "int64"), zero, zero]) for k in range(2)]
     walk = [(1, 0), (1, 0), (steps, 0)]
-    product = multiplied(own, tiles, tirx.BufferLoad(right, [zero] * 3), walk, TILE * WORD_BYTES)
+    first = tirx.BufferLoad(right, [zero] * 3)
+    multiply = multiplied(own, tiles, first, walk, TILE * WORD_BYTES)
 
     def store(lane):
         return tirx.BufferStore(sums, tirx.BufferLoad(own, [row, lane]), [task, row, lane])
 
     stores = loop(row, 2 * TILE, lanewise(zero, TILE, store))
-    body = begun(local([loop(turn, repeats, product), stores], [own]), TILE)
+    body = begun(local([loop(turn, repeats, multiply), stores], [own]), TILE)
     nest = loop(task, threads, body, tirx.ForKind.PARALLEL)
     func = tirx.PrimFunc([left, right, sums], nest).with_attr("global_symbol", "main")
     sch = scheduled(func, nest)
     arrays = [
         np.zeros((2, TILE, TILE), "int32"),
         np.zeros((steps, TILE, COLUMNS), "int32"),
-        np.empty((threads, 2 * TILE, COLUMNS), "float32"),
+        np.empty((threads, 2 * TILE, COLUMNS), product.total),
     ]
-    pairs = threads * repeats * steps * (2 * TILE) * COLUMNS * TILE
-    return _runner(sch, target, arrays), DOTS["bfloat16"].operations * pairs
+    words = threads * repeats * steps * (2 * TILE) * COLUMNS * TILE
+    return _runner(sch, target, arrays), product.operations * words
 
 
 def _read(target, threads: int, size: int):
