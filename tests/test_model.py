@@ -106,15 +106,15 @@ def test_weights_come_from_where_a_run_leaves_them():
 
 
 def products(kind):
-    """A product of 13 x 64 x 48, of numbers of a kind that CPUs have instructions for."""
-    x, w = np.zeros((13, 64), "float32"), np.ones((64, 48), "float32")
+    """A product of 13 x 64 x 64, of numbers of a kind that CPUs have instructions for."""
+    x, w = np.zeros((13, 64), "float32"), np.ones((64, 64), "float32")
     node, options = helper.make_node("MatMul", ["x", "w"], ["y"]), {"precision": "bf16"}
     if kind == "int8":
         x, w, options = x.astype("uint8"), w.astype("int8"), {}
         node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
     types = [helper.np_dtype_to_tensor_dtype(d) for d in (x.dtype, np.dtype("int32"))]
     inputs = [helper.make_tensor_value_info("x", types[0], x.shape)]
-    outputs = [helper.make_tensor_value_info("y", types[1] if kind == "int8" else 1, (13, 48))]
+    outputs = [helper.make_tensor_value_info("y", types[1] if kind == "int8" else 1, (13, 64))]
     graph = helper.make_graph([node], "g", inputs, outputs, [numpy_helper.from_array(w, "w")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     target = {"kind": "llvm", "mcpu": "x86-64-v4", "mattr": ["+avx512bf16"]}
@@ -125,8 +125,8 @@ def products(kind):
 def test_products_of_narrow_numbers_are_counted_apart(kind):
     facts = products(kind)._facts.values()
     counts = sum(fact.dots.get(kind, 0) for fact in facts)
-    assert 2 * 13 * 64 * 48 <= counts < 2.5 * 13 * 64 * 48
-    assert sum(fact.flops or 0 for fact in facts) < 13 * 64 * 48 / 4
+    assert 2 * 13 * 64 * 64 <= counts < 2.5 * 13 * 64 * 64
+    assert sum(fact.flops or 0 for fact in facts) < 13 * 64 * 64 / 4
 
 
 def test_narrow_products_are_predicted_by_their_own_peak(tmp_path):
