@@ -154,7 +154,7 @@ def test_what_has_too_few_channels_is_summed_in_float32():
     assert not has_tiles(built) and "bfloat16_dot" not in built.sources()["select"]
 
 
-def test_only_models_with_tiles_need_them(monkeypatch):
+def test_only_models_with_tiles_need_them():
     x, w = factors((33, 96), (96, 40))
     model = node_model("MatMul", [x, w], {}, constants=[1])
     with_them = convert_and_build(model, SAPPHIRE_RAPIDS, precision="bf16")._executor.needs

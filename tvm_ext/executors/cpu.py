@@ -14,10 +14,13 @@ from pathlib import Path
 
 from ..errors import TargetError
 
-__all__ = ["TILES", "CpuNeeds", "tiles_granted"]
+__all__ = ["TILES", "TILE_REQUEST", "CpuNeeds", "tiles_granted"]
 
 #: The feature whose registers a process has to ask for.
 TILES = "amx-tile"
+
+#: The system call for that: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of Linux.
+TILE_REQUEST = 158, 0x1023, 18
 
 _SYSTEMS = "linux", "darwin", "macos", "windows"
 _SAME = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -99,8 +102,7 @@ def tiles_granted() -> bool:
     """Whether Linux gives this process, all of its threads, the registers of AMX's tiles."""
     if platform.machine().lower() not in ("x86_64", "amd64") or platform.system() != "Linux":
         return False
-    # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
-    return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+    return ctypes.CDLL(None).syscall(*TILE_REQUEST) == 0
 
 
 @cache

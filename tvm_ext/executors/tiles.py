@@ -22,6 +22,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, StringImm
 
+from .cpu import TILE_REQUEST
 from .llvm_functions import with_functions
 
 __all__ = ["lower_tiles", "uses_tiles"]
@@ -79,8 +80,7 @@ _SET_ROWS = "\n  ".join(
 )
 
 # Palette 1: all of the eight tiles are 16 rows of 64 bytes, until the number of rows is written.
-# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) is asked once; whoever loads the model has
-# checked that it is granted.
+# The system is asked once; whoever loads the model has checked that it grants the registers.
 _BEGIN = f"""
 @{_PREFIX}_shape = linkonce_odr hidden constant <{{ [16 x i8], [16 x i16], [16 x i8] }}> <{{
   [16 x i8] [i8 1{", i8 0" * 15}],
@@ -94,7 +94,7 @@ define linkonce_odr hidden i32 @{_PREFIX}_begin(i64 %rows) alwaysinline {{
   %done = icmp ne i32 %asked, 0
   br i1 %done, label %set, label %ask
 ask:
-  %granted = call i64 (i64, ...) @syscall(i64 158, i64 4131, i64 18)
+  %granted = call i64 (i64, ...) @syscall({", ".join(f"i64 {n}" for n in TILE_REQUEST)})
   store atomic i32 1, ptr @{_PREFIX}_asked monotonic, align 4
   br label %set
 set:

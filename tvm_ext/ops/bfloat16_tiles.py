@@ -4,13 +4,12 @@ Words are pairs of bfloat16 as in :mod:`tvm_ext.ops.bfloat16_pairs`: which two n
 reduction share one is free.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
 from .bfloat16_pairs import channel_pairs, dot, pair, pair_rows, pairs
-from .conv2d_blocked import padded
 from .matmul_packed import pack_columns
 from .tiles import COLUMNS, TILE, columns_of, conv2d_words, matmul_words, row_words
 
@@ -87,21 +86,9 @@ def _channel_tiles(x: te.Tensor) -> te.Tensor:
     return te.compute((n, -(-count // COLUMNS), h, w, TILE), word, "channel_tiles")
 
 
-def conv2d_tiles(
-    x: te.Tensor,
-    weight: te.Tensor,
-    out_lanes: int,
-    filters: int,
-    groups: int,
-    strides: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-) -> te.Tensor:
+def conv2d_tiles(x: te.Tensor, weight: te.Tensor, *geometry: Any) -> te.Tensor:
     """Convolve ``x[N, IC/b, H, W, b]``, rounded to bfloat16, with what :func:`tile_filters` gives.
 
-    The result is float32; see :func:`tvm_ext.ops.tiles.conv2d_words`.
+    The result is float32; ``geometry`` is that of :func:`tvm_ext.ops.tiles.conv2d_words`.
     """
-    h, w = map(int, x.shape[2:4])
-    extents = [h + pads[0] + pads[2], w + pads[1] + pads[3]]
-    source = padded(_channel_tiles(x), pads[:2], extents)
-    return conv2d_words(source, weight, out_lanes, filters, groups, strides, dilations, dot)
+    return conv2d_words(_channel_tiles(x), weight, *geometry, product=dot)

@@ -4,12 +4,11 @@ Words are four bytes as in :mod:`tvm_ext.ops.integer_dots`: unsigned ones of act
 ones of weights.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
-from .conv2d_blocked import padded
 from .elementwise import dtype_of
 from .integer_dots import BYTES, dot, pack_words, repeated, word_of
 from .integer_products import SIGN, corrected, pad_value, subtrahend
@@ -67,17 +66,12 @@ def conv2d_integer_tiles(
     sums: te.Tensor,
     zero: te.Tensor | None,
     around: int,
-    out_lanes: int,
-    filters: int,
-    groups: int,
-    strides: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
+    *geometry: Any,
 ) -> te.Tensor:
     """Convolve ``x - zero``, ``[N, IC/b, H, W, b]``, with :func:`integer_filters` -> int32.
 
-    The others are those of :func:`tvm_ext.ops.integer_products.conv2d_integer`, and of
-    :func:`tvm_ext.ops.tiles.conv2d_words`.
+    The others are those of :func:`tvm_ext.ops.integer_products.conv2d_integer`, ``geometry`` that
+    of :func:`tvm_ext.ops.tiles.conv2d_words`.
     """
     n, *blocked = x.shape
     blocks, h, w, lanes = map(int, blocked)
@@ -92,7 +86,5 @@ def conv2d_integer_tiles(
 
     words = te.compute((n, -(-count // _CHANNELS), h, w, TILE), word, "channel_words")
     byte = pad_value(x, zero, around).astype("int32") + (SIGN if flips else 0)
-    extents = [h + pads[0] + pads[2], w + pads[1] + pads[3]]
-    source = padded(words, pads[:2], extents, repeated(byte))
-    geometry = out_lanes, filters, groups, strides, dilations
-    return corrected(conv2d_words(source, weight, *geometry, dot), sums, zero, x, True)
+    total = conv2d_words(words, weight, *geometry, product=dot, around=repeated(byte))
+    return corrected(total, sums, zero, x, True)

@@ -9,6 +9,7 @@ from math import prod
 
 from tvm import te, tirx
 
+from .conv2d_blocked import padded
 from .flat_index import flatten_index, unflatten_index
 
 __all__ = ["COLUMNS", "TILE", "columns_of", "conv2d_words", "matmul_words", "row_words"]
@@ -73,23 +74,28 @@ def columns_of(
 
 
 def conv2d_words(
-    source: te.Tensor,
+    words: te.Tensor,
     weight: te.Tensor,
     out_lanes: int,
     filters: int,
     groups: int,
     strides: Sequence[int],
+    pads: Sequence[int],
     dilations: Sequence[int],
+    *,
     product: Product,
+    around: tirx.Expr | None = None,
 ) -> te.Tensor:
-    """Padded words ``source[N, blocks, H, W, 16]`` convolved with
+    """``words[N, blocks, H, W, 16]``, with ``around``, by default 0, for pads, convolved with
     ``weight[panels, blocks, KH, KW, 16, 32]`` -> ``[N, ceil(filters/out_lanes), .., out_lanes]``.
 
     Of several ``groups``, each has whole panels of filters and whole tiles of channels.
     """
     panels, blocks, *window, _, columns = (int(d) for d in weight.shape)
-    n, _, *extents, _ = source.shape
-    geometry = zip(map(int, extents), window, strides, dilations, strict=True)
+    n, _, h, w, _ = words.shape
+    extents = [int(h) + pads[0] + pads[2], int(w) + pads[1] + pads[3]]
+    source = padded(words, pads[:2], extents, around)
+    geometry = zip(extents, window, strides, dilations, strict=True)
     image = [(size - (taps - 1) * apart - 1) // step + 1 for size, taps, step, apart in geometry]
     own = panels // groups
     axes = zip((blocks, *window, TILE), ("block", "row", "column", "word"), strict=True)

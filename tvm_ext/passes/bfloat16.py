@@ -19,17 +19,14 @@ from tvm.target import Target
 from tvm_ext.ops import bfloat16_pairs as ops
 from tvm_ext.ops import bfloat16_tiles as tiles
 from tvm_ext.ops.matmul_packed import pack_columns
-from tvm_ext.ops.tiles import COLUMNS
 from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
+from tvm_ext.schedules.llvm.tiles import fills_tiles
 from tvm_ext.schedules.machine import Machine
 
 from .blocked_conv2d import CONV2D, Dense
 from .compound import Compound, Kernel, Match, Pattern
 
 __all__ = ["bfloat16_conv2d", "bfloat16_matmul"]
-
-# How many times faster tiles are than vectors of float32.
-_TILES_FASTER = 8
 
 _LEFT, _RIGHT = wildcard(), is_const()
 _MATMUL = Pattern(is_op("relax.matmul")(_LEFT, _RIGHT), {"left": _LEFT, "right": _RIGHT})
@@ -88,11 +85,8 @@ def _of_tiles(dense: Dense) -> Kernel | None:
     """
     conv = dense.conv
     filters, channels = conv.weight.shape[:2]
-    size = COLUMNS
-    used = prod(count / (-(-count // size) * size) for count in (filters, channels))
-    vectors = filters / (-(-filters // dense.vector) * dense.vector)
-    whole = conv.groups == 1 or (filters // conv.groups % size == channels % size == 0)
-    if not whole or conv.symbolic or conv.running is not None or used * _TILES_FASTER < vectors:
+    fills = fills_tiles(filters, channels, 2, dense.vector, conv.groups)
+    if conv.symbolic or conv.running is not None or not fills:
         return None
     weight = relax.const(tiles.tile_filters(conv.weight.astype("float32")), "int32")
     return Kernel(

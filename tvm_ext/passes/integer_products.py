@@ -33,13 +33,13 @@ from tvm_ext.ops import integer_dots as dots
 from tvm_ext.ops import integer_products as ops
 from tvm_ext.ops import integer_tiles as tiles
 from tvm_ext.ops.conv2d_blocked import pack_depthwise_weight
-from tvm_ext.ops.tiles import COLUMNS, TILE
 from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.conv2d import choose_columns, choose_tile
 from ..schedules.llvm.dot import Dot
 from ..schedules.llvm.matmul import choose_matmul_tile
 from ..schedules.llvm.matmul_loops import FEW_ROWS
+from ..schedules.llvm.tiles import fills_tiles
 from .blocked_conv2d import LONG_ROW, MIN_LANES, lanes_of, merge_groups
 from .compound import Compound, Kernel, Match
 from .facts import dtype_of, image_dims, is_empty, static_dims
@@ -51,8 +51,6 @@ __all__ = ["INTEGER_CONV2D", "INTEGER_MATMUL", "INTEGER_MATMUL_OF_ACTIVATIONS"]
 _Dims = list[int | tirx.Expr]
 
 _SUM = "int32"
-# How many times faster tiles are than vectors of sums of four products.
-_TILES_FASTER = 8
 _NARROW = ("int8", "uint8")
 
 
@@ -346,7 +344,8 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
     if isinstance(whole, str):
         return whole
     product, groups = whole
-    if blocked and Machine.of(target).integer_tiles and _fills_tiles(product, groups, lanes):
+    sizes = *product.weight.shape[:2], dots.BYTES, lanes, groups
+    if blocked and Machine.of(target).integer_tiles and fills_tiles(*sizes):
         return _conv2d_tiles(product, in_lanes, lanes, groups, geometry)
     tile = choose_tile(target, -(-len(product.weight) // groups // lanes), width)
     packed = ops.pack_integer_weight(product.weight, in_lanes, tile.vectors * lanes, dot.depth)
@@ -359,17 +358,6 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
         epilogue=True,
         name="conv2d_integer",
     )
-
-
-def _fills_tiles(product: _Product, groups: int, lanes: int) -> bool:
-    """Whether tiles of AMX, as full as they would be, are faster than vectors."""
-    (filters, channels), whole = product.weight.shape[:2], (COLUMNS, TILE * dots.BYTES)
-    used = prod(
-        n / (-(-n // size) * size) for n, size in zip((filters, channels), whole, strict=True)
-    )
-    vectors = filters / (-(-filters // lanes) * lanes)
-    apart = groups == 1 or (filters // groups % whole[0] == channels % whole[1] == 0)
-    return apart and used * _TILES_FASTER >= vectors
 
 
 def _conv2d_tiles(product, in_lanes, lanes, groups, geometry) -> Kernel:

@@ -17,16 +17,20 @@ After::
 
 from __future__ import annotations
 
+from functools import partial
+
 from tvm import tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
+from ..statements import substituted
 from .contraction import axis_kinds, blocks_of
 from .loops import others_inlined
+from .matmul_loops import shared
 from .matmul_rows import element_of, is_flat, shares_panels, term_of
-from .register_tiles import int64, lanewise, local, loop, scheduled, sequence, var
-from .tiles import COLUMNS, TILE, WORD_BYTES, Ahead, begun, dots_of, multiplied, packed
+from .register_tiles import Results, int64, lanewise, local, loop, scheduled, sequence, var
+from .tiles import COLUMNS, TILE, WORD_BYTES, Ahead, begun, dots_of, multiplied
 
 __all__ = ["MatmulTiles"]
 
@@ -37,8 +41,7 @@ _CACHED = 3 << 19
 class MatmulTiles(dl.base.ScheduleRule):
     """Pack, accumulate ``[rows, panels, 32]`` over one reduction axis in tiles of AMX, epilogue.
 
-    bfloat16[128, 768] times cold weights [768, 3072], two Emerald Rapids cores: 0.5 ms, of float32
-    1.9 ms; in caches 1.6 TFLOP/s of a peak of 4.8.
+    bfloat16[128, 768] times cold weights [768, 3072], two Emerald Rapids cores: 0.5 ms.
     """
 
     def apply(self, func, target, _tunable):
@@ -98,7 +101,19 @@ def _loops(pack: SBlock, product: SBlock, output: SBlock, machine: Machine) -> t
         body = loop(panel, panels, kernel.tile(panel, pair))
         nest = loop(pair, pairs, begun(body, TILE), parallel)
     (words,) = (region.source for region in pack.writes)
-    return local([packed(pack), nest], [words])
+    return local([_packed(pack), nest], [words])
+
+
+def _packed(pack: SBlock) -> tirx.Stmt:
+    """The loops of ``pack``: threads share tiles, lanes are the words of a row."""
+    axes = [axis.var for axis in pack.iter_vars]
+    panels, steps, height, _ = (axis.dom.extent for axis in pack.iter_vars)
+    panel, step, row = (var(axis.name) for axis in axes[:-1])
+
+    def word(place):
+        return substituted(pack.body, dict(zip(axes, (panel, step, row, place), strict=True)))
+
+    return shared([panels, steps], [panel, step], loop(row, height, lanewise(int64(0), TILE, word)))
 
 
 class _Kernel:
@@ -108,9 +123,11 @@ class _Kernel:
         self.rows = product.iter_vars[0].dom.extent
         self.steps = int(product.iter_vars[3].dom.extent) // TILE
         self.left, self.right = (load.source for load in term_of(product).args)
-        self.product, self.output = product, output
-        self.dtype = str(product.writes[0].source.ty.dtype.dtype)
-        self.width = int(output.iter_vars[-1].dom.extent)
+        total = product.writes[0].source
+        self.dtype = str(total.ty.dtype.dtype)
+        width = int(output.iter_vars[-1].dom.extent)
+        store = partial(element_of, output, total)
+        self.results = Results(self.dtype, store, False, width if width % COLUMNS else None)
         self.lanes = min(machine.lanes("float32"), TILE)
 
     def tile(
@@ -138,24 +155,9 @@ class _Kernel:
         walk = [(1, 0), (1, 0), (self.steps, tile_bytes)]
         multiply = multiplied(sums, [first, other][:tiles], right, walk, TILE * WORD_BYTES, ahead)
         own, count = var("row"), tirx.min(int64(height), self.rows - row)
+        place = own, row, panel * COLUMNS
         stores = [
-            self._vector(sums, own, row, panel * COLUMNS, start)
+            self.results.vector(sums, *place, start, self.lanes)
             for start in range(0, COLUMNS, self.lanes)
         ]
         return local([multiply, loop(own, count, sequence(stores))], [sums])
-
-    def _vector(self, sums, own, row, column, start: int) -> tirx.Stmt:
-        """A vector of a row of the result, in the columns that there are."""
-        buffer = self.product.writes[0].source
-
-        def store(place):
-            value = tirx.BufferLoad(sums, [own, place])
-            return element_of(self.output, buffer, value, row + own, column + place)
-
-        whole = lanewise(start, self.lanes, store)
-        if self.width % COLUMNS == 0:
-            return whole
-        lane = var("lane")
-        inside = column + (start + lane) < self.width
-        tail = loop(lane, self.lanes, tirx.IfThenElse(inside, store(start + lane), None))
-        return tirx.IfThenElse(column + (start + self.lanes) <= self.width, whole, tail)

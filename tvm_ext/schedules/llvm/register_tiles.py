@@ -110,7 +110,7 @@ class Results:
         def stores(buffer, number: tirx.Expr) -> tirx.Stmt:
             return sequence(
                 [
-                    self._vector(buffer, number, row, column, start, lanes)
+                    self.vector(buffer, number, row, column, start, lanes)
                     for start in range(0, columns, lanes)
                 ]
             )
@@ -130,7 +130,7 @@ class Results:
         results = loop(number, rows, stores(copy, number))
         return [local([each(rows, columns, lanes, move), results], [copy])]
 
-    def _vector(self, buffer, number, row, column, start: int, lanes: int) -> tirx.Stmt:
+    def vector(self, buffer, number, row, column, start: int, lanes: int) -> tirx.Stmt:
         """The stores of ``lanes`` elements; of those before ``width`` where that is among them."""
 
         def store(place: tirx.Expr) -> tirx.Stmt:

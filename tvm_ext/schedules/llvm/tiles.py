@@ -9,9 +9,8 @@ from math import prod
 from tvm import ir, tirx
 from tvm.s_tir import SBlock
 
-from ..statements import substituted
 from .matmul_rows import term_of
-from .register_tiles import int64, lanewise, loop, sequence, var
+from .register_tiles import int64, sequence
 
 __all__ = [
     "COLUMNS",
@@ -20,8 +19,8 @@ __all__ = [
     "Ahead",
     "begun",
     "dots_of",
+    "fills_tiles",
     "multiplied",
-    "packed",
 ]
 
 # As tvm_ext.ops has them.
@@ -34,6 +33,8 @@ TILE = 16
 COLUMNS = 2 * TILE
 WORD_BYTES = 4
 
+# How many times faster tiles are than vectors, of float32 or of words of bytes.
+_FASTER = 8
 # What stands for a symbolic number of parts that a panel is fetched in.
 _MANY_PARTS = 4
 
@@ -46,6 +47,24 @@ def dots_of(product: SBlock) -> tuple[ir.TensorLoad, ir.TensorLoad] | None:
     left, right = term.args
     loads = isinstance(left, ir.TensorLoad) and isinstance(right, ir.TensorLoad)
     return (left, right) if loads else None
+
+
+def fills_tiles(filters: int, channels: int, factors: int, vector: int, groups: int) -> bool:
+    """Whether a convolution in tiles, as full as they would be, is faster than one in vectors.
+
+    Args:
+        channels: of each group.
+        factors: in a word.
+        vector: the filters that are summed side by side without tiles.
+    """
+
+    def used(count: int, size: int) -> float:
+        return count / (-(-count // size) * size)
+
+    depth = TILE * factors
+    apart = groups == 1 or (filters // groups % COLUMNS == channels % depth == 0)
+    faster = used(filters, COLUMNS) * used(channels, depth) * _FASTER
+    return apart and faster >= used(filters, vector)
 
 
 def begun(stmt: tirx.Stmt, rows: int) -> tirx.Stmt:
@@ -98,24 +117,3 @@ class Ahead:
         pairs = -(-TILE // parts)  # of lines, as long as a row
         first = [panel, *[int64(0)] * (len(weights.ty.shape) - 3), part * (steps * pairs), int64(0)]
         return cls(tirx.BufferLoad(weights, first), 2 * pairs)
-
-
-def packed(pack: SBlock) -> tirx.Stmt:
-    """The loops of ``pack``: threads share the first but of one trip, lanes are its last axis."""
-    axes = [axis.var for axis in pack.iter_vars]
-    extents = [axis.dom.extent for axis in pack.iter_vars]
-    loops = [var(axis.name) for axis in axes[:-1]]
-    shared = next((k for k, extent in enumerate(extents[:-1]) if not _is_one(extent)), 0)
-
-    def word(place):
-        return substituted(pack.body, dict(zip(axes, (*loops, place), strict=True)))
-
-    stmt = lanewise(int64(0), int(extents[-1]), word)
-    for k in reversed(range(len(loops))):
-        kind = tirx.ForKind.PARALLEL if k == shared else tirx.ForKind.SERIAL
-        stmt = loop(loops[k], extents[k], stmt, kind)
-    return stmt
-
-
-def _is_one(extent: tirx.Expr) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
