@@ -76,6 +76,7 @@ def test_gelu_below_minus_one():
         ("LeakyRelu", {"alpha": 0.0}, [np.nan, np.inf, np.nan, -0.0, 1]),
         ("HardSigmoid", {"alpha": 0.0}, [np.nan, np.nan, np.nan, 0.5, 0.5]),
         ("Selu", {"gamma": 0.0}, [-0.0, np.nan, np.nan, -0.0, 0]),
+        ("Celu", {"alpha": 0.0}, [0, np.nan, np.nan, 0, np.nan]),
     ],
 )
 def test_a_factor_of_zero_keeps_nan_and_infinities(op_type, attributes, expected):

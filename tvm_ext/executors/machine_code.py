@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 
 import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
 from tvm.ir.transform import PassContext
-from tvm.target import Target
+from tvm.target import Target, codegen
 
 from ..errors import BuildError
 from .cpu_features import triple_of
@@ -66,6 +67,7 @@ def compiled(
     Raises:
         BuildError: an object file cannot be written.
     """
+    _settle_llvm()
     build = tvm.get_global_func(f"target.build.{target.kind.name}")
     context = PassContext.current()
 
@@ -85,6 +87,17 @@ def compiled(
                 pool.shutdown(cancel_futures=True)
                 raise
     return MachineCode([module for module, _ in done], tuple(code for _, code in done))
+
+
+@cache
+def _settle_llvm() -> None:
+    """Let LLVM do once what changes its code for other machines from then on: work for WebAssembly.
+
+    Else a model would be compiled differently after one for WebAssembly, in the same process.
+    """
+    if "wasm32" in map(str, codegen.llvm_get_targets()):
+        nothing, target = IRModule({}), Target({"kind": "llvm", "mtriple": "wasm32-unknown-wasi"})
+        tvm.get_global_func("target.build.llvm")(nothing, target)
 
 
 def _stands_alone(target: Target, context: PassContext) -> bool:

@@ -3,6 +3,8 @@
 Attributes are keyword arguments with the names of the ONNX operators.
 """
 
+import math
+
 from tvm import tirx
 
 from . import approximations
@@ -47,6 +49,8 @@ def elu(x, *, alpha):
 @elementwise
 def celu(x, *, alpha):
     """``x[...] -> max(0, x) + min(0, alpha (e**(x / alpha) - 1))``."""
+    if alpha == 0:  # x / 0 is infinite or NaN, and what is not below 0 becomes 0 * inf
+        return tirx.Select(x < 0.0, _zero(x), number(math.nan, dtype_of(x)))
     part = _negative_part(x) / alpha
     curve = expm1_negative(part) if alpha > 0 else exp(part) - 1.0
     return tirx.Select(x < 0.0, curve * alpha, x)
