@@ -96,8 +96,8 @@ def _settle_llvm() -> None:
     Else a model would be compiled differently after one for WebAssembly, in the same process.
     """
     if "wasm32" in map(str, codegen.llvm_get_targets()):
-        nothing, target = IRModule({}), Target({"kind": "llvm", "mtriple": "wasm32-unknown-wasi"})
-        tvm.get_global_func("target.build.llvm")(nothing, target)
+        spec = {"kind": "llvm", "mtriple": "wasm32-unknown-wasi", "vector-width": 128}
+        tvm.get_global_func("target.build.llvm")(IRModule({}), Target(spec))
 
 
 def _stands_alone(target: Target, context: PassContext) -> bool:

@@ -288,15 +288,19 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         block = _row_block(kernel, int(self.cached * machine.l2_bytes), machine, rows)
         image_rows, weights = kernel.flat_rows or rows, kernel.weight_bytes
         split = _who_splits(machine.cores, batch, image_rows, rows // block, tiles, weights)
-        if split == "rows":
-            block = shared_block(machine.cores, batch, rows, block)
+        uneven = split == "channels" and tiles % machine.cores != 0
+        if split == "rows" or uneven:
+            block = shared_block(machine.cores, batch * (tiles if uneven else 1), rows, block)
         hb, hi = sch.split(h, [None, block])
-        if split == "channels":
+        parts = 1
+        if uneven:  # threads share the rows of some tiles, too
             sch.reorder(oo, n, hb, hi, wo, oi, wi, lane)
-            outer, panels = oo, [oo]
-            if tiles % machine.cores == 0:
-                panels = outer, oo = sch.split(oo, [machine.cores, None])
-                sch.reorder(outer, n, hb, oo, hi)
+            outer, parts = sch.fuse(oo, n, hb), batch * (rows // block)
+            panels = [outer]
+        elif split == "channels":
+            sch.reorder(oo, n, hb, hi, wo, oi, wi, lane)
+            panels = outer, oo = sch.split(oo, [machine.cores, None])
+            sch.reorder(outer, n, hb, oo, hi)
         else:
             sch.reorder(n, hb, oo, hi, wo, oi, wi, lane)
             outer, panels = n if split == "batch" else sch.fuse(n, hb), [oo]
@@ -317,7 +321,7 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         taps = depth[1 : 1 + kernel.spatial]
         seen = guards(sch, kernel.contraction, taps) if padded else {}
         if kernel.weight_bytes >= self.cold:
-            sch = prefetch_next_panel(sch, panels, [hi, wo, *depth])
+            sch = prefetch_next_panel(sch, panels, [hi, wo, *depth], parts=parts)
         return guarded(sch, seen)
 
 
@@ -456,8 +460,7 @@ def _who_splits(
     rows_even = batch * row_blocks % cores == 0 or batch * row_blocks >= 8 * cores
     if rows_even and (rows >= ROWS_PER_SPLIT or weight_bytes < 1 << 18):
         return "rows"
-    tiles_even = tiles % cores == 0 or tiles >= 8 * cores
-    return "channels" if tiles >= cores and (tiles_even or not rows_even) else "rows"
+    return "channels" if tiles >= cores else "rows"
 
 
 def accumulate_tile(sch, contraction, unrolled, lane) -> list:

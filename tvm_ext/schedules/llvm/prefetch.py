@@ -32,6 +32,7 @@ def prefetch_next_panel(
     turns: Sequence,
     stored: int | None = None,
     place: Callable[[tirx.Expr], tirx.Expr] = lambda number: number,
+    parts: int = 1,
 ) -> s_tir.Schedule:
     """``sch`` with prefetches at the start of the last of the loops ``turns``.
 
@@ -40,13 +41,15 @@ def prefetch_next_panel(
     follows. Behind the last one that is memory nobody reads: a prefetch never faults.
 
     Where some panels serve several numbers, there are ``stored`` ones in memory, that of a number
-    at ``place``.
+    at ``place``. Where the use of a panel has several ``parts``, ``panels`` number these.
     """
-    panel, count = _number(sch, panels)
-    turn, turns_per_panel = _number(sch, turns)
+    part, count = _number(sch, panels)
+    turn, turns_per_part = _number(sch, turns)
+    panel, turn = tirx.floordiv(part, parts), tirx.floormod(part, parts) * turns_per_part + turn
 
     def lines(weights: tirx.Var) -> list[tirx.Stmt]:
-        return _lines(weights, stored or count, place(panel + 1), turn, turns_per_panel)
+        panels = stored or count // parts
+        return _lines(weights, panels, place(panel + 1), turn, parts * turns_per_part)
 
     return _at_start_of(sch, turns[-1], lines)
 
