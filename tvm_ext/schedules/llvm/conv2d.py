@@ -31,7 +31,7 @@ from .contraction import (
     split_steps,
 )
 from .loops import moves, walk, with_simple_quotients
-from .padded_taps import copies, guarded, guards, is_padded
+from .padded_taps import copies, guarded, guards, is_padded, rows_seen
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
 __all__ = [
@@ -58,6 +58,10 @@ LEFT_TO_PIXELS = 0.2
 _IMAGE = "SSSSS"
 # From here on rows are worth splitting; below, weights outweigh activations.
 ROWS_PER_SPLIT = 28
+# Rows that a task pads for itself, at least: neighbours pad the rows that both see, each its own.
+# 64 channels to 64 at 56 x 56, stride 2, two Emerald Rapids cores: 0.22 ms, padded before 0.26 ms.
+_PADDED_ROWS = 4
+_SEEN_TWICE = 2.0
 
 
 @dataclass(frozen=True)
@@ -288,6 +292,9 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         block = _row_block(kernel, int(self.cached * machine.l2_bytes), machine, rows)
         image_rows, weights = kernel.flat_rows or rows, kernel.weight_bytes
         split = _who_splits(machine.cores, batch, image_rows, rows // block, tiles, weights)
+        own_pads = bool(kernel.pads) and kernel.spatial == 2 and split != "channels"
+        if own_pads:
+            block = max(block, _PADDED_ROWS)
         uneven = split == "channels" and tiles % machine.cores != 0
         if split == "rows" or uneven:
             block = shared_block(machine.cores, batch * (tiles if uneven else 1), rows, block)
@@ -308,13 +315,13 @@ class Conv2dBlocked(dl.base.ScheduleRule):
             sch.parallel(outer)
         sch.set_scope(kernel.contraction, 0, "local")
         sch.compute_at(kernel.contraction, wo, preserve_unit_loops=True)
+        one_row = kernel.weight[2] == 1  # of the window: each row is read by one task
+        own_pads &= one_row or rows_seen(sch, kernel.contraction, block) <= _SEEN_TWICE
         for pad in kernel.pads:
-            # Each row is read by one core.
-            if kernel.spatial == 2 and kernel.weight[2] == 1 and split != "channels":
-                sch.compute_at(pad, outer, preserve_unit_loops=True)
-                sch.vectorize(sch.get_loops(pad)[-1])
-                continue
-            run_by_itself(sch, pad)
+            if own_pads:
+                sch.compute_at(pad, hb if split == "batch" else outer, preserve_unit_loops=True)
+            else:
+                run_by_itself(sch, pad)
             sch.vectorize(sch.get_loops(pad)[-1])
         padded = is_padded(sch, kernel.contraction)  # a rule may put another block in its place
         depth = self.register_tile(sch, kernel.contraction, (oi, wi), lane)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import tvm_ffi
 from tvm import s_tir, tirx
@@ -21,6 +22,7 @@ __all__ = [
     "guarded",
     "guards",
     "is_padded",
+    "rows_seen",
     "sees_image",
     "sees_zeros",
     "without_zeros",
@@ -62,6 +64,20 @@ class _Axis:
 def is_padded(sch: s_tir.Schedule, contraction) -> bool:
     """Whether ``contraction`` sums an image between zeros."""
     return _PADDED in sch.get(contraction).annotations
+
+
+def rows_seen(sch: s_tir.Schedule, contraction, rows: int) -> float:
+    """The rows of the image between pads that so many neighbouring ``rows`` of outputs see.
+
+    Relative to those that they see once; infinite where the image has no pads.
+    """
+    block = sch.get(contraction)
+    if _PADDED not in block.annotations:
+        return inf
+    axes = [_Axis(*map(int, axis)) for axis in block.annotations[_PADDED]]
+    axis, window = axes[0], block.iter_vars[-len(axes)].dom.extent
+    seen = axis.place(rows - 1, int(window) - 1) - axis.place(0, 0) + 1
+    return seen / (rows * axis.stride)
 
 
 def sees_image(sch: s_tir.Schedule, reduction) -> bool:

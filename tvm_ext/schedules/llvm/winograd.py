@@ -64,12 +64,16 @@ class Convolution:
 
 @dataclass(frozen=True)
 class WinogradPlan:
-    """Tiles of m x m outputs, grouped by ``images`` times ``rows`` of tiles; a register tile."""
+    """Tiles of m x m outputs, grouped by ``images`` times ``rows`` of tiles; a register tile.
+
+    ``readers``: the cores that read all weights, each for groups of its own.
+    """
 
     m: int
     images: int
     rows: int
     register: Tile
+    readers: int = 1
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,9 @@ class WinogradModel:
             fetching it behind products takes (16.8 MB at 7 x 7, m = 2: 0.30 ms by itself, 0.39
             cold), for it takes memory, too: m = 4 at 14 x 14 makes ResNet-50 26 MB larger and 1 %
             faster.
+        read_again: the part of that which weights cost each further core that reads them. 432
+            channels in 9 groups at 14 x 14, m = 4, two Emerald Rapids cores: 0.35 ms where both
+            read 3 MB, 0.25 ms where they share them.
         gain: the part of the direct cost that is worth the larger error and weights.
         own_weights: weights that a core may read again for each group of its own, in L2s (they
             come from L3). 128 channels at 56 x 56, m = 4: 0.67 ms, shared 1.0 ms or more; 256
@@ -98,6 +105,7 @@ class WinogradModel:
     transform: float = 12.0
     store: float = 4.0
     weight_byte: float = 0.2
+    read_again: float = 0.5
     gain: float = 0.85
     own_weights: float = 3.0
     shared: float = 4.0
@@ -124,7 +132,8 @@ class WinogradModel:
         products = conv.pairs / conv.out_lanes / plan.register.rate(tiles)
         products += conv.outputs / conv.out_lanes * self.store
         work = conv.images // plan.images * bands * tiles * (products + blocks * self.transform)
-        return _points(conv, plan.m) * work + _weight_bytes(conv, plan.m) * self.weight_byte
+        fetched = _weight_bytes(conv, plan.m) * (1 + (plan.readers - 1) * self.read_again)
+        return _points(conv, plan.m) * work + fetched * self.weight_byte
 
     def direct_cost(self, conv: Convolution, target: Target) -> float:
         """The same of the direct kernel."""
@@ -151,7 +160,7 @@ class WinogradModel:
         all_rows = -(-conv.height // m)
         for rows in range(1, min(all_rows, machine.l2_bytes // _row_bytes(conv, m)) + 1):
             if _even(conv.images * -(-all_rows // rows), machine.cores):
-                yield _grouped(conv, m, 1, rows, target)
+                yield replace(_grouped(conv, m, 1, rows, target), readers=machine.cores)
 
     def _shared(self, conv: Convolution, m: int, target: Target, machine: Machine) -> WinogradPlan:
         """Whole images, or parts of one, that fit the caches together."""
