@@ -294,7 +294,7 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         split = _who_splits(machine.cores, batch, image_rows, rows // block, tiles, weights)
         own_pads = bool(kernel.pads) and kernel.spatial == 2 and split != "channels"
         if own_pads:
-            block = max(block, _PADDED_ROWS)
+            block = divisors(rows, max(block, _PADDED_ROWS))[-1]
         uneven = split == "channels" and tiles % machine.cores != 0
         if split == "rows" or uneven:
             block = shared_block(machine.cores, batch * (tiles if uneven else 1), rows, block)
