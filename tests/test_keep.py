@@ -16,6 +16,7 @@ from tvm_ext.cli import main
 from tvm_ext.errors import OutputPathError
 from tvm_ext.keep import keep, keep_all
 
+# The dilated convolution is padded before it runs, into the arena.
 NET = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
 net (float[n, 3, 9, 9] x) => (float[n, 4, 9, 9] y, float[n, 4] z) <float[4, 3, 3, 3] w> {
   c = Conv<pads=[2, 2, 2, 2], dilations=[2, 2]>(x, w)

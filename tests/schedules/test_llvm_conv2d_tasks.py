@@ -22,7 +22,7 @@ def shared(model, feeds, cores):
     """Of the convolution's parallel loops the extents, once its numbers are right."""
     built = convert_and_build(model, WITHOUT_TILES | {"num-cores": cores}, without=["Winograd"])
     (wanted,) = reference(model, feeds)
-    for _ in range(2):
+    for _ in range(2):  # what is padded lies where the first run has written
         np.testing.assert_allclose(built.run(None, feeds)[0], wanted, rtol=1e-4, atol=1e-5)
     kernels = built.sources()["schedule"].split("def ")
     (text,) = (kernel for kernel in kernels if kernel.startswith("conv2d_blocked"))
@@ -45,6 +45,18 @@ def test_threads_get_equal_parts(images, channels, filters, side, window, cores)
     model, feeds = convolution(images, channels, filters, side, window, pads=pads)
     tasks = shared(model, feeds, cores)[-1]
     assert -(-tasks // cores) * cores <= 1.12 * tasks
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_symbolic_number_of_images(window):
+    pads = [window // 2] * 4
+    model, feeds = convolution(1, 480, 240, (7, 7), (window, window), pads=pads)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    for images in 1, 3:
+        tiled = {"x0": np.tile(feeds["x0"], (images, 1, 1, 1))}
+        tasks = shared(model, tiled, 2)[-1]
+        assert -(-tasks // 2) * 2 <= 1.12 * tasks
 
 
 @pytest.mark.parametrize("images", [1, 2])

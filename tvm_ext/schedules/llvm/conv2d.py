@@ -58,9 +58,11 @@ LEFT_TO_PIXELS = 0.2
 _IMAGE = "SSSSS"
 # From here on rows are worth splitting; below, weights outweigh activations.
 ROWS_PER_SPLIT = 28
-# Rows that a task pads for itself, at least: neighbours pad the rows that both see, each its own.
-# 64 channels to 64 at 56 x 56, stride 2, two Emerald Rapids cores: 0.22 ms, padded before 0.26 ms.
+# Rows that a task pads for itself, where they divide those of the image; neighbours pad the rows
+# that both see, each its own. 64 channels to 64 at 56 x 56, stride 2, between two small 1x1
+# convolutions, two Emerald Rapids cores: 0.22 ms, padded before 0.26 ms.
 _PADDED_ROWS = 4
+# How often tasks may pad what is padded once for all of them.
 _SEEN_TWICE = 2.0
 
 
@@ -295,31 +297,21 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         own_pads = bool(kernel.pads) and kernel.spatial == 2 and split != "channels"
         if own_pads:
             block = divisors(rows, max(block, _PADDED_ROWS))[-1]
-        uneven = split == "channels" and tiles % machine.cores != 0
-        if split == "rows" or uneven:
-            block = shared_block(machine.cores, batch * (tiles if uneven else 1), rows, block)
+        if split != "batch":
+            sharing = {"rows": batch, "channels": tiles}[split]
+            block = shared_block(machine.cores, sharing, rows, block)
+        if own_pads and kernel.weight[2] > 1:  # else each row is read by one task
+            own_pads = rows_seen(sch, kernel.contraction, block) <= _SEEN_TWICE
         hb, hi = sch.split(h, [None, block])
-        parts = 1
-        if uneven:  # threads share the rows of some tiles, too
-            sch.reorder(oo, n, hb, hi, wo, oi, wi, lane)
-            outer, parts = sch.fuse(oo, n, hb), batch * (rows // block)
-            panels = [outer]
-        elif split == "channels":
-            sch.reorder(oo, n, hb, hi, wo, oi, wi, lane)
-            panels = outer, oo = sch.split(oo, [machine.cores, None])
-            sch.reorder(outer, n, hb, oo, hi)
-        else:
-            sch.reorder(n, hb, oo, hi, wo, oi, wi, lane)
-            outer, panels = n if split == "batch" else sch.fuse(n, hb), [oo]
+        task, panels, parts = _tasks(sch, split, machine.cores, n, hb, oo, hi)
+        sch.reorder(hi, wo, oi, wi, lane)
         if machine.cores > 1:
-            sch.parallel(outer)
+            sch.parallel(task)
         sch.set_scope(kernel.contraction, 0, "local")
         sch.compute_at(kernel.contraction, wo, preserve_unit_loops=True)
-        one_row = kernel.weight[2] == 1  # of the window: each row is read by one task
-        own_pads &= one_row or rows_seen(sch, kernel.contraction, block) <= _SEEN_TWICE
         for pad in kernel.pads:
             if own_pads:
-                sch.compute_at(pad, hb if split == "batch" else outer, preserve_unit_loops=True)
+                sch.compute_at(pad, hb if split == "batch" else task, preserve_unit_loops=True)
             else:
                 run_by_itself(sch, pad)
             sch.vectorize(sch.get_loops(pad)[-1])
@@ -468,6 +460,25 @@ def _who_splits(
     if rows_even and (rows >= ROWS_PER_SPLIT or weight_bytes < 1 << 18):
         return "rows"
     return "channels" if tiles >= cores else "rows"
+
+
+def _tasks(sch, split: str, cores: int, n, hb, oo, hi) -> tuple:
+    """The loop that threads share, the loops over panels, and in how many parts one is used.
+
+    ``n``, ``hb``, ``oo``, ``hi``: the loops over images, blocks of rows, tiles of channels, rows.
+    """
+    if split != "channels":
+        sch.reorder(n, hb, oo, hi)
+        return n if split == "batch" else sch.fuse(n, hb), [oo], 1
+    if int(sch.get(oo).extent) % cores == 0:
+        task, oo = sch.split(oo, [cores, None])
+        sch.reorder(task, n, hb, oo, hi)
+        return task, [task, oo], 1
+    # The rows of some tiles are shared, too. Images, of which the number may be symbolic, are not.
+    sch.reorder(oo, hb, n, hi)
+    parts = int(sch.get(hb).extent)
+    task = sch.fuse(oo, hb)
+    return task, [task], parts
 
 
 def accumulate_tile(sch, contraction, unrolled, lane) -> list:

@@ -61,6 +61,10 @@ class _Axis:
         return sum(dead) / len(dead)
 
 
+def _axes(block: s_tir.SBlock) -> list[_Axis]:
+    return [_Axis(*map(int, axis)) for axis in block.annotations[_PADDED]]
+
+
 def is_padded(sch: s_tir.Schedule, contraction) -> bool:
     """Whether ``contraction`` sums an image between zeros."""
     return _PADDED in sch.get(contraction).annotations
@@ -74,7 +78,7 @@ def rows_seen(sch: s_tir.Schedule, contraction, rows: int) -> float:
     block = sch.get(contraction)
     if _PADDED not in block.annotations:
         return inf
-    axes = [_Axis(*map(int, axis)) for axis in block.annotations[_PADDED]]
+    axes = _axes(block)
     axis, window = axes[0], block.iter_vars[-len(axes)].dom.extent
     seen = axis.place(rows - 1, int(window) - 1) - axis.place(0, 0) + 1
     return seen / (rows * axis.stride)
@@ -83,7 +87,7 @@ def rows_seen(sch: s_tir.Schedule, contraction, rows: int) -> float:
 def sees_image(sch: s_tir.Schedule, reduction) -> bool:
     """Whether at each output of ``reduction``, [n, o, *place, lane], some tap meets the image."""
     block = sch.get(reduction)
-    axes = [_Axis(*map(int, axis)) for axis in block.annotations[_PADDED]]
+    axes = _axes(block)
     places, taps = block.iter_vars[2:], block.iter_vars[-len(axes) :]
     return all(
         any(0 <= axis.place(i, tap) < axis.size for tap in range(int(window.dom.extent)))
@@ -101,10 +105,9 @@ def guards(
     the tile, lane]. A test must leave out at least the part ``least`` of the products.
     """
     realize = get_sblockrealize(sch, contraction)
-    padded = realize.block.annotations[_PADDED]
     # Of the axes after images and channels, of which the images may be symbolic.
     extents = [int(axis.dom.extent) for axis in realize.block.iter_vars[2:]]
-    axes = [_Axis(*map(int, axis)) for axis in padded]
+    axes = _axes(realize.block)
     found = {}
     for k, (axis, loop) in enumerate(zip(axes, map(sch.get, taps), strict=False)):
         width = extents[len(axes)] if k == len(axes) - 1 else 1

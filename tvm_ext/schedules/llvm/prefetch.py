@@ -48,8 +48,8 @@ def prefetch_next_panel(
     panel, turn = tirx.floordiv(part, parts), tirx.floormod(part, parts) * turns_per_part + turn
 
     def lines(weights: tirx.Var) -> list[tirx.Stmt]:
-        panels = stored or count // parts
-        return _lines(weights, panels, place(panel + 1), turn, parts * turns_per_part)
+        kept = stored or count // parts
+        return _lines(weights, kept, place(panel + 1), turn, parts * turns_per_part)
 
     return _at_start_of(sch, turns[-1], lines)
 

@@ -90,8 +90,8 @@ class WinogradModel:
             cold), for it takes memory, too: m = 4 at 14 x 14 makes ResNet-50 26 MB larger and 1 %
             faster.
         read_again: the part of that which weights cost each further core that reads them. 432
-            channels in 9 groups at 14 x 14, m = 4, two Emerald Rapids cores: 0.35 ms where both
-            read 3 MB, 0.25 ms where they share them.
+            channels in 9 groups at 14 x 14, m = 4, two Emerald Rapids cores: 0.38 ms where both
+            read 3 MB, 0.27 ms where they share them.
         gain: the part of the direct cost that is worth the larger error and weights.
         own_weights: weights that a core may read again for each group of its own, in L2s (they
             come from L3). 128 channels at 56 x 56, m = 4: 0.67 ms, shared 1.0 ms or more; 256
