@@ -18,14 +18,20 @@ def convolution(images, channels, filters, side, window, **attributes):
     return node_model("Conv", [x, w], attributes, constants=[1]), {"x0": x}
 
 
-def shared(model, feeds, cores):
-    """Of the convolution's parallel loops the extents, once its numbers are right."""
+def kernel(model, feeds, cores):
+    """The convolution's schedule, once its numbers are right."""
     built = convert_and_build(model, WITHOUT_TILES | {"num-cores": cores}, without=["Winograd"])
     (wanted,) = reference(model, feeds)
     for _ in range(2):  # what is padded lies where the first run has written
         np.testing.assert_allclose(built.run(None, feeds)[0], wanted, rtol=1e-4, atol=1e-5)
     kernels = built.sources()["schedule"].split("def ")
     (text,) = (kernel for kernel in kernels if kernel.startswith("conv2d_blocked"))
+    return text
+
+
+def shared(model, feeds, cores):
+    """The extents of the convolution's parallel loops."""
+    text = kernel(model, feeds, cores)
     return [int(extent) for extent in re.findall(r"T\.parallel\(T\.int64\((\d+)\)\)", text)]
 
 
@@ -45,6 +51,16 @@ def test_threads_get_equal_parts(images, channels, filters, side, window, cores)
     model, feeds = convolution(images, channels, filters, side, window, pads=pads)
     tasks = shared(model, feeds, cores)[-1]
     assert -(-tasks // cores) * cores <= 1.12 * tasks
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "side"),
+    [(240, 960, (7, 7)), (480, 512, (14, 14)), (64, 256, (56, 56))],  # channels, channels, rows
+)
+def test_a_panel_of_weights_serves_a_block_of_rows(channels, filters, side):
+    text = kernel(*convolution(1, channels, filters, side, (1, 1)), 2)
+    tile_of_channels, row_in_block = r"o_0(_1)?", "i0_fused_1"
+    assert re.search(rf"for .*\b{tile_of_channels}, {row_in_block}\b", text)
 
 
 @pytest.mark.parametrize("window", [1, 3])

@@ -303,8 +303,8 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         if own_pads and kernel.weight[2] > 1:  # else each row is read by one task
             own_pads = rows_seen(sch, kernel.contraction, block) <= _SEEN_TWICE
         hb, hi = sch.split(h, [None, block])
-        task, panels, parts = _tasks(sch, split, machine.cores, n, hb, oo, hi)
-        sch.reorder(hi, wo, oi, wi, lane)
+        sch.reorder(n, hb, oo, hi, wo, oi, wi, lane)
+        task, panels, parts = _tasks(sch, split, machine.cores, n, hb, oo)
         if machine.cores > 1:
             sch.parallel(task)
         sch.set_scope(kernel.contraction, 0, "local")
@@ -462,20 +462,19 @@ def _who_splits(
     return "channels" if tiles >= cores else "rows"
 
 
-def _tasks(sch, split: str, cores: int, n, hb, oo, hi) -> tuple:
+def _tasks(sch, split: str, cores: int, n, hb, oo) -> tuple:
     """The loop that threads share, the loops over panels, and in how many parts one is used.
 
-    ``n``, ``hb``, ``oo``, ``hi``: the loops over images, blocks of rows, tiles of channels, rows.
+    ``n``, ``hb``, ``oo``: the outermost loops, over images, blocks of rows and tiles of channels.
     """
     if split != "channels":
-        sch.reorder(n, hb, oo, hi)
         return n if split == "batch" else sch.fuse(n, hb), [oo], 1
     if int(sch.get(oo).extent) % cores == 0:
         task, oo = sch.split(oo, [cores, None])
-        sch.reorder(task, n, hb, oo, hi)
+        sch.reorder(task, n, hb, oo)
         return task, [task, oo], 1
     # The rows of some tiles are shared, too. Images, of which the number may be symbolic, are not.
-    sch.reorder(oo, hb, n, hi)
+    sch.reorder(oo, hb, n)
     parts = int(sch.get(hb).extent)
     task = sch.fuse(oo, hb)
     return task, [task], parts
