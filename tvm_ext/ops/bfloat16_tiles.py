@@ -73,17 +73,16 @@ def _channel_tiles(x: te.Tensor) -> te.Tensor:
     blocks, h, w, lanes = map(int, blocked)
     if lanes == TILE and blocks % 2 == 0:
         return channel_pairs(x, "blocks")
-    count = blocks * lanes
 
     def word(n, o, i, j, lane):
-        first = o * COLUMNS + lane
-
         def element(channel):
-            return x[n, channel // lanes, i, j, channel % lanes]
+            # Of blocks, not of channels: what is read behind them is one answer for whole vectors.
+            return _float(lambda block: x[n, block, i, j, channel % lanes], channel // lanes, blocks)
 
-        return pair(_float(element, first, count), _float(element, first + TILE, count))
+        first = o * COLUMNS + lane
+        return pair(element(first), element(first + TILE))
 
-    return te.compute((n, -(-count // COLUMNS), h, w, TILE), word, "channel_tiles")
+    return te.compute((n, -(-blocks * lanes // COLUMNS), h, w, TILE), word, "channel_tiles")
 
 
 def conv2d_tiles(x: te.Tensor, weight: te.Tensor, *geometry: Any) -> te.Tensor:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import lcm, prod
+from math import gcd, lcm, prod
 
 import tvm_ffi
 from tvm import ir, sym, tirx
@@ -240,7 +240,9 @@ class _Convolution:
             value = substituted(pack.body.value, values)
             return tirx.BufferStore(words.array, value, words.place([*loops, lane]))
 
-        stmt = lanewise(int64(0), int(lanes), word)
+        together = _lanes_together(pack, int(lanes))
+        parts = [lanewise(int64(k), together, word) for k in range(0, int(lanes), together)]
+        stmt = sequence(parts)
         for variable, extent in reversed(list(zip(loops[2:], extents[2:], strict=True))):
             stmt = loop(variable, extent, stmt)
         if words.first is not None:
@@ -352,6 +354,12 @@ class _Convolution:
         return tirx.BufferStore(body.buffer, value, body.indices)
 
 
+def _lanes_together(pack: SBlock, lanes: int) -> int:
+    """How many of the ``lanes`` that ``pack`` writes are of the same blocks of what it reads."""
+    shapes = [region.source.ty.shape for region in pack.reads]
+    return gcd(lanes, *(int(dims[-1]) for dims in shapes if len(dims) == 5 and int(dims[-1]) > 1))
+
+
 def _parts(product: SBlock, output: SBlock) -> int | None:
     """How many blocks of the result a panel of columns gives; None where it is no such result."""
     buffer = product.writes[0].source
@@ -365,10 +373,13 @@ def _parts(product: SBlock, output: SBlock) -> int | None:
         return None
     tvm_ffi.structural_walk(output.body.value, (ir.TensorLoad, note))
     n, o, i, j, _ = (axis.var for axis in output.iter_vars)
+    panels, blocks = (int(block.iter_vars[1].dom.extent) for block in (product, output))
     panel, part = var("panel"), var("part")
     for parts in (1, 2, 4, 8):
+        if panels * parts < blocks:
+            continue
         analyzer = sym.Analyzer()
-        analyzer.bind(panel, ir.Range(0, 1 << 20))
+        analyzer.bind(panel, ir.Range(0, panels))
         analyzer.bind(part, ir.Range(0, parts))
         block = {o: panel * parts + part}
 
