@@ -34,6 +34,7 @@ from .passes.blocked_layout import blocked_layout
 from .passes.branches import open_branches
 from .passes.compound import Compound
 from .passes.empty_sums import empty_sums
+from .passes.few_filters import few_filters
 from .passes.gated_conv2d import GATED_CONV2D
 from .passes.gather_dims import gather_dims
 from .passes.integer_products import (
@@ -313,6 +314,7 @@ def _select(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
     yield _step("select", relax.backend.DispatchSortScan())
     if cpu and opt_level >= 2:
         rounds = precision == "bf16"
+        yield _step("select", few_filters(target))
         if opt_level >= 3:
             yield compound(SYMBOLIC_ATTENTION)
             yield compound(TILED_ATTENTION)

@@ -76,8 +76,11 @@ def _channel_tiles(x: te.Tensor) -> te.Tensor:
 
     def word(n, o, i, j, lane):
         def element(channel):
-            # Of blocks, not of channels: what is read behind them is one answer for whole vectors.
-            return _float(lambda block: x[n, block, i, j, channel % lanes], channel // lanes, blocks)
+            def part(block):
+                return x[n, block, i, j, channel % lanes]
+
+            # Whether there is such a block has one answer for a vector of channels.
+            return _float(part, channel // lanes, blocks)
 
         first = o * COLUMNS + lane
         return pair(element(first), element(first + TILE))
