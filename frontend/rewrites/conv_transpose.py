@@ -15,7 +15,8 @@ The outputs ``s m + r`` of a phase ``r`` see the taps ``r, r + s, ...`` of the w
 two strides of 2 each phase of many filters is a convolution of its own then, without these taps,
 and ``c`` their Concat. Of several groups the phases of a filter follow each other, and the mode is
 CRD. Other than two equal strides are moved by PhasesToSpace, of several groups by Reshape and
-Transpose. Of weights that are known at run time only, ``v`` is computed then.
+Transpose. Of weights that are known at run time only, ``v`` is computed then. Dilations of a stride
+of 1 are those of the convolution; of others ``w`` gets zeros between its taps.
 """
 
 from __future__ import annotations
@@ -33,16 +34,21 @@ from .rule import FLOATS, FUSED, Rule, constant, rank
 
 __all__ = ["ConvTransposeIntoConv", "groups_of"]
 
-_OPSET = 11  # from which on DepthToSpace has modes and Slice its bounds as inputs
+_MODES = 11  # the opset from which on DepthToSpace has modes, and Pad its pads as an input
+_BOUNDS = 10  # that from which on Slice has its bounds as inputs
 _MANY = 16  # filters that fill vectors by themselves
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """One spatial axis: the stride, taps, pads and output padding of the transposed convolution."""
+    """One spatial axis: the stride, taps, pads and output padding of the transposed convolution.
+
+    ``apart``: from tap to tap, of a stride of 1; of others, taps of zero lie between.
+    """
 
     stride: int
     taps: int
+    apart: int
     before: int
     after: int
     extra: int
@@ -55,7 +61,8 @@ class _Axis:
     @property
     def pads(self) -> tuple[int, int]:
         """Of the convolution: its first output is the first that a phase gives and y keeps."""
-        return self.depth - 1 - self.before // self.stride, (self._reach - 1) // self.stride
+        first = (self.depth - 1) * self.apart - self.before // self.stride
+        return first, (self._reach - 1) // self.stride
 
     @property
     def cut(self) -> tuple[int, int]:
@@ -65,7 +72,7 @@ class _Axis:
     @property
     def _reach(self) -> int:
         """How many outputs there are from the first that the last input gives."""
-        return self.extra + self.taps - self.after
+        return self.extra + (self.taps - 1) * self.apart + 1 - self.after
 
 
 class ConvTransposeIntoConv(Rule):
@@ -85,17 +92,16 @@ class ConvTransposeIntoConv(Rule):
             return "weights of a size known only at run time"
         if 0 in weight.shape:
             return "weights without elements"
-        if node.graph.opset_imports[""] < _OPSET:
-            return f"before opset {_OPSET} DepthToSpace has one mode"
-        if "output_shape" in node.attributes:
-            return "an output_shape"
+        known = all(isinstance(value, np.ndarray) for value in (weight, *bias))
+        if _opset(node) < _MODES and (groups_of(node) > 1 or not known):
+            return f"before opset {_MODES} DepthToSpace has one mode, and Pad constant pads"
+        if isinstance(weight, ir.Value) and _has_gaps(node):
+            return "dilations of strides, and weights of run time"
+        if "output_shape" in node.attributes and not all(_static(x)):
+            return "an output_shape of an input of unknown size"
         if groups_of(node) > 1 and weight.shape[1] == 1:
             return "groups of one filter, whose taps are few enough to gather"
-        if node.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-            return "auto_pad"
-        if set(node.attributes.get_ints("dilations", [])) - {1}:
-            return "dilations"
-        axes = _axes(node, weight)
+        axes = _axes(node, x, weight)
         if any(min(axis.pads) < 0 for axis in axes):
             return "pads cut off whole pixels of the input"
         moved = groups_of(node) > 1 and len(axes) > 1 and not _is_square(axes)
@@ -106,15 +112,18 @@ class ConvTransposeIntoConv(Rule):
     def rewrite(self, op, x: ir.Value, spread: ir.Value) -> ir.Value:
         node = spread.producer()
         weight, *bias = self._parameters(node)
-        axes = _axes(node, weight)
+        axes = _axes(node, x, weight)
         phases = prod(axis.stride for axis in axes)
         groups = groups_of(node)
         known = isinstance(weight, np.ndarray)
+        if known:
+            weight = _with_gaps(weight, axes)
         filters = (_filters if known else partial(_computed_filters, op))(weight, axes, groups)
 
         def convolved(part, pads, bias):
             part = self._operand(op, node, part) if known else part
-            return _convolved(op, x, [part, *(_operand(op, b) for b in bias)], pads, groups)
+            operands = [part, *(_operand(op, b) for b in bias)]
+            return _convolved(op, x, operands, pads, [axis.apart for axis in axes], groups)
 
         if groups == 1 and _leaves_taps(axes) and weight.shape[1] >= _MANY:
             cuts = (_cut(axes, phase, weight.shape[1]) for phase in np.ndindex(2, 2))
@@ -124,13 +133,15 @@ class ConvTransposeIntoConv(Rule):
             pads = [axis.pads for axis in axes]
             y = convolved(filters, pads, [_repeated(op, b, phases, groups) for b in bias])
         if phases > 1:
-            y = _spread(op, y, x, axes, weight.shape[1] * groups, outermost=groups == 1)
+            y = _spread(op, y, spread, x, axes, weight.shape[1] * groups)
         starts, cuts = zip(*(axis.cut for axis in axes), strict=True)
         if not any((*starts, *cuts)):
             return y
         ends = [-cut if cut else np.iinfo(np.int64).max for cut in cuts]
-        bounds = (_const(op, np.array(v)) for v in (starts, ends, range(2, 2 + len(axes))))
-        return op.Slice(y, *bounds)
+        bounds = {"starts": list(starts), "ends": ends, "axes": list(range(2, 2 + len(axes)))}
+        if _opset(node) < _BOUNDS:
+            return op.Slice(y, **bounds)
+        return op.Slice(y, *(_const(op, np.array(bound)) for bound in bounds.values()))
 
     def _parameters(self, node: ir.Node) -> list[np.ndarray | ir.Value | None]:
         """The weights and the bias, if there is one, as arrays where they are constant.
@@ -150,15 +161,63 @@ def groups_of(node: ir.Node) -> int:
     return node.attributes.get_int("group", 1)
 
 
-def _axes(node: ir.Node, weight: np.ndarray | ir.Value) -> list[_Axis]:
+def _opset(node: ir.Node) -> int:
+    return node.graph.opset_imports[""]
+
+
+def _has_gaps(node: ir.Node) -> bool:
+    """Whether there are dilations along axes with strides."""
+    strides, dilations = (node.attributes.get_ints(name, []) for name in ("strides", "dilations"))
+    return any(stride > 1 < apart for stride, apart in zip(strides, dilations, strict=False))
+
+
+def _axes(node: ir.Node, x: ir.Value, weight: np.ndarray | ir.Value) -> list[_Axis]:
     """The spatial axes of a ConvTranspose."""
     taps = weight.shape[2:]
     count = len(taps)
-    strides = node.attributes.get_ints("strides", [1] * count)
+    strides, dilations = (node.attributes.get_ints(n, [1] * count) for n in ("strides", "dilations"))
     extra = node.attributes.get_ints("output_padding", [0] * count)
-    valid = node.attributes.get_string("auto_pad", "NOTSET") == "VALID"
-    pads = [0] * 2 * count if valid else node.attributes.get_ints("pads", [0] * 2 * count)
-    return list(map(_Axis, strides, taps, pads[:count], pads[count:], extra))
+    made = []
+    for k, (stride, apart) in enumerate(zip(strides, dilations, strict=True)):
+        extent = (taps[k] - 1) * apart + 1
+        before, after = _pads(node, x, k, stride, extra[k] + extent)
+        shape = (stride, taps[k], apart) if stride == 1 else (stride, extent, 1)
+        made.append(_Axis(*shape, before, after, extra[k]))
+    return made
+
+
+def _pads(node: ir.Node, x: ir.Value, k: int, stride: int, reach: int) -> tuple[int, int]:
+    """Those of spatial axis ``k``, along which an input gives ``reach`` outputs from its first.
+
+    Fewer than 0 where the result is longer than that of the last input.
+    """
+    mode, shape = node.attributes.get_string("auto_pad", "NOTSET"), "output_shape"
+    sizes = node.attributes.get_ints(shape, [])
+    count = rank(x) - 2
+    if sizes:
+        total = stride * (_static(x)[k] - 1) + reach - sizes[len(sizes) - count + k]
+    elif mode.startswith("SAME"):
+        total = max(reach - stride, 0)  # windows that leave gaps between them reach less far
+    else:
+        given = [0] * 2 * count
+        if mode == "NOTSET":
+            given = node.attributes.get_ints("pads", given)
+        return given[k], given[k + count]
+    half = max(total, 0) // 2
+    before = half if mode == "SAME_UPPER" else max(total, 0) - half
+    return before, total - before
+
+
+def _with_gaps(weight: np.ndarray, axes: list[_Axis]) -> np.ndarray:
+    """``weight`` with taps of zero between those that dilations part."""
+    sizes = [axis.taps for axis in axes]
+    steps = (
+        max((size - 1) // (taps - 1), 1) if taps > 1 else 1
+        for size, taps in zip(sizes, weight.shape[2:], strict=True)
+    )
+    whole = np.zeros((*weight.shape[:2], *sizes), weight.dtype)
+    whole[(..., *(slice(None, None, step) for step in steps))] = weight
+    return whole
 
 
 def _filters(weight: np.ndarray, axes: list[_Axis], groups: int) -> np.ndarray:
@@ -240,25 +299,32 @@ def _repeated(op, bias: np.ndarray | ir.Value, phases: int, groups: int) -> np.n
 
 
 def _convolved(
-    op, x: ir.Value, operands: Sequence[ir.Value], pads: list[tuple[int, int]], groups: int
+    op,
+    x: ir.Value,
+    operands: Sequence[ir.Value],
+    pads: list[tuple[int, int]],
+    dilations: list[int],
+    groups: int,
 ) -> ir.Value:
     """The convolution; later rules ask for its type and its rank."""
     begins, ends = zip(*pads, strict=True)
-    y = op.Conv(x, *operands, pads=[*begins, *ends], group=groups)
+    y = op.Conv(x, *operands, pads=[*begins, *ends], dilations=dilations, group=groups)
     y.dtype, y.shape = x.dtype, ir.Shape([None] * rank(x))
     return y
 
 
 def _spread(
-    op, y: ir.Value, x: ir.Value, axes: list[_Axis], filters: int, outermost: bool
+    op, y: ir.Value, spread: ir.Value, x: ir.Value, axes: list[_Axis], filters: int
 ) -> ir.Value:
-    """Phases, which are channels of ``y``, moved beside each other.
+    """Phases, which are channels of ``y``, moved beside each other, as in ``spread``.
 
-    ``outermost``: all filters of a phase follow each other, else all phases of a filter.
+    Of one group all filters of a phase follow each other, else all phases of a filter.
     """
-    strides, count = [axis.stride for axis in axes], len(axes)
+    strides, count, node = [axis.stride for axis in axes], len(axes), spread.producer()
+    outermost = groups_of(node) == 1
     if _is_square(axes):
-        return op.DepthToSpace(y, blocksize=strides[0], mode="DCR" if outermost else "CRD")
+        mode = {"mode": "DCR" if outermost else "CRD"} if _opset(node) >= _MODES else {}
+        return op.DepthToSpace(y, blocksize=strides[0], **mode)
     if outermost:
         return op.PhasesToSpace(y, strides=strides, _domain=FUSED)
     sizes = [-1]
