@@ -175,7 +175,9 @@ def _axes(node: ir.Node, x: ir.Value, weight: np.ndarray | ir.Value) -> list[_Ax
     """The spatial axes of a ConvTranspose."""
     taps = weight.shape[2:]
     count = len(taps)
-    strides, dilations = (node.attributes.get_ints(n, [1] * count) for n in ("strides", "dilations"))
+    strides, dilations = (
+        node.attributes.get_ints(name, [1] * count) for name in ("strides", "dilations")
+    )
     extra = node.attributes.get_ints("output_padding", [0] * count)
     made = []
     for k, (stride, apart) in enumerate(zip(strides, dilations, strict=True)):
