@@ -174,3 +174,29 @@ def test_symbolic_sides_shorter_than_a_square_too(shape, axes):
 def test_sides_and_types_that_are_left_to_loops(shape, dtype):
     x = placeholder(shape, dtype)
     assert not is_turned(kernel(x, topi.transpose(x, (1, 0)), target=WIDE))
+
+
+def test_what_is_costly_is_turned_with_what_reads_it_in_another_order():
+    """Phases beside each other, and their rectified values unblocked: one move, not two."""
+    x = placeholder((1, 8, 11, 13, 16))
+    spread = depth_to_space_of_blocks(x, 2)
+    y = te.compute(spread.shape, lambda *i: tirx.max(te.exp(spread(*i)), 1.5), "costly")
+    sch = kernel(x, unblock(y, int64(32)))
+    array = np.random.default_rng(0).standard_normal([1, 8, 11, 13, 16]).astype("float32")
+    phases = array.reshape(2, 2, 2, 11, 13, 16).transpose(2, 5, 3, 0, 4, 1).reshape(1, 32, 22, 26)
+    (got,) = run(sch, [array], [((1, 32, 22, 26), "float32")])
+    np.testing.assert_allclose(got, np.maximum(np.exp(phases), 1.5), rtol=1e-5)
+    assert is_turned(sch)
+
+
+def depth_to_space_of_blocks(x, step):
+    n, o, h, w, lanes = map(int, x.shape)
+    depth = o // step**2
+
+    def element(n, o, i, j, lane):
+        phase = i % step * step + j % step
+        return x(n, phase * depth + o, i // step, j // step, lane)
+
+    return te.compute(
+        list(map(int64, (n, depth, h * step, w * step, lanes))), element, "depth_to_space"
+    )

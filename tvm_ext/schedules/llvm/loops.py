@@ -130,13 +130,13 @@ def _worth_inlining(sch: Schedule, block: SBlockRV) -> bool:
         for access in reader.inputs
         if access.buffer.same_as(producer.written[0])
     ]
+    total, written = sum(volume(reader.extents) for reader, _ in loads), volume(producer.extents)
     # What is costly is computed in whole vectors, though a reader leaves elements out; moves are
-    # one move in the end.
+    # one move in the end, as is what is read in another order.
     skips = not moves(producer) and any(
         access.strides[reader.kinds.rfind("S")] not in (0, 1) for reader, access in loads
     )
-    total = sum(volume(reader.extents) for reader, _ in loads)
-    return not skips and total <= volume(producer.extents)
+    return total == written if skips else total <= written
 
 
 def moves(facts: Walk) -> bool:
