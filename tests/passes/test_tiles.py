@@ -33,6 +33,10 @@ TILED = [
     ("Conv", (1, 272, 61, 50), (48, 272, 1, 1), {}),
     ("Conv", (2, 64, 17, 19), (128, 32, 3, 3), {"group": 2, "pads": [1, 0, 2, 1]}),
     ("Conv", (1, 32, 35, 35), (32, 32, 3, 3), {"strides": [2, 2]}),
+    ("Conv", (1, 16, 23, 21), (16, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ("Conv", (2, 24, 9, 10), (8, 24, 3, 3), {"pads": [1, 1, 0, 0]}),
+    ("Conv", (1, 40, 9, 10), (24, 40, 1, 1), {}),
+    ("Conv", (1, 20, 11, 7), (20, 20, 2, 5), {}),
     ("Conv", (1, 48, 12, 37), (72, 48, 1, 3), {"dilations": [1, 3], "pads": [0, 3, 0, 3]}),
     *(case for case in CONVOLUTIONS if case[1][1] >= 24 and case[3].get("group") is None),
 ]
@@ -128,6 +132,27 @@ def test_products_of_bytes_are_exact(zero):
     assert has_tiles(built)
     (want,) = reference(model, {"x0": a})
     np.testing.assert_array_equal(built.run(None, {"x0": a})[0], want)
+
+
+@needs_tiles
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize(
+    ("channels", "filters", "together"), [(32, 16, 4), (96, 24, 4), (40, 24, 2), (144, 33, 4)]
+)
+def test_words_of_a_block_are_one_vector(channels, filters, together, window, dtype):
+    rng = np.random.default_rng(3)
+    bounds = np.iinfo(dtype)
+    x = rng.integers(bounds.min, bounds.max + 1, (1, channels, 13, 10)).astype(dtype)
+    w = rng.integers(-128, 128, (filters, channels, window, window)).astype("int8")
+    point = np.array(bounds.min + 7, dtype)
+    model = node_model("ConvInteger", [x, w, point], {"pads": [window // 2] * 4}, constants=[1, 2])
+    built = convert_and_build(model, "llvm")
+    (want,) = reference(model, {"x0": x})
+    np.testing.assert_array_equal(built.run(None, {"x0": x})[0], want)
+    text = built.sources()["schedule"]
+    assert has_tiles(built)
+    assert re.search(rf"for lane in T\.vectorized\(T\.int64\({together}\)\):\s+words", text)
 
 
 @needs_tiles

@@ -79,8 +79,8 @@ def conv2d_integer_tiles(
 
     def word(n, o, i, j, at):
         def element(channel):
-            place = tirx.min(channel, count - 1)
-            return x[n, place // lanes, i, j, place % lanes]
+            # Weights of channels behind the last are 0: a whole block stands for such.
+            return x[n, tirx.min(channel // lanes, blocks - 1), i, j, channel % lanes]
 
         return word_of(element, o * TILE + at, None, flips)
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from math import gcd, lcm, prod
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import DataType, ir, sym, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
@@ -355,9 +355,12 @@ class _Convolution:
 
 
 def _lanes_together(pack: SBlock, lanes: int) -> int:
-    """How many of the ``lanes`` that ``pack`` writes are of the same blocks of what it reads."""
-    shapes = [region.source.ty.shape for region in pack.reads]
-    return gcd(lanes, *(int(dims[-1]) for dims in shapes if len(dims) == 5 and int(dims[-1]) > 1))
+    """How many of the words that ``pack`` writes are of the same blocks of what it reads."""
+    images = [region.source.ty for region in pack.reads if len(region.source.ty.shape) == 5]
+    blocks = ((int(ty.shape[-1]), DataType(ty.dtype.dtype).bits) for ty in images)
+    # A word has the bytes of four neighbours, or of each of two blocks a float.
+    words = [size // 4 if bits == 8 else size for size, bits in blocks if size > 1]
+    return gcd(lanes, *(max(count, 1) for count in words))
 
 
 def _parts(product: SBlock, output: SBlock) -> int | None:
