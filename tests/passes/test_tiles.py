@@ -156,6 +156,21 @@ def test_words_of_a_block_are_one_vector(channels, filters, together, window, dt
 
 
 @needs_tiles
+@pytest.mark.parametrize(("depth", "together"), [(96, 8), (36, 1), (776, 2), (49, 16), (256, 16)])
+def test_words_behind_a_row_are_whole_vectors(depth, together):
+    rng = np.random.default_rng(4)
+    x = rng.integers(-128, 128, (37, depth)).astype("int8")
+    w = rng.integers(-128, 128, (depth, 70)).astype("int8")
+    model = node_model("MatMulInteger", [x, w, np.int8(-5)], constants=[1, 2])
+    built = convert_and_build(model, "llvm")
+    (want,) = reference(model, {"x0": x})
+    np.testing.assert_array_equal(built.run(None, {"x0": x})[0], want)
+    text = built.sources()["schedule"]
+    vector = rf"for lane in T\.vectorized\(T\.int64\({together}\)\):\s+row_tiles"
+    assert has_tiles(built) and (together == 1 or re.search(vector, text))
+
+
+@needs_tiles
 def test_a_c_program_asks_for_tiles_by_itself(tmp_path):
     x, w = factors((2, 64, 9, 8), (48, 64, 3, 3))
     model, _ = product("Conv", x, w, {"pads": [1, 1, 1, 1]})

@@ -4,6 +4,7 @@ Words are four bytes as in :mod:`tvm_ext.ops.integer_dots`: unsigned ones of act
 ones of weights.
 """
 
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,15 @@ def matmul_integer_tiles(
     *leading, k = x.shape
     flips = dtype_of(x) == "int8"
 
-    def word(element, at):
-        return word_of(lambda place: element(tirx.min(place, k - 1)), at, k, flips)
+    # Weights of words behind a row are 0: the last words that are made together stand for such.
+    together = gcd(int(k) // BYTES, TILE) if int(k) % BYTES == 0 else TILE
+    groups = -(-int(k) // (BYTES * together))
 
-    words = row_words(x, int(weight.shape[1]), word)
+    def word(element, at):
+        place = tirx.min(at // together, groups - 1) * together + at % together
+        return word_of(lambda byte: element(tirx.min(byte, k - 1)), place, k, flips)
+
+    words = row_words(x, int(weight.shape[1]), word, together)
     total = matmul_words(words, weight, leading, dot)
 
     def final(value, column):

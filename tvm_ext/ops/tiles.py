@@ -23,10 +23,13 @@ COLUMNS = 2 * TILE
 Product = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
 
 
-def row_words(x: te.Tensor, count: int, word: Callable[..., tirx.Expr]) -> te.Tensor:
+def row_words(
+    x: te.Tensor, count: int, word: Callable[..., tirx.Expr], together: int = TILE
+) -> te.Tensor:
     """``x[..., K]`` -> int32 ``[ceil(rows/16), count/16, 16, 16]``, the last row again behind it.
 
-    ``word(element, k)`` is the ``k``-th of ``count`` words of a row, ``element`` of its elements.
+    ``word(element, k)`` is the ``k``-th of ``count`` words of a row, ``element`` of its elements;
+    ``together`` neighbours are made alike.
     """
     *leading, _ = x.shape
     rows = prod(leading)
@@ -36,7 +39,8 @@ def row_words(x: te.Tensor, count: int, word: Callable[..., tirx.Expr]) -> te.Te
         return word(lambda at: x[(*outer, at)], step * TILE + column)
 
     panels = (rows + (TILE - 1)) // TILE
-    return te.compute((panels, count // TILE, TILE, TILE), place, "row_tiles")
+    attrs = {"together": together}
+    return te.compute((panels, count // TILE, TILE, TILE), place, "row_tiles", attrs=attrs)
 
 
 def matmul_words(

@@ -113,7 +113,9 @@ def _packed(pack: SBlock) -> tirx.Stmt:
     def word(place):
         return substituted(pack.body, dict(zip(axes, (panel, step, row, place), strict=True)))
 
-    return shared([panels, steps], [panel, step], loop(row, height, lanewise(int64(0), TILE, word)))
+    together = int(pack.annotations["together"])
+    parts = [lanewise(int64(lane), together, word) for lane in range(0, TILE, together)]
+    return shared([panels, steps], [panel, step], loop(row, height, sequence(parts)))
 
 
 class _Kernel:
