@@ -72,6 +72,8 @@ SECONDS = 60.0
 
 #: How far the answer of a deep network moves where all its products round their factors.
 _BFLOAT16_BOUND = 0.5
+# The time of a direct convolution of bfloat16 factors, without tiles, relative to one of float32.
+_BFLOAT16_DIRECT = 0.5
 
 _FUSION_BOUND, _LONGEST_FUSION = "relax.FuseOps.max_depth", 64  # operators in one kernel
 
@@ -318,13 +320,7 @@ def _select(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
         if opt_level >= 3:
             yield compound(SYMBOLIC_ATTENTION)
             yield compound(TILED_ATTENTION)
-            yield compound(winograd(WinogradModel(direct=_direct(target) if rounds else 1.0)))
-        if Machine.of(target).bfloat16:
-            bound = _BFLOAT16_BOUND if rounds else 1e-4
-            yield compound(bfloat16_conv2d(rounds), bound)
-            yield compound(bfloat16_matmul(rounds), bound)
-            if rounds:
-                yield _step("select", bfloat16_recurrent, bound=bound)
+        yield from _convolutions(target, opt_level, rounds, compound)
         yield _step("select", signed_weights)
         yield compound(GATED_CONV2D)
         yield compound(BLOCKED_CONV2D)
@@ -337,9 +333,21 @@ def _select(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
     yield _step("select", legalize(cpu=cpu), "LegalizeOps")
 
 
-def _direct(target: Target) -> float:
-    """The time of a direct convolution of bfloat16 factors relative to one of float32."""
-    return 0.1 if Machine.of(target).tiles else 0.5
+def _convolutions(
+    target: Target, opt_level: int, rounds: bool, compound: Callable[..., Step]
+) -> Iterator[Step]:
+    """Winograd's method and factors of bfloat16, the better one first, which products have, too."""
+    machine, bound = Machine.of(target), _BFLOAT16_BOUND if rounds else 1e-4
+    # What tiles of AMX do not fill is left to Winograd's method.
+    tiles = rounds and machine.tiles
+    direct = _BFLOAT16_DIRECT if rounds and not tiles else 1.0
+    found = [compound(winograd(WinogradModel(direct=direct)))] if opt_level >= 3 else []
+    if machine.bfloat16:
+        found.insert(0 if tiles else len(found), compound(bfloat16_conv2d(rounds), bound))
+        found.append(compound(bfloat16_matmul(rounds), bound))
+        if rounds:
+            found.append(_step("select", bfloat16_recurrent, bound=bound))
+    yield from found
 
 
 def _fuse(opt_level: int, precision: str) -> Iterator[Step]:

@@ -194,6 +194,17 @@ def test_what_has_too_few_channels_is_summed_in_float32():
     assert not has_tiles(built) and "bfloat16_dot" not in built.sources()["select"]
 
 
+def test_groups_that_fill_no_tile_are_left_to_winograd():
+    """Each of 2 groups has 48 filters: a tile has 32. Of one group tiles are as full."""
+    x, w = factors((1, 64, 28, 28), (96, 32, 3, 3))
+    attributes = {"group": 2, "pads": [1, 1, 1, 1]}
+    options = {"target": SAPPHIRE_RAPIDS, "precision": "bf16"}
+    built = convert_and_build(product("Conv", x, w, attributes)[0], **options)
+    assert not has_tiles(built) and "winograd" in built.sources()["select"]
+    x, w = factors((1, 64, 28, 28), (96, 64, 3, 3))
+    assert has_tiles(convert_and_build(product("Conv", x, w, {"pads": [1] * 4})[0], **options))
+
+
 def test_only_models_with_tiles_need_them():
     x, w = factors((33, 96), (96, 40))
     model = node_model("MatMul", [x, w], {}, constants=[1])
