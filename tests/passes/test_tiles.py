@@ -38,6 +38,12 @@ TILED = [
     ("Conv", (1, 40, 9, 10), (24, 40, 1, 1), {}),
     ("Conv", (1, 20, 11, 7), (20, 20, 2, 5), {}),
     ("Conv", (1, 48, 12, 37), (72, 48, 1, 3), {"dilations": [1, 3], "pads": [0, 3, 0, 3]}),
+    # Of few channels those of a line of the window together.
+    ("Conv", (1, 3, 19, 17), (20, 3, 7, 7), {}),
+    ("Conv", (2, 3, 23, 30), (33, 3, 7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    ("Conv", (1, 3, 16, 35), (32, 3, 3, 3), {"strides": [1, 2], "pads": [0, 1, 2, 0]}),
+    ("Conv", (1, 4, 12, 40), (48, 4, 9, 9), {"pads": [4, 4, 4, 4]}),
+    ("Conv", (3, 7, 14, 15), (32, 7, 2, 5), {"dilations": [3, 1], "strides": [3, 1]}),
     *(case for case in CONVOLUTIONS if case[1][1] >= 24 and case[3].get("group") is None),
 ]
 
@@ -69,6 +75,30 @@ def test_the_number_of_images_may_be_symbolic(batch):
     assert has_tiles(built)
     (got,) = built.run(None, {"x0": x})
     assert (abs(got - answer(rounded(x), rounded(w))) <= 2.0**-18 * answer(abs(x), abs(w))).all()
+
+
+@needs_tiles
+@pytest.mark.parametrize("batch", [1, 3])
+def test_lines_of_a_symbolic_number_of_images(batch):
+    x, w = factors((batch, 3, 21, 30), (24, 3, 5, 5))
+    model, answer = product("Conv", x, w, {"pads": [2, 2, 2, 2]})
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    built = convert_and_build(model, "llvm", precision="bf16")
+    assert has_tiles(built)
+    (got,) = built.run(None, {"x0": x})
+    assert (abs(got - answer(rounded(x), rounded(w))) <= 2.0**-18 * answer(abs(x), abs(w))).all()
+
+
+@needs_tiles
+def test_infinite_pixels_reach_their_windows_only():
+    x, w = factors((1, 3, 20, 23), (32, 3, 7, 7))
+    x[0, 1, 9, 11] = np.inf
+    model, answer = product("Conv", x, w, {"pads": [3, 3, 3, 3]})
+    built = convert_and_build(model, "llvm", precision="bf16")
+    assert has_tiles(built)
+    (got,) = built.run(None, {"x0": x})
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(answer(x, w)))
 
 
 @needs_tiles
@@ -156,6 +186,33 @@ def test_words_of_a_block_are_one_vector(channels, filters, together, window, dt
 
 
 @needs_tiles
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((2, 3, 23, 30), (33, 3, 7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+        ((1, 3, 16, 35), (32, 3, 3, 3), {"strides": [1, 2], "pads": [0, 1, 2, 0]}),
+        ((1, 4, 12, 40), (48, 4, 2, 17), {"pads": [0, 9, 1, 4], "dilations": [3, 1]}),
+        ((3, 1, 11, 15), (64, 1, 5, 11), {}),
+    ],
+)
+def test_bytes_of_few_channels_are_those_of_lines(x, w, attributes, dtype, known):
+    rng = np.random.default_rng(5)
+    bounds = np.iinfo(dtype)
+    x = rng.integers(bounds.min, bounds.max + 1, x).astype(dtype)
+    w = rng.integers(-128, 128, w).astype("int8")
+    point = np.array(bounds.min + 7, dtype)
+    constants = [1, 2] if known else [1]
+    model = node_model("ConvInteger", [x, w, point], attributes, constants=constants)
+    feeds = {"x0": x} if known else {"x0": x, "x2": point}
+    built = convert_and_build(model, "llvm")
+    (want,) = reference(model, feeds)
+    np.testing.assert_array_equal(built.run(None, feeds)[0], want)
+    assert has_tiles(built) and "image_lines" in built.sources()["fuse"]
+
+
+@needs_tiles
 @pytest.mark.parametrize(("depth", "together"), [(96, 8), (36, 1), (776, 2), (49, 16), (256, 16)])
 def test_words_behind_a_row_are_whole_vectors(depth, together):
     rng = np.random.default_rng(4)
@@ -189,7 +246,7 @@ def test_the_instructions_of_a_cpu_with_tiles():
 
 
 def test_what_has_too_few_channels_is_summed_in_float32():
-    x, w = factors((1, 3, 19, 17), (20, 3, 7, 7))
+    x, w = factors((1, 1, 19, 17), (20, 1, 3, 3))
     built = convert_and_build(product("Conv", x, w, {})[0], SAPPHIRE_RAPIDS, precision="bf16")
     assert not has_tiles(built) and "bfloat16_dot" not in built.sources()["select"]
 

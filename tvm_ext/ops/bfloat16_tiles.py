@@ -11,9 +11,25 @@ from tvm import te, tirx
 
 from .bfloat16_pairs import channel_pairs, dot, pair, pair_rows, pairs
 from .matmul_packed import pack_columns
-from .tiles import COLUMNS, TILE, columns_of, conv2d_words, matmul_words, row_words
+from .tiles import (
+    COLUMNS,
+    TILE,
+    columns_of,
+    conv2d_line_words,
+    conv2d_words,
+    matmul_words,
+    row_words,
+)
 
-__all__ = ["conv2d_tiles", "matmul_tiles", "row_tiles", "tile_filters", "tile_weight"]
+__all__ = [
+    "conv2d_line_tiles",
+    "conv2d_tiles",
+    "line_filters",
+    "matmul_tiles",
+    "row_tiles",
+    "tile_filters",
+    "tile_weight",
+]
 
 
 def _words(k: int) -> int:
@@ -94,3 +110,25 @@ def conv2d_tiles(x: te.Tensor, weight: te.Tensor, *geometry: Any) -> te.Tensor:
     The result is float32; ``geometry`` is that of :func:`tvm_ext.ops.tiles.conv2d_words`.
     """
     return conv2d_words(_channel_tiles(x), weight, *geometry, product=dot)
+
+
+def line_filters(weight: np.ndarray) -> np.ndarray:
+    """:func:`tile_filters` of a window's columns as channels: ``[OC, KW * IC, KH, 1]``."""
+    moved = np.moveaxis(weight, 3, 1)
+    return tile_filters(moved.reshape(len(moved), -1, weight.shape[2], 1))
+
+
+def conv2d_line_tiles(x: te.Tensor, weight: te.Tensor, columns: int, *geometry: Any) -> te.Tensor:
+    """:func:`conv2d_tiles` of few channels, ``x[N, 1, H, W, C]``, by :func:`line_filters` of
+    ``columns``; ``geometry`` is that of :func:`tvm_ext.ops.tiles.conv2d_line_words`."""
+    count = columns * int(x.shape[-1])
+
+    def word(element, at):
+        def inside(k):
+            value = element(k).astype("float32")
+            return tirx.Select(k < count, value, tirx.const(0, "float32"))
+
+        first = at // TILE * COLUMNS + at % TILE
+        return pair(inside(first), inside(first + TILE))
+
+    return conv2d_line_words(x, weight, word, 2, columns, *geometry, product=dot)

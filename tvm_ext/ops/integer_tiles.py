@@ -13,9 +13,24 @@ from tvm import te, tirx
 from .elementwise import dtype_of
 from .integer_dots import BYTES, dot, pack_words, repeated, word_of
 from .integer_products import SIGN, corrected, pad_value, subtrahend
-from .tiles import COLUMNS, TILE, columns_of, conv2d_words, matmul_words, row_words
+from .tiles import (
+    COLUMNS,
+    TILE,
+    columns_of,
+    conv2d_line_words,
+    conv2d_words,
+    matmul_words,
+    row_words,
+)
 
-__all__ = ["conv2d_integer_tiles", "integer_filters", "integer_weight", "matmul_integer_tiles"]
+__all__ = [
+    "conv2d_integer_line_tiles",
+    "conv2d_integer_tiles",
+    "integer_filters",
+    "integer_line_filters",
+    "integer_weight",
+    "matmul_integer_tiles",
+]
 
 _CHANNELS = TILE * BYTES
 
@@ -93,4 +108,31 @@ def conv2d_integer_tiles(
     words = te.compute((n, -(-count // _CHANNELS), h, w, TILE), word, "channel_words")
     byte = pad_value(x, zero, around).astype("int32") + (SIGN if flips else 0)
     total = conv2d_words(words, weight, *geometry, product=dot, around=repeated(byte))
+    return corrected(total, sums, zero, x, True)
+
+
+def integer_line_filters(weight: np.ndarray) -> np.ndarray:
+    """:func:`integer_filters` of a window's columns as channels: ``[OC, KW * IC, KH, 1]``."""
+    moved = np.moveaxis(weight, 3, 1)
+    return integer_filters(moved.reshape(len(moved), -1, weight.shape[2], 1))
+
+
+def conv2d_integer_line_tiles(
+    x: te.Tensor,
+    weight: te.Tensor,
+    sums: te.Tensor,
+    zero: te.Tensor | None,
+    around: int,
+    *geometry: Any,
+) -> te.Tensor:
+    """:func:`conv2d_integer_tiles` of few channels, ``x[N, 1, H, W, C]``, by
+    :func:`integer_line_filters`; ``geometry``: the columns of the window, and that of
+    :func:`tvm_ext.ops.tiles.conv2d_line_words`."""
+    flips = dtype_of(x) == "int8"
+
+    def word(element, at):
+        return word_of(element, at, None, flips)  # weights of what is behind a window are 0
+
+    outside = pad_value(x, zero, around)
+    total = conv2d_line_words(x, weight, word, BYTES, *geometry, product=dot, around=outside)
     return corrected(total, sums, zero, x, True)

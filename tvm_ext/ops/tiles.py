@@ -12,7 +12,15 @@ from tvm import te, tirx
 from .conv2d_blocked import padded
 from .flat_index import flatten_index, unflatten_index
 
-__all__ = ["COLUMNS", "TILE", "columns_of", "conv2d_words", "matmul_words", "row_words"]
+__all__ = [
+    "COLUMNS",
+    "TILE",
+    "columns_of",
+    "conv2d_line_words",
+    "conv2d_words",
+    "matmul_words",
+    "row_words",
+]
 
 #: Rows of a tile, and its words in a row.
 TILE = 16
@@ -75,6 +83,62 @@ def columns_of(
         return final(value, column)
 
     return te.compute((*leading, tirx.const(columns, "int64")), element, "product")
+
+
+def image_lines(
+    x: te.Tensor, pads: Sequence[int], least: int, around: tirx.Expr | None = None
+) -> te.Tensor:
+    """``x[N, 1, H, W, C]``, with ``around``, by default 0, for pads, as ``[N, H, W * C]``.
+
+    A line has ``least`` elements or more.
+    """
+    n, _, *image, channels = x.shape
+    h, w, c = map(int, (*image, channels))
+    first, last = pads[1] * c, (pads[1] + w) * c
+    outside = tirx.const(0, x.dtype) if around is None else around
+
+    def element(n, i, p):
+        inside = tirx.all(i >= pads[0], i < pads[0] + h, p >= first, p < last)
+        value = x[n, 0, i - pads[0], (p - first) // c, (p - first) % c]
+        return tirx.if_then_else(inside, value, outside)
+
+    shape = n, h + pads[0] + pads[2], max(last + pads[3] * c, least)
+    return te.compute(shape, element, "image_lines", attrs={"lines": 1})
+
+
+def conv2d_line_words(
+    x: te.Tensor,
+    weight: te.Tensor,
+    word: Callable[[Callable[[tirx.Expr], tirx.Expr], tirx.Expr], tirx.Expr],
+    size: int,
+    columns: int,
+    out_lanes: int,
+    filters: int,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    *,
+    product: Product,
+    around: tirx.Expr | None = None,
+) -> te.Tensor:
+    """:func:`conv2d_words` of ``x[N, 1, H, W, C]``: the channels of ``columns`` neighbours, which
+    follow each other in a line of the image, are those of a tile.
+
+    ``word(element, k)`` is the ``k``-th word of ``size`` elements, ``element`` one of those. The
+    window of ``weight`` has one column; pixels of a line are not dilated.
+    """
+    n, _, _, across, channels = x.shape
+    step, blocks = strides[1] * int(channels), int(weight.shape[1])
+    width = (int(across) + pads[1] + pads[3] - columns) // strides[1] + 1
+    least = (width - 1) * step + blocks * TILE * size
+    lines = image_lines(x, pads, least, around)
+
+    def place(n, o, i, j, lane):
+        return word(lambda at: lines[n, i, j * step + at], o * TILE + lane)
+
+    words = te.compute((n, blocks, lines.shape[1], width, TILE), place, "line_words")
+    own = (strides[0], 1), (0, 0, 0, 0), (dilations[0], 1)
+    return conv2d_words(words, weight, out_lanes, filters, 1, *own, product=product)
 
 
 def conv2d_words(

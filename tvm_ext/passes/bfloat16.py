@@ -20,7 +20,7 @@ from tvm_ext.ops import bfloat16_pairs as ops
 from tvm_ext.ops import bfloat16_tiles as tiles
 from tvm_ext.ops.matmul_packed import pack_columns
 from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
-from tvm_ext.schedules.llvm.tiles import fills_tiles
+from tvm_ext.schedules.llvm.tiles import are_lines, fills_tiles
 from tvm_ext.schedules.machine import Machine
 
 from .blocked_conv2d import CONV2D, Dense
@@ -84,20 +84,37 @@ def _of_tiles(dense: Dense) -> Kernel | None:
     Sums of float32 are faster than those of single pairs where there is AMX.
     """
     conv = dense.conv
-    filters, channels = conv.weight.shape[:2]
-    fills = fills_tiles(filters, channels, 2, dense.vector, conv.groups)
-    if conv.symbolic or conv.running is not None or not fills:
+    filters, channels, *window = conv.weight.shape
+    if conv.symbolic or conv.running is not None:
         return None
-    weight = relax.const(tiles.tile_filters(conv.weight.astype("float32")), "int32")
+    geometry = conv.strides, conv.pads, conv.dilations
+    if _has_lines(dense) and fills_tiles(filters, channels * window[1], 2, dense.vector, 1):
+        pack, compute = tiles.line_filters, tiles.conv2d_line_tiles
+        options = window[1], dense.lanes, filters, *geometry
+    elif fills_tiles(filters, channels, 2, dense.vector, conv.groups):
+        pack, compute = tiles.tile_filters, tiles.conv2d_tiles
+        options = dense.lanes, filters, conv.groups, *geometry
+    else:
+        return None
     return Kernel(
-        (conv.x, weight),
-        tiles.conv2d_tiles,
-        (dense.lanes, filters, conv.groups, conv.strides, conv.pads, conv.dilations),
+        (conv.x, relax.const(pack(conv.weight.astype("float32")), "int32")),
+        compute,
+        options,
         lanes={0: dense.in_lanes},
         result_lanes=dense.lanes,
         epilogue=True,
         name="conv2d_tiles",
     )
+
+
+def _has_lines(dense: Dense) -> bool:
+    """Whether neighbours in a line of the image are those of a window, with all their channels.
+
+    There are fewer of these then than a tile has.
+    """
+    conv = dense.conv
+    whole = conv.groups == 1 and dense.in_lanes == conv.channels
+    return whole and len(conv.result) == 4 and are_lines(conv.weight.shape[2:], conv.dilations)
 
 
 def _taken(match: Match, left: str, right: str, rounds: bool) -> bool:

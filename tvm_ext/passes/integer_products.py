@@ -39,7 +39,7 @@ from ..schedules.llvm.conv2d import choose_columns, choose_tile
 from ..schedules.llvm.dot import Dot
 from ..schedules.llvm.matmul import choose_matmul_tile
 from ..schedules.llvm.matmul_loops import FEW_ROWS
-from ..schedules.llvm.tiles import fills_tiles
+from ..schedules.llvm.tiles import are_lines, fills_tiles
 from .blocked_conv2d import LONG_ROW, MIN_LANES, lanes_of, merge_groups
 from .compound import Compound, Kernel, Match
 from .facts import dtype_of, image_dims, is_empty, static_dims
@@ -338,6 +338,9 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
     dot = Dot.of(target, lanes)
     in_lanes = gcd(channels, vector)
     blocked = in_lanes % dot.depth == 0 and in_lanes >= MIN_LANES
+    has_tiles = Machine.of(target).integer_tiles
+    if has_tiles and channels <= vector and _has_lines(product, lanes, groups, geometry):
+        return _conv2d_line_tiles(product, lanes, geometry)
     if not blocked:
         in_lanes = max(dot.depth, MIN_LANES)
     whole = _whole_groups(product, groups, in_lanes if blocked else 0, lanes)
@@ -345,7 +348,7 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
         return whole
     product, groups = whole
     sizes = *product.weight.shape[:2], dots.BYTES, lanes, groups
-    if blocked and Machine.of(target).integer_tiles and fills_tiles(*sizes):
+    if blocked and has_tiles and fills_tiles(*sizes):
         return _conv2d_tiles(product, in_lanes, lanes, groups, geometry)
     tile = choose_tile(target, -(-len(product.weight) // groups // lanes), width)
     packed = ops.pack_integer_weight(product.weight, in_lanes, tile.vectors * lanes, dot.depth)
@@ -363,10 +366,29 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
 def _conv2d_tiles(product, in_lanes, lanes, groups, geometry) -> Kernel:
     filters = len(product.weight)
     packed = tiles.integer_filters(product.weight)
+    options = lanes, filters, groups, *geometry
+    return _of_tiles(product, packed, tiles.conv2d_integer_tiles, options, in_lanes, lanes)
+
+
+def _conv2d_line_tiles(product, lanes, geometry) -> Kernel:
+    filters, channels, _, columns = product.weight.shape
+    packed = tiles.integer_line_filters(product.weight)
+    options = columns, lanes, filters, *geometry
+    return _of_tiles(product, packed, tiles.conv2d_integer_line_tiles, options, channels, lanes)
+
+
+def _has_lines(product, lanes, groups, geometry) -> bool:
+    """Whether the lines of a window fill tiles, with all their channels."""
+    filters, channels, *window = product.weight.shape
+    filled = fills_tiles(filters, channels * window[1], dots.BYTES, lanes, 1)
+    return groups == 1 and filled and are_lines(window, geometry[2])
+
+
+def _of_tiles(product, packed, compute, options, in_lanes, lanes) -> Kernel:
     return Kernel(
         tuple(product.operands(packed, _sums(product, lanes), True)),
-        _computed_by(tiles.conv2d_integer_tiles),
-        (_around(product), lanes, filters, groups, *geometry),
+        _computed_by(compute),
+        (_around(product), *options),
         lanes={0: in_lanes},
         result_lanes=lanes,
         epilogue=True,

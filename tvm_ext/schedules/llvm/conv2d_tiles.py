@@ -4,6 +4,9 @@ A tile of the left side are up to 16 neighbouring pixels of a row, 32 channels o
 window of one pixel all rows of an image are one. Two tiles go together: two parts of a row, or of
 rows that follow each other.
 
+Of few channels, those of neighbours in a line of the image, which are those of a window's, make
+words: each line is copied, with what pads it, before it gives these.
+
 Before::
 
     words[n, b, i, j, 16] = word(x[..], ..)                     # padded
@@ -42,6 +45,7 @@ from .tiles import COLUMNS, TILE, WORD_BYTES, Ahead, begun, dots_of, multiplied
 __all__ = ["Conv2dTiles"]
 
 _MARK = "tiles"
+_LINES = "lines"
 # Bytes of weights from which on threads share panels, so that each reads its own.
 _MANY_WEIGHTS = 1 << 18
 # Bytes of pixels that all panels of weights are swept over: a part of the L2 of CPUs with AMX.
@@ -69,13 +73,16 @@ class Conv2dTiles(dl.base.ScheduleRule):
             return None
         words = dots[0].source
         packs = [b for b in blocks[:at] if sch.get(b).writes[0].source.same_as(words)]
+        lines = [block for block in blocks[:at] if _LINES in sch.get(block).annotations]
         for block in (*blocks[:at], *blocks[at + 1 : -1]):
-            if block not in packs and not attempt(sch.compute_inline, block):
+            if block not in (*packs, *lines) and not attempt(sch.compute_inline, block):
                 return None
         if any(not feeds(sch, pack, blocks[at]) for pack in packs):
             return None
-        pack = sch.get(packs[0]) if packs else None
-        convolution = _Convolution.of(sch.get(blocks[at]), sch.get(blocks[-1]), dots, pack, machine)
+        first = [sch.get(found[0]) if found else None for found in (packs, lines)]
+        convolution = _Convolution.of(
+            sch.get(blocks[at]), sch.get(blocks[-1]), dots, *first, machine
+        )
         return None if convolution is None else scheduled(sch.mod["main"], convolution.loops())
 
 
@@ -117,6 +124,7 @@ class _Convolution:
     Attributes:
         left, right: the words that a step multiplies.
         pack: what makes those of the left side; None where they are given.
+        lines: what makes the lines of the image that ``pack`` reads, if it does.
         rows, width: of an image, as tiles see it; ``flat``: all of its rows are one.
         parts: blocks of the result in a panel of columns.
     """
@@ -126,6 +134,7 @@ class _Convolution:
     left: ir.TensorLoad
     right: ir.TensorLoad
     pack: SBlock | None
+    lines: SBlock | None
     machine: Machine
     rows: int
     width: int
@@ -139,6 +148,7 @@ class _Convolution:
         output: SBlock,
         dots: tuple[ir.TensorLoad, ir.TensorLoad],
         pack: SBlock | None,
+        lines: SBlock | None,
         machine: Machine,
     ) -> _Convolution | None:
         parts = _parts(product, output) if len(output.iter_vars) == 5 else None
@@ -147,10 +157,10 @@ class _Convolution:
         rows, width = (int(axis.dom.extent) for axis in output.iter_vars[2:4])
         window = [int(axis.dom.extent) for axis in product.iter_vars[6:8]]
         image = [int(d) for d in dots[0].source.ty.shape[2:4]]
-        flat = window == [1, 1] and image == [rows, width]
+        flat = window == [1, 1] and image == [rows, width] and lines is None
         if flat:
             rows, width = 1, rows * width
-        return cls(product, output, *dots, pack, machine, rows, width, flat, parts)
+        return cls(product, output, *dots, pack, lines, machine, rows, width, flat, parts)
 
     @property
     def dtype(self) -> str:
@@ -245,6 +255,8 @@ class _Convolution:
         stmt = sequence(parts)
         for variable, extent in reversed(list(zip(loops[2:], extents[2:], strict=True))):
             stmt = loop(variable, extent, stmt)
+        if self.lines is not None:
+            stmt = _with_line(stmt, self.lines, places[0], places[2])
         if words.first is not None:
             return loop(loops[0], extents[0], loop(loops[1], extents[1], stmt))
         return shared(extents[:2], loops[:2], stmt)
@@ -352,6 +364,23 @@ class _Convolution:
         body = substituted(self.output.body, dict(zip(axes, places, strict=True)))
         value = tvm_ffi.structural_map(body.value, (ir.TensorLoad, load))
         return tirx.BufferStore(body.buffer, value, body.indices)
+
+
+def _with_line(stmt: tirx.Stmt, lines: SBlock, image: tirx.Expr, row: tirx.Expr) -> tirx.Stmt:
+    """``stmt``, which reads one ``row`` of ``lines``, behind what copies that."""
+    whole, place = lines.writes[0].source, var("place")
+    length = int(whole.ty.shape[-1])
+    line = tirx.decl_buffer((length,), str(whole.ty.dtype.dtype), "line")
+
+    def read(node: ir.TensorLoad) -> ir.Expr:
+        return tirx.BufferLoad(line, [node.indices[-1]]) if node.source.same_as(whole) else node
+
+    axes = [axis.var for axis in lines.iter_vars]
+    value = substituted(lines.body.value, dict(zip(axes, (image, row, place), strict=True)))
+    cut = {"pragma_loop_partition_hint": tirx.const(1, "int32")}  # before and behind the image
+    serial, store = tirx.ForKind.SERIAL, tirx.BufferStore(line, value, [place])
+    copy = tirx.For(place, int64(0), int64(length), serial, store, annotations=cut)
+    return local([copy, tvm_ffi.structural_map(stmt, (ir.TensorLoad, read))], [line])
 
 
 def _lanes_together(pack: SBlock, lanes: int) -> int:

@@ -17,6 +17,7 @@ __all__ = [
     "TILE",
     "WORD_BYTES",
     "Ahead",
+    "are_lines",
     "begun",
     "dots_of",
     "fills_tiles",
@@ -65,6 +66,12 @@ def fills_tiles(filters: int, channels: int, factors: int, vector: int, groups: 
     apart = groups == 1 or (filters // groups % COLUMNS == channels % depth == 0)
     faster = used(filters, COLUMNS) * used(channels, depth) * _FASTER
     return apart and faster >= used(filters, vector)
+
+
+def are_lines(window: Sequence[int], dilations: Sequence[int]) -> bool:
+    """Whether the pixels of a window's line are neighbours, in several lines."""
+    rows, columns = window
+    return rows > 1 < columns and dilations[1] == 1
 
 
 def begun(stmt: tirx.Stmt, rows: int) -> tirx.Stmt:
