@@ -10,6 +10,7 @@ a factor by at most 2**-8 of it, so an element moves by little more than ``2**-7
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from tvm import relax, tirx
@@ -88,6 +89,7 @@ def _of_tiles(dense: Dense) -> Kernel | None:
     if conv.symbolic or conv.running is not None:
         return None
     geometry = conv.strides, conv.pads, conv.dilations
+    compute: Callable
     if _has_lines(dense) and fills_tiles(filters, channels * window[1], 2, dense.vector, 1):
         pack, compute = tiles.line_filters, tiles.conv2d_line_tiles
         options = window[1], dense.lanes, filters, *geometry
