@@ -191,10 +191,10 @@ def test_words_of_a_block_are_one_vector(channels, filters, together, window, dt
 @pytest.mark.parametrize(
     ("x", "w", "attributes"),
     [
-        ((2, 3, 23, 30), (33, 3, 7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
-        ((1, 3, 16, 35), (32, 3, 3, 3), {"strides": [1, 2], "pads": [0, 1, 2, 0]}),
+        ((2, 3, 23, 30), (61, 3, 7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+        ((1, 7, 16, 35), (32, 7, 3, 3), {"strides": [1, 2], "pads": [0, 1, 2, 0]}),
         ((1, 4, 12, 40), (48, 4, 2, 17), {"pads": [0, 9, 1, 4], "dilations": [3, 1]}),
-        ((3, 1, 11, 15), (64, 1, 5, 11), {}),
+        ((3, 2, 11, 15), (64, 2, 5, 11), {}),
     ],
 )
 def test_bytes_of_few_channels_are_those_of_lines(x, w, attributes, dtype, known):

@@ -90,7 +90,7 @@ def _of_tiles(dense: Dense) -> Kernel | None:
         return None
     geometry = conv.strides, conv.pads, conv.dilations
     compute: Callable
-    if _has_lines(dense) and fills_tiles(filters, channels * window[1], 2, dense.vector, 1):
+    if _has_lines(dense) and fills_tiles(filters, channels, 2, dense.vector, 1, window[1]):
         pack, compute = tiles.line_filters, tiles.conv2d_line_tiles
         options = window[1], dense.lanes, filters, *geometry
     elif fills_tiles(filters, channels, 2, dense.vector, conv.groups):

@@ -380,7 +380,7 @@ def _conv2d_line_tiles(product, lanes, geometry) -> Kernel:
 def _has_lines(product, lanes, groups, geometry) -> bool:
     """Whether the lines of a window fill tiles, with all their channels."""
     filters, channels, *window = product.weight.shape
-    filled = fills_tiles(filters, channels * window[1], dots.BYTES, lanes, 1)
+    filled = fills_tiles(filters, channels, dots.BYTES, lanes, 1, window[1])
     return groups == 1 and filled and are_lines(window, geometry[2])
 
 

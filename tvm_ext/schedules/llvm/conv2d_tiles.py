@@ -384,12 +384,18 @@ def _with_line(stmt: tirx.Stmt, lines: SBlock, image: tirx.Expr, row: tirx.Expr)
 
 
 def _lanes_together(pack: SBlock, lanes: int) -> int:
-    """How many of the words that ``pack`` writes are of the same blocks of what it reads."""
-    images = [region.source.ty for region in pack.reads if len(region.source.ty.shape) == 5]
-    blocks = ((int(ty.shape[-1]), DataType(ty.dtype.dtype).bits) for ty in images)
-    # A word has the bytes of four neighbours, or of each of two blocks a float.
-    words = [size // 4 if bits == 8 else size for size, bits in blocks if size > 1]
-    return gcd(lanes, *(max(count, 1) for count in words))
+    """How many of the words that ``pack`` writes are made alike, as a vector."""
+
+    def alike(ty: ir.Type) -> int:
+        rank, of_bytes = len(ty.shape), DataType(ty.dtype.dtype).bits == 8
+        if rank == 3 and of_bytes:
+            return 1  # LLVM makes one load of the four neighbours in a line
+        size = int(ty.shape[-1]) if rank == 5 else 1
+        if size == 1:
+            return lanes
+        return max(size // 4, 1) if of_bytes else size  # those of one block
+
+    return gcd(lanes, *(alike(region.source.ty) for region in pack.reads))
 
 
 def _parts(product: SBlock, output: SBlock) -> int | None:
