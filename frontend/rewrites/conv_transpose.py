@@ -193,8 +193,8 @@ def _pads(node: ir.Node, x: ir.Value, k: int, stride: int, reach: int) -> tuple[
 
     Fewer than 0 where the result is longer than that of the last input.
     """
-    mode, shape = node.attributes.get_string("auto_pad", "NOTSET"), "output_shape"
-    sizes = node.attributes.get_ints(shape, [])
+    mode = node.attributes.get_string("auto_pad", "NOTSET")
+    sizes = node.attributes.get_ints("output_shape", [])
     count = rank(x) - 2
     if sizes:
         total = stride * (_static(x)[k] - 1) + reach - sizes[len(sizes) - count + k]

@@ -24,7 +24,6 @@ from .tiles import (
 __all__ = [
     "conv2d_line_tiles",
     "conv2d_tiles",
-    "line_filters",
     "matmul_tiles",
     "row_tiles",
     "tile_filters",
@@ -112,15 +111,9 @@ def conv2d_tiles(x: te.Tensor, weight: te.Tensor, *geometry: Any) -> te.Tensor:
     return conv2d_words(_channel_tiles(x), weight, *geometry, product=dot)
 
 
-def line_filters(weight: np.ndarray) -> np.ndarray:
-    """:func:`tile_filters` of a window's columns as channels: ``[OC, KW * IC, KH, 1]``."""
-    moved = np.moveaxis(weight, 3, 1)
-    return tile_filters(moved.reshape(len(moved), -1, weight.shape[2], 1))
-
-
 def conv2d_line_tiles(x: te.Tensor, weight: te.Tensor, columns: int, *geometry: Any) -> te.Tensor:
-    """:func:`conv2d_tiles` of few channels, ``x[N, 1, H, W, C]``, by :func:`line_filters` of
-    ``columns``; ``geometry`` is that of :func:`tvm_ext.ops.tiles.conv2d_line_words`."""
+    """:func:`conv2d_tiles` of few channels, ``x[N, 1, H, W, C]``, of windows whose ``columns`` are
+    channels; ``geometry`` is that of :func:`tvm_ext.ops.tiles.conv2d_line_words`."""
     count = columns * int(x.shape[-1])
 
     def word(element, at):

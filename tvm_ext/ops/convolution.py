@@ -1,12 +1,15 @@
-"""Convolutions that TVM lacks or computes wastefully: transposed, deformable, of run-time sizes."""
+"""Convolutions that TVM lacks or computes wastefully: transposed, deformable, of run-time sizes,
+by parts."""
 
+from functools import reduce
 from itertools import product
 from math import gcd
+from operator import add
 
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
-__all__ = ["accumulator", "conv_transpose", "convolution", "deform_samples"]
+__all__ = ["accumulator", "conv_transpose", "convolution", "deform_samples", "shifted_sums"]
 
 
 def convolution(x, w, outputs, before, strides, dilations, group, dtype):
@@ -122,3 +125,20 @@ def deform_samples(x, offset, mask, kernel, before, strides, dilations, group, o
 def accumulator(dtype):
     """The type that sums of ``dtype`` run in."""
     return "float32" if str(dtype) in ("float16", "bfloat16") else dtype
+
+
+def shifted_sums(parts: te.Tensor, filters: int, step: int, apart: int) -> te.Tensor:
+    """``parts[N, K * filters, .., W]``, of each column k of a window, as the convolution's result.
+
+    Outputs are ``step`` pixels from each other, columns of the window ``apart``.
+    """
+    n, channels, *rows, width = parts.shape
+    columns = int(channels) // filters
+    shape = n, filters, *rows, (int(width) - (columns - 1) * apart - 1) // step + 1
+
+    def element(n, o, *pixel):
+        *row, j = pixel
+        terms = [parts(n, k * filters + o, *row, j * step + k * apart) for k in range(columns)]
+        return reduce(add, terms)
+
+    return te.compute(shape, element, "shifted_sums")

@@ -27,7 +27,6 @@ __all__ = [
     "conv2d_integer_line_tiles",
     "conv2d_integer_tiles",
     "integer_filters",
-    "integer_line_filters",
     "integer_weight",
     "matmul_integer_tiles",
 ]
@@ -111,12 +110,6 @@ def conv2d_integer_tiles(
     return corrected(total, sums, zero, x, True)
 
 
-def integer_line_filters(weight: np.ndarray) -> np.ndarray:
-    """:func:`integer_filters` of a window's columns as channels: ``[OC, KW * IC, KH, 1]``."""
-    moved = np.moveaxis(weight, 3, 1)
-    return integer_filters(moved.reshape(len(moved), -1, weight.shape[2], 1))
-
-
 def conv2d_integer_line_tiles(
     x: te.Tensor,
     weight: te.Tensor,
@@ -125,8 +118,8 @@ def conv2d_integer_line_tiles(
     around: int,
     *geometry: Any,
 ) -> te.Tensor:
-    """:func:`conv2d_integer_tiles` of few channels, ``x[N, 1, H, W, C]``, by
-    :func:`integer_line_filters`; ``geometry``: the columns of the window, and that of
+    """:func:`conv2d_integer_tiles` of few channels, ``x[N, 1, H, W, C]``, of windows
+    whose columns are channels; ``geometry``: how many columns, and that of
     :func:`tvm_ext.ops.tiles.conv2d_line_words`."""
     flips = dtype_of(x) == "int8"
 

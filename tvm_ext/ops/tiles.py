@@ -7,6 +7,7 @@ instruction multiplies at a time.
 from collections.abc import Callable, Sequence
 from math import prod
 
+import numpy as np
 from tvm import te, tirx
 
 from .conv2d_blocked import padded
@@ -15,6 +16,7 @@ from .flat_index import flatten_index, unflatten_index
 __all__ = [
     "COLUMNS",
     "TILE",
+    "columns_as_channels",
     "columns_of",
     "conv2d_line_words",
     "conv2d_words",
@@ -104,6 +106,13 @@ def image_lines(
 
     shape = n, h + pads[0] + pads[2], max(last + pads[3] * c, least)
     return te.compute(shape, element, "image_lines", attrs={"lines": 1})
+
+
+def columns_as_channels(weight: np.ndarray) -> np.ndarray:
+    """``[OC, IC, KH, KW]`` -> ``[OC, KW * IC, KH, 1]``: what :func:`conv2d_line_words` multiplies,
+    before it is packed."""
+    moved = np.moveaxis(weight, 3, 1)
+    return moved.reshape(len(moved), -1, weight.shape[2], 1)
 
 
 def conv2d_line_words(

@@ -20,6 +20,7 @@ from tvm.target import Target
 from tvm_ext.ops import bfloat16_pairs as ops
 from tvm_ext.ops import bfloat16_tiles as tiles
 from tvm_ext.ops.matmul_packed import pack_columns
+from tvm_ext.ops.tiles import columns_as_channels
 from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
 from tvm_ext.schedules.llvm.tiles import are_lines, fills_tiles
 from tvm_ext.schedules.machine import Machine
@@ -90,16 +91,17 @@ def _of_tiles(dense: Dense) -> Kernel | None:
         return None
     geometry = conv.strides, conv.pads, conv.dilations
     compute: Callable
+    weight = conv.weight.astype("float32")
     if _has_lines(dense) and fills_tiles(filters, channels, 2, dense.vector, 1, window[1]):
-        pack, compute = tiles.line_filters, tiles.conv2d_line_tiles
+        weight, compute = columns_as_channels(weight), tiles.conv2d_line_tiles
         options = window[1], dense.lanes, filters, *geometry
     elif fills_tiles(filters, channels, 2, dense.vector, conv.groups):
-        pack, compute = tiles.tile_filters, tiles.conv2d_tiles
+        compute = tiles.conv2d_tiles
         options = dense.lanes, filters, conv.groups, *geometry
     else:
         return None
     return Kernel(
-        (conv.x, relax.const(pack(conv.weight.astype("float32")), "int32")),
+        (conv.x, relax.const(tiles.tile_filters(weight), "int32")),
         compute,
         options,
         lanes={0: dense.in_lanes},

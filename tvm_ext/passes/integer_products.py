@@ -33,6 +33,7 @@ from tvm_ext.ops import integer_dots as dots
 from tvm_ext.ops import integer_products as ops
 from tvm_ext.ops import integer_tiles as tiles
 from tvm_ext.ops.conv2d_blocked import pack_depthwise_weight
+from tvm_ext.ops.tiles import columns_as_channels
 from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.conv2d import choose_columns, choose_tile
@@ -372,7 +373,7 @@ def _conv2d_tiles(product, in_lanes, lanes, groups, geometry) -> Kernel:
 
 def _conv2d_line_tiles(product, lanes, geometry) -> Kernel:
     filters, channels, _, columns = product.weight.shape
-    packed = tiles.integer_line_filters(product.weight)
+    packed = tiles.integer_filters(columns_as_channels(product.weight))
     options = columns, lanes, filters, *geometry
     return _of_tiles(product, packed, tiles.conv2d_integer_line_tiles, options, channels, lanes)
 

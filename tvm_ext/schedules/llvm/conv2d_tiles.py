@@ -79,10 +79,9 @@ class Conv2dTiles(dl.base.ScheduleRule):
                 return None
         if any(not feeds(sch, pack, blocks[at]) for pack in packs):
             return None
-        first = [sch.get(found[0]) if found else None for found in (packs, lines)]
-        convolution = _Convolution.of(
-            sch.get(blocks[at]), sch.get(blocks[-1]), dots, *first, machine
-        )
+        made = [sch.get(found[0]) if found else None for found in (packs, lines)]
+        ends = sch.get(blocks[at]), sch.get(blocks[-1])
+        convolution = _Convolution.of(*ends, dots, *made, machine)
         return None if convolution is None else scheduled(sch.mod["main"], convolution.loops())
 
 
