@@ -1,5 +1,7 @@
-"""Operators that the rewrites recognise, in the domain ``tvm_ext``: ONNX's own, for models whose
-opset lacks them."""
+"""Operators that the rewrites make, in the domain ``tvm_ext``: ONNX's own, for models whose opset
+lacks them, and tables."""
+
+from tvm_ext.ops.byte_table import LOOKUP, byte_table
 
 from ..table import converter
 from .activation import gelu, swish
@@ -12,3 +14,8 @@ for _op_type, _function in {
     "Swish": swish,
 }.items():
     converter(_op_type, 1, domain="tvm_ext")(_function)
+
+
+@converter("ByteTable", 1, domain="tvm_ext")
+def lookup(bb, x, table):
+    return bb.emit_te(byte_table, x, table, primfunc_attrs={LOOKUP: 1})

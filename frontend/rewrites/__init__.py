@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from . import batch_norm, normalization, quantized
 from .attention import Attention
+from .byte_tables import tabulate
 from .clean import lift_constants, remove_unused, share_common_subexpressions
 from .conv_transpose import ConvTransposeIntoConv
 from .expand import expand_functions
@@ -45,6 +46,7 @@ _EXACT: list[tuple[str, Rewrite]] = [
 _COMPOUND: list[tuple[str, Rewrite]] = [
     ("widen-channels", widen_channels),
     ("lift-widened-constants", lift_constants),
+    ("tabulate-bytes", tabulate),
     ("move-quantized", rewriting(quantized.GatherOfQuantized, *quantized.MOVES)),
     ("convolve-quantized", rewriting(quantized.ConvTransposeOfQuantizedIntoConv)),
     ("lift-quantized-filters", lift_constants),

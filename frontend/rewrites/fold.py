@@ -14,7 +14,7 @@ evaluates first and looks at the size of the result afterwards.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
@@ -26,7 +26,7 @@ from onnxscript.optimizer import fold_constants_ir
 
 from .infer import without_misjudged
 
-__all__ = ["RANDOM", "fold_constants", "is_random"]
+__all__ = ["RANDOM", "evaluated", "fold_constants", "is_random"]
 
 _log = logging.getLogger(__name__)
 _FOLDER = logging.getLogger("onnxscript.optimizer._constant_folding")
@@ -115,17 +115,10 @@ def _fold_node(model: ir.Model, node: ir.Node) -> bool:
         value.is_graph_output() for value in node.outputs
     ):  # fmt: skip
         return False
-    kind = load_op("", node.op_type, node.version or model.opset_imports[""])
-    attributes = {name: attr.value for name, attr in node.attributes.items()}
     arrays = [None if value is None else value.const_value.numpy() for value in node.inputs]
-    try:
-        with np.errstate(all="ignore"):
-            results = kind.eval(*arrays, n_outputs=len(node.outputs), **attributes)
-    except _EVALUATION_ERRORS as error:
-        # A node that is wrong: its converter says why.
-        _log.debug("%s is not folded: %s", node.op_type, error)
+    results = evaluated(node, model.opset_imports[""], arrays)
+    if results is None:
         return False
-    results = results if isinstance(results, tuple) else (results,)
     for value, array in zip(node.outputs, results, strict=False):
         if value.uses():
             name, value.name = value.name, None
@@ -135,6 +128,24 @@ def _fold_node(model: ir.Model, node: ir.Node) -> bool:
             model.graph.register_initializer(constant)
             ir.convenience.replace_all_uses_with(value, constant)
     return True
+
+
+def evaluated(
+    node: ir.Node, opset: int, arrays: Sequence[np.ndarray | None]
+) -> tuple[np.ndarray, ...] | None:
+    """The outputs of ``node``, of ONNX's own domain, for such inputs, by onnx's reference.
+
+    None where that refuses: the node is wrong, and its converter says why.
+    """
+    attributes = {name: attr.value for name, attr in node.attributes.items()}
+    try:
+        kind = load_op("", node.op_type, node.version or opset)
+        with np.errstate(all="ignore"):
+            results = kind.eval(*arrays, n_outputs=len(node.outputs), **attributes)
+    except _EVALUATION_ERRORS as error:
+        _log.debug("%s is not evaluated: %s", node.op_type, error)
+        return None
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _name_cast_types(model: ir.Model) -> None:

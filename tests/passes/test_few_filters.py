@@ -87,3 +87,24 @@ def test_infinite_pixels_stay_where_they_are():
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(np.isfinite(got), finite)
     np.testing.assert_allclose(got[finite], wanted[finite], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=core-avx2"])
+@pytest.mark.parametrize(
+    ("x", "filters", "window", "attributes"),
+    [
+        ((1, 32, 20, 23), 3, (9, 9), {"pads": [4, 4, 4, 4]}),
+        ((2, 48, 11, 29), 1, (5, 11), {"pads": [0, 4, 1, 2]}),
+        ((1, 64, 19, 31), 2, (3, 12), {"dilations": [2, 2], "strides": [2, 1]}),
+    ],
+)
+def test_sums_of_bytes(x, filters, window, attributes, target):
+    rng = np.random.default_rng(2)
+    x = rng.integers(0, 256, x).astype("uint8")
+    w = rng.integers(-128, 128, (filters, x.shape[1], *window)).astype("int8")
+    zero = np.array(131, "uint8")
+    model = node_model("ConvInteger", [x, w, zero], attributes, constants=[1, 2])
+    built = convert_and_build(model, target)
+    (got,) = built.run(None, {"x0": x})
+    np.testing.assert_array_equal(got, reference(model, {"x0": x})[0])
+    assert PARTS in built.sources()["schedule"]

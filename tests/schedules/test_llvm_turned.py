@@ -87,6 +87,35 @@ def test_blocks_of_channels(shape, lanes):
         assert is_turned(sch)
 
 
+@pytest.mark.parametrize("channels", [21, 33, 16, 5, 1])
+@pytest.mark.parametrize("image", [(7, 9), (64,)], ids=str)
+def test_channels_that_fill_no_block(channels, image):
+    """The padded ones are read, and not stored; what is fused is done for those that are."""
+    lanes, blocks = 16, -(-channels // 16)
+    x, bias = placeholder((2, blocks, *image, lanes)), placeholder((channels,), name="b")
+    plain = unblock(x, int64(channels))
+    shape = [int64(2), int64(channels), *map(int64, image)]
+    y = te.compute(shape, lambda n, c, *at: plain(n, c, *at) + bias[c], "y")
+    sch = kernel(x, bias, y)
+    rng = np.random.default_rng(0)
+    array = rng.standard_normal((2, blocks, *image, lanes)).astype("float32")
+    added = rng.standard_normal(channels).astype("float32")
+    (got,) = run(sch, [array, added], [((2, channels, *image), "float32")])
+    whole = np.moveaxis(array, -1, 2).reshape(2, -1, *image)[:, :channels]
+    np.testing.assert_array_equal(got, whole + added.reshape(-1, *[1] * len(image)))
+    assert is_turned(sch) == (channels > 1)
+
+
+def test_a_symbolic_number_of_pixels_of_channels_that_fill_no_block():
+    x = placeholder((2, N, 16))
+    sch = kernel(x, te.compute((int64(21), N), lambda c, i: x[c // 16, i, c % 16], "y"))
+    assert is_turned(sch)
+    for count in (0, 3, 40):
+        array = np.random.default_rng(0).standard_normal((2, count, 16)).astype("float32")
+        (got,) = run(sch, [array], [((21, count), "float32")])
+        np.testing.assert_array_equal(got, array.transpose(0, 2, 1).reshape(32, count)[:21])
+
+
 @pytest.mark.parametrize("times", [2, 9])
 def test_blocks_of_repeated_channels(times):
     """A division that one variable is in hid the steps of the others."""

@@ -9,6 +9,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from ..schedules.cuda.checked import TIR_PIPELINE
 from .bfloat16 import legalize_bfloat16
 from .bool_vectors import bool_vectors
+from .byte_tables import lower_byte_tables
 from .common_subexpressions import common_subexpressions
 from .compact_buffers import compact_buffers
 from .cuda import (
@@ -217,7 +218,14 @@ def lower(module, context):
 def finalize_host() -> tvm.ir.transform.Pass:
     """What stands between lowered host functions and code generation."""
     return tvm.ir.transform.Sequential(
-        [_stack_locals, lower_dots, lower_tiles, define_masks, finalize_host_passes()]
+        [
+            _stack_locals,
+            lower_dots,
+            lower_byte_tables,
+            lower_tiles,
+            define_masks,
+            finalize_host_passes(),
+        ]
     )
 
 

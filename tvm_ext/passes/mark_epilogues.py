@@ -5,7 +5,7 @@ AnnotateTIROpPattern says so of ``x[1, 2, 8, 8] + b[1, 2, 1, 1]`` but not of
 ``x[1, 1, 8, 8] + b[1, 1, 1, 1]``, whose unit dims it sees as broadcast.
 
 Before: ``op_pattern = 1`` (broadcast), an operand has the result's shape
-After:  ``op_pattern = 0`` (element-wise)
+After:  ``op_pattern = 0`` (element-wise), also of a function of bytes that a table has
 
 Behind the product that makes ``b``, such a kernel would compute it again for each pixel: gates of
 squeeze and excitation.
@@ -26,6 +26,8 @@ from tvm.ir import GlobalVar, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
+from tvm_ext.ops.byte_table import LOOKUP
+
 from .facts import OUT_ELEMWISE_FUSABLE, dtype_of, have_equal_dims, static_dims
 from .graph import Graph
 
@@ -42,7 +44,9 @@ _CALL_TIR = Op.get("relax.call_tir")
 def mark_epilogues(module, _context):
     """The module pass; kernels follow the convention that the last parameter is the result."""
     for symbol, func in module.functions_items():
-        if not isinstance(func, tirx.PrimFunc) or func.attrs.get("op_pattern", None) != BROADCAST:
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        if func.attrs.get("op_pattern", None) != BROADCAST and LOOKUP not in func.attrs:
             continue
         *operands, result = (p.ty.shape for p in func.params if tirx.is_buffer_var(p))
         if any(structural_equal(shape, result) for shape in operands):

@@ -134,6 +134,15 @@ class Walk:
         return self._access(node.source, node.indices, False)
 
     @cached_property
+    def moving(self) -> list[Access]:
+        """The accesses but those whose place depends on what is loaded alone, as in tables."""
+        return [
+            access
+            for access in self.accesses
+            if None not in access.strides or any(self.used(_unread(i)) for i in access.indices)
+        ]
+
+    @cached_property
     def written(self) -> list[tirx.Var]:
         """The buffers written."""
         return [region.source for region in self.block.writes]
@@ -171,18 +180,10 @@ class Walk:
     def counted(self) -> frozenset[int]:
         """Indices of the variables whose own value is used, not only what they index."""
         values: list[ir.Expr] = []
-
-        def unread(node: ir.TensorLoad) -> ir.Expr:
-            return tirx.const(0, node.ty)
-
         tvm_ffi.structural_walk(
             self.block.body, (tirx.BufferStore, lambda node: values.append(node.value))
         )
-        return frozenset(
-            k
-            for value in values
-            for k in self.used(tvm_ffi.structural_map(value, (ir.TensorLoad, unread), order="pre"))
-        )
+        return frozenset(k for value in values for k in self.used(_unread(value)))
 
     @cached_property
     def cost(self) -> int:
@@ -259,6 +260,15 @@ class Walk:
         if not all(parts) or any(self.used(part[0]) for part in parts):
             return None
         return _simplify(sum(map(mul, (part[0] for part in parts), steps)))
+
+
+def _unread(expr: ir.Expr) -> ir.Expr:
+    """``expr`` with 0 for what it loads."""
+
+    def zero(node: ir.TensorLoad) -> ir.Expr:
+        return tirx.const(0, node.ty)
+
+    return tvm_ffi.structural_map(expr, (ir.TensorLoad, zero), order="pre")
 
 
 _KINDS = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}

@@ -149,8 +149,8 @@ def moves(facts: Walk) -> bool:
 class Axis:
     """A loop, with the facts of the iteration variables it runs over.
 
-    ``strides[k]`` is the step of access k; None where it is not constant. ``guarded``: a
-    condition depends on it. ``counted``: the result does, not only what is read.
+    ``strides[k]`` is the step of the k-th access that moves; None where it is not constant.
+    ``guarded``: a condition depends on it. ``counted``: the result does, not only what is read.
     """
 
     loop: LoopRV
@@ -233,7 +233,7 @@ def axes(sch: Schedule, block: SBlockRV, skip: int = 0, *, drop_units: bool = Tr
             loops[k],
             "R" if k in reduced else "S",
             _int(stmts[k].extent),
-            [access.strides[k] for access in facts.accesses],
+            [access.strides[k] for access in facts.moving],
             k in facts.guarded,
             k in facts.counted,
         )

@@ -9,13 +9,15 @@ After, with vectors of 16::
         for k in range(16): y[i + k, j + 0..15] = f(tile[k, 0..15], z[i + k, j + 0..15])
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 import tvm_ffi
-from tvm import ir, tirx
-from tvm.s_tir import Schedule
+from tvm import ir, sym, tirx
+from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import SBlockRV
 from tvm.tirx import IndexMap
@@ -63,28 +65,111 @@ def _along(
     """
     sch, block = _with_digits(sch, block, facts, last)
     collapse(sch, block)
-    nest = [sch.get(each) for each in sch.get_loops(block)]
-    realize = get_sblockrealize(sch, block)
-    facts = Walk(realize.block, [stmt.loop_var for stmt in nest], realize.iter_values)
-    sides = _sides(facts, nest)
+    whole = _Nest.of(sch, block)
+    for nest in filter(None, (whole, whole.in_uneven_digits())):
+        body = _turned(nest, machine)
+        if body is not None:
+            return scheduled(sch.mod["main"], body)
+    return None
+
+
+def _turned(nest: _Nest, machine: Machine) -> tirx.Stmt | None:
+    sides = _sides(nest)
     if sides is None:
         return None
-    side = min(machine.lanes(*facts.dtypes), _MOST)
-    symbolic = [k for k in sides if not isinstance(nest[k].extent, tirx.IntImm)]
-    while any(side > int(nest[k].extent) for k in sides if k not in symbolic):
+    side = min(machine.lanes(*nest.facts.dtypes), _MOST)
+    symbolic = [k for k in sides if not isinstance(nest.extents[k], tirx.IntImm)]
+    while any(side > int(nest.extents[k]) for k in sides if k not in symbolic):
         side //= 2
     if side < _LEAST:
         return None
-    values = {
-        axis.var: value
-        for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    }
-    squares = _Squares(facts, nest, values, *sides, side)
+    squares = _Squares(nest, *sides, side)
     body = squares.loops(machine)
     if symbolic:
-        fits = tirx.all(*(nest[k].extent >= side for k in symbolic))
+        fits = tirx.all(*(nest.extents[k] >= side for k in symbolic))
         body = tirx.IfThenElse(fits, body, squares.one_by_one())
-    return scheduled(sch.mod["main"], body)
+    return body
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """A block in the variables of its loops.
+
+    ``inside`` tells which of their values count, where not all do.
+    """
+
+    facts: Walk
+    inside: ir.Expr | None = None
+
+    @classmethod
+    def of(cls, sch: Schedule, block: SBlockRV) -> _Nest:
+        """``block`` as ``sch`` has it."""
+        loops = [sch.get(each) for each in sch.get_loops(block)]
+        realize = get_sblockrealize(sch, block)
+        axes = [axis.var for axis in realize.block.iter_vars]
+        body = substituted(realize.block.body, dict(zip(axes, realize.iter_values, strict=True)))
+        variables, extents = zip(*((each.loop_var, each.extent) for each in loops), strict=True)
+        return cls(_walk(realize.block, variables, extents, body))
+
+    @property
+    def variables(self) -> list[tirx.Var]:
+        return self.facts.variables
+
+    @property
+    def extents(self) -> list[ir.Expr]:
+        return self.facts.extents
+
+    @property
+    def store(self) -> tirx.BufferStore:
+        return self.facts.block.body
+
+    def holds(self, load: ir.TensorLoad, row: int) -> bool:
+        """Whether ``load`` is inside of its tensor for all values of the variables.
+
+        Those that do not count are of the digits, of which ``row`` is the last.
+        """
+        if self.inside is None:
+            return True
+        digits = self.facts.used(self.inside)
+        return digits[-1] == row and all(
+            isinstance(size, tirx.IntImm) and int(self.extents[k]) <= int(size)
+            for index, size in zip(load.indices, load.source.ty.shape, strict=True)
+            for k in digits
+            if k in self.facts.used(index)
+        )
+
+    def in_uneven_digits(self) -> _Nest | None:
+        """With two variables for one that indices divide unevenly: of 21 channels in blocks of 16.
+
+        None where there is none, or where what is behind the last one might not be there to read.
+        """
+        sizes = [_divisor(self.facts, k) for k in range(len(self.variables))]
+        uneven = (k for k, size in enumerate(sizes) if size and int(self.extents[k]) % size)
+        k = next(uneven, None)
+        if k is None:
+            return None
+        size, extent = sizes[k], self.extents[k]
+        digits = [(var("part"), int64(-(-int(extent) // size))), (var("digit"), int64(size))]
+        loops = list(zip(self.variables, self.extents, strict=True))
+        variables, extents = zip(*loops[:k], *digits, *loops[k + 1 :], strict=True)
+        analyzer = sym.Analyzer()
+        for each, length in zip(variables, extents, strict=True):
+            analyzer.bind(each, ir.Range(0, length))
+        (part, _), (digit, _) = digits
+        body = substituted(self.store, {self.variables[k]: part * size + digit})
+        quotients = (tirx.FloorDiv, tirx.FloorMod)
+        body = tvm_ffi.structural_map(body, (quotients, analyzer.simplify))
+        return _Nest(
+            _walk(self.facts.block, variables, extents, body), part * size + digit < extent
+        )
+
+
+def _walk(block: SBlock, variables: Sequence[tirx.Var], extents: Sequence, body) -> Walk:
+    """The facts of ``block`` with other variables, all of them spatial, and another body."""
+    pairs = zip(variables, extents, strict=True)
+    kind = tirx.IterVar.DataPar
+    axes = [tirx.IterVar(ir.Range(0, extent), each, kind) for each, extent in pairs]
+    return Walk(SBlock(axes, block.reads, block.writes, block.name_hint, body))
 
 
 def _may_turn(facts: Walk) -> bool:
@@ -127,6 +212,12 @@ def _with_digits(
 
 def _digit(facts: Walk, k: int) -> int | None:
     """The number by which indices divide variable ``k``, if its extent is a multiple of it."""
+    size, extent = _divisor(facts, k), facts.extents[k]
+    return size if size and int(extent) % size == 0 and size < int(extent) else None
+
+
+def _divisor(facts: Walk, k: int) -> int | None:
+    """The number by which indices divide variable ``k``, of a known extent."""
     sizes: set[int] = set()
 
     def divided(node: tirx.FloorMod | tirx.FloorDiv) -> None:
@@ -138,7 +229,7 @@ def _digit(facts: Walk, k: int) -> int | None:
     if len(sizes) != 1 or not isinstance(extent, tirx.IntImm):
         return None
     (size,) = sizes
-    return size if int(extent) % size == 0 and 1 < size < int(extent) else None
+    return size if size > 1 else None
 
 
 def _conditions(facts: Walk, load: ir.TensorLoad) -> set[int]:
@@ -157,9 +248,9 @@ def _conditions(facts: Walk, load: ir.TensorLoad) -> set[int]:
     return used
 
 
-def _sides(facts: Walk, nest: Sequence[tirx.For]) -> tuple[int, int] | None:
+def _sides(nest: _Nest) -> tuple[int, int] | None:
     """The loops of a square: along one a load is contiguous, along the other, the last, results."""
-    extents = [stmt.extent for stmt in nest]
+    facts, extents = nest.facts, nest.extents
     long = [k for k, n in enumerate(extents) if not isinstance(n, tirx.IntImm) or int(n) > 1]
     if not long:
         return None
@@ -167,11 +258,12 @@ def _sides(facts: Walk, nest: Sequence[tirx.For]) -> tuple[int, int] | None:
     if any(access.strides[column] != 1 for access in facts.stores):
         return None
     loads: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(facts.block.body.value, (ir.TensorLoad, loads.append))
+    tvm_ffi.structural_walk(nest.store.value, (ir.TensorLoad, loads.append))
     for row in long[:-1]:
         turning = [node for node in loads if _turns(facts.access(node), row, column)]
         if turning:
-            return (row, column) if all(_stays_inside(facts, n, row) for n in turning) else None
+            kept = all(_stays_inside(facts, n, row) and nest.holds(n, row) for n in turning)
+            return (row, column) if kept else None
     return None
 
 
@@ -191,14 +283,9 @@ def _turns(access: Access, row: int, column: int) -> bool:
 
 @dataclass(frozen=True)
 class _Squares:
-    """A block over squares of ``side`` along the loops ``row`` and ``column`` of its ``nest``.
+    """A block over squares of ``side`` along the loops ``row`` and ``column`` of its ``nest``."""
 
-    ``values``: of the variables of the block, in terms of those of the loops.
-    """
-
-    facts: Walk
-    nest: Sequence[tirx.For]
-    values: dict[tirx.Var, ir.Expr]
+    nest: _Nest
     row: int
     column: int
     side: int
@@ -206,8 +293,9 @@ class _Squares:
     def loops(self, machine: Machine) -> tirx.Stmt:
         """All of them, shared among the cores where there is enough work."""
         i, j = var("i"), var("j")
-        others = [k for k in range(len(self.nest)) if k not in (self.row, self.column)]
-        loops = [(self.nest[k].loop_var, self.nest[k].extent) for k in others]
+        variables, extents = self.nest.variables, self.nest.extents
+        others = [k for k in range(len(variables)) if k not in (self.row, self.column)]
+        loops = [(variables[k], extents[k]) for k in others]
         counts = [self._squares_along(k) for k in (self.row, self.column)]
         loops += zip((i, j), counts, strict=True)
         stmt = self._square(self._first(self.row, i), self._first(self.column, j))
@@ -215,38 +303,43 @@ class _Squares:
         # Digits of a task's number by symbolic counts are divisions: of few tasks, if possible.
         shared_loops = loops[: len(others)] if symbolic and others else loops
         count = tasks([extent for _, extent in shared_loops], machine)
-        if self.facts.work < PARALLEL_WORK or machine.cores == 1:
+        if self.nest.facts.work < PARALLEL_WORK or machine.cores == 1:
             count = 0
         for variable, extent in reversed(loops[count:]):
             stmt = loop(variable, extent, stmt)
-        variables, extents = zip(*loops[:count], strict=True) if count else ((), ())
-        return shared(extents, variables, stmt)
+        shared_variables, shared_extents = zip(*loops[:count], strict=True) if count else ((), ())
+        return shared(shared_extents, shared_variables, stmt)
 
     def one_by_one(self) -> tirx.Stmt:
         """All elements, of sides that have no square."""
-        stmt = substituted(self.facts.block.body, self.values)
-        for each in reversed(self.nest):
-            stmt = loop(each.loop_var, each.extent, stmt)
+        stmt = self._counting(self.nest.store)
+        pairs = zip(self.nest.variables, self.nest.extents, strict=True)
+        for variable, extent in reversed(list(pairs)):
+            stmt = loop(variable, extent, stmt)
         return stmt
 
+    def _counting(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        inside = self.nest.inside
+        return stmt if inside is None else tirx.IfThenElse(inside, stmt, None)
+
     def _squares_along(self, k: int) -> tirx.Expr:
-        return tirx.floordiv(self.nest[k].extent + (self.side - 1), self.side)
+        return tirx.floordiv(self.nest.extents[k] + (self.side - 1), self.side)
 
     def _first(self, k: int, number: tirx.Expr) -> tirx.Expr:
         """Where along loop ``k`` a square starts."""
-        extent, start = self.nest[k].extent, number * self.side
+        extent, start = self.nest.extents[k], number * self.side
         whole = isinstance(extent, tirx.IntImm) and int(extent) % self.side == 0
         return start if whole else tirx.min(start, extent - self.side)
 
     def _square(self, row: tirx.Expr, column: tirx.Expr) -> tirx.Stmt:
         """The square from ``row`` and ``column`` on."""
-        store, side = self.facts.block.body, self.side
+        store, side, facts = self.nest.store, self.side, self.nest.facts
         number, place = var("number"), var("place")
         made: list[tirx.Stmt] = []
         buffers: list[tirx.Var] = []
 
         def load(node: ir.TensorLoad) -> ir.Expr:
-            if not _turns(self.facts.access(node), self.row, self.column):
+            if not _turns(facts.access(node), self.row, self.column):
                 return node
             node = self._clamped(node)
             shape, dtype = (side, side), str(node.source.ty.dtype.dtype)
@@ -272,16 +365,18 @@ class _Squares:
                 stmt = self._at(result, row + k, column + lane)
                 return substituted(stmt, {number: int64(k), place: lane})
 
-            made.append(lanewise(0, side, stored))
+            whole = lanewise(0, side, stored)
+            made.append(self._at(self._counting(whole), row + k, column))
         return local(made, buffers)
 
     def _clamped(self, load: ir.TensorLoad) -> ir.TensorLoad:
         """``load``, inside of its tensor also where a Select takes the other arm."""
-        if not _conditions(self.facts, load):
+        facts = self.nest.facts
+        if not _conditions(facts, load):
             return load
         indices = [
             index
-            if self.row in self.facts.used(index)
+            if self.row in facts.used(index)
             else tirx.max(tirx.min(index, size.astype(index.ty.dtype) - 1), 0)
             for index, size in zip(load.indices, load.source.ty.shape, strict=True)
         ]
@@ -289,8 +384,8 @@ class _Squares:
 
     def _at(self, node, row: tirx.Expr, column: tirx.Expr):
         """An expression or a statement of the block at one place."""
-        places = {self.nest[self.row].loop_var: row, self.nest[self.column].loop_var: column}
-        return substituted(substituted(node, self.values), places)
+        variables = self.nest.variables
+        return substituted(node, {variables[self.row]: row, variables[self.column]: column})
 
 
 def tasks(extents: Sequence[ir.Expr], machine: Machine) -> int:
