@@ -143,12 +143,12 @@ class _Nest:
 
         None where there is none, or where what is behind the last one might not be there to read.
         """
-        sizes = [_divisor(self.facts, k) for k in range(len(self.variables))]
-        uneven = (k for k, size in enumerate(sizes) if size and int(self.extents[k]) % size)
-        k = next(uneven, None)
-        if k is None:
+        sizes = ((k, _divisor(self.facts, k)) for k in range(len(self.variables)))
+        uneven = ((k, size) for k, size in sizes if size and int(self.extents[k]) % size)
+        k, size = next(uneven, (0, 0))
+        if not size:
             return None
-        size, extent = sizes[k], self.extents[k]
+        extent = self.extents[k]
         digits = [(var("part"), int64(-(-int(extent) // size))), (var("digit"), int64(size))]
         loops = list(zip(self.variables, self.extents, strict=True))
         variables, extents = zip(*loops[:k], *digits, *loops[k + 1 :], strict=True)
