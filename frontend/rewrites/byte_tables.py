@@ -99,11 +99,11 @@ class _Functions:
         if not elementwise or len(node.outputs) != 1 or not _is_plain(node):
             return None
         found = set()
-        for x in node.inputs:
+        for k, x in enumerate(node.inputs):
             if x in self.source:
                 found.add(self.source[x])
             elif x is not None and constant(x) is None:
-                found.add(x if reads_bytes and x.dtype in _NARROW else None)
+                found.add(x if reads_bytes and _type_of(node, k) in _NARROW else None)
         return found.pop() if len(found) == 1 else None
 
     def _table(self, source: ir.Value, nodes: Sequence[ir.Node]) -> np.ndarray | None:
@@ -148,8 +148,9 @@ class _Functions:
 
 def _keeps_dims(source: ir.Value, nodes: Iterable[ir.Node]) -> bool:
     """Whether no constant of ``nodes``, of one element each, has more axes than ``source``."""
-    axes = max(array.ndim for node in nodes for array in (*_constants(node.inputs), np.empty(())))
-    return axes <= (rank(source) or 0)
+    operators = (node for node in nodes if node.op_type != _TABLE)
+    axes = [array.ndim for node in operators for array in _constants(node.inputs)]
+    return max(axes, default=0) <= (rank(source) or 0)
 
 
 def _is_qlinear(node: ir.Node) -> bool:
@@ -171,6 +172,14 @@ def _of_quantized(node: ir.Node, arrays: Sequence[np.ndarray | None]) -> np.ndar
     info = np.iinfo(arrays[0].dtype)
     codes = np.rint(results[0] / scale) + (0 if zero is None else zero)
     return np.clip(codes, info.min, info.max).astype(info.dtype)
+
+
+def _type_of(node: ir.Node, k: int) -> ir.DataType | None:
+    """The type of quantised input ``k``; its zero point has it, where onnx inferred none."""
+    x, zero = node.inputs[k], node.inputs[k + 2] if len(node.inputs) > k + 2 else None
+    if x.dtype is None and constant(zero) is not None:
+        x.type = ir.TensorType(zero.dtype)
+    return x.dtype
 
 
 def _is_plain(node: ir.Node) -> bool:

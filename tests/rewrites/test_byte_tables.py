@@ -131,14 +131,16 @@ def test_operators_of_onnxruntime(dtype):
     domain = 'opset_import: ["" : 18, "com.microsoft" : 1]'
     proto = parser.parse_model(
         f"<ir_version: 8, {domain}> g ({dtype}[n,33] x) => ({dtype}[n,33] y, {dtype}[n,33] z) {{"
-        "  g = com.microsoft.QLinearSigmoid(x, sx, zx, sg, zg)"
-        "  y = com.microsoft.QLinearMul(x, sx, zx, g, sg, zg, sy, zy)"
-        "  l = com.microsoft.QLinearLeakyRelu<alpha = 0.2>(x, sx, zx, sy, zy)"
+        "  d = com.microsoft.QLinearAdd(x, sx, zx, c, sx, zx, sx, zx)"
+        "  g = com.microsoft.QLinearSigmoid(d, sx, zx, sg, zg)"
+        "  y = com.microsoft.QLinearMul(d, sx, zx, g, sg, zg, sy, zy)"
+        "  l = com.microsoft.QLinearLeakyRelu<alpha = 0.2>(d, sx, zx, sy, zy)"
         "  z = com.microsoft.QLinearAdd(l, sy, zy, y, sy, zy, sx, zx) }"
     )
-    for name, array in scales(dtype).items():
+    many = every_byte(dtype, 33)
+    for name, array in (scales(dtype) | {"c": many}).items():
         proto.graph.initializer.append(numpy_helper.from_array(array, name))
-    assert operators(rewritten(proto)) == ["ByteTable"] * 2
+    assert operators(rewritten(proto)) == ["QLinearAdd", *["ByteTable"] * 2]
     built = convert_and_build(proto, "llvm")
     for n in (1, 8):
         x = every_byte(dtype, n, 33)
