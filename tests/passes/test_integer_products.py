@@ -119,6 +119,43 @@ def test_convolution_pads_with_the_zero_point(case, dtype, known):
     assert "conv2d_integer" in compiled.sources()["select"]
 
 
+WINDOWS = {
+    "one tap": ("uint8", True, (1, 32, 5, 6), (1, 1), {}),
+    "rows": ("int8", True, (2, 16, 9, 8), (5, 1), {"pads": [2, 0, 2, 0]}),
+    "two columns": ("int8", False, (1, 16, 6, 7), (2, 2), {"pads": [0, 1, 1, 0]}),
+    "four columns": ("uint8", True, (1, 48, 7, 20), (1, 4), {}),
+    "five": ("int8", True, (1, 24, 17, 15), (5, 5), {"pads": [2, 1, 0, 3], "strides": [2, 3]}),
+    "seven": ("uint8", False, (1, 8, 7, 7), (7, 7), {"pads": [3, 3, 3, 3]}),
+    "dilated rows": (
+        "int8", False, (1, 16, 12, 9), (3, 3), {"pads": [3, 1, 3, 1], "dilations": [3, 1]},
+    ),
+    "dilated columns": (
+        "uint8", True, (1, 16, 9, 12), (3, 3), {"pads": [1, 2, 1, 2], "dilations": [1, 2]},
+    ),
+    "wide": ("int8", True, (1, 16, 3, 131), (3, 3), {"pads": [1, 1, 1, 1]}),
+}  # fmt: skip
+# What sums four bytes, with and without shuffles of bytes across a register, or what does not.
+CPUS = {"native": "llvm", "vnni": "llvm -mcpu=cascadelake", "avx2": "x86-64-v3"}
+
+
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_of_single_channels(case, target):
+    dtype, known, shape, window, attributes = WINDOWS[case]
+    attributes = attributes | {"group": shape[1]}
+    x, w, zero = (
+        integers(dtype, *shape),
+        integers("int8", shape[1], 1, *window),
+        np.array(77, dtype),
+    )
+    y, compiled = built("ConvInteger", x, w, zero, known, CPUS[target], **attributes)
+    np.testing.assert_array_equal(y, convolved(x, w, zero, attributes))
+    assert "depthwise_conv2d_integer" in compiled.sources()["select"]
+    if target == "vnni":
+        of_words = window[1] > 1 and attributes.get("dilations", [1, 1])[1] == 1
+        assert ("vpdpbusd" in compiled.sources()["asm"]) == of_words
+
+
 @pytest.mark.parametrize(
     ("case", "dtype", "known", "target"),
     [

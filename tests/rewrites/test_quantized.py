@@ -124,24 +124,24 @@ def test_masks_of_the_lowest_float_have_scales_that_are_factors(scale):
 
 def test_operators_on_8_bits_share_a_kernel_whatever_their_scales():
     layer = (
-        "{y}s = com.microsoft.QLinearSigmoid({x}, s{k}, z{k}, t{k}, u{k})"
+        "{y}s = com.microsoft.QLinearAdd({x}, s{k}, z{k}, a, s{k}, z{k}, t{k}, u{k})"
         " {y} = com.microsoft.QLinearMul({x}, s{k}, z{k}, {y}s, t{k}, u{k}, s{n}, z{n}) "
     )
     proto = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>'
-        " g (uint8[2,3,5] x0) => (uint8[2,3,5] x2) {"
+        " g (uint8[2,3,5] x0, uint8[2,3,5] a) => (uint8[2,3,5] x2) {"
         + "".join(layer.format(x=f"x{k}", y=f"x{k + 1}", k=k, n=k + 1) for k in range(2)) + "}"
     )  # fmt: skip
     for k in range(3):
-        numbers = {"s": scalar(0.02 + 0.01 * k), "t": scalar((1 + k) / 255),
+        numbers = {"s": scalar(0.02 + 0.01 * k), "t": scalar(0.03 + k / 255),
                    "z": scalar(100 - k, "uint8"), "u": scalar(k, "uint8")}  # fmt: skip
         proto.graph.initializer.extend(
             numpy_helper.from_array(value, f"{name}{k}") for name, value in numbers.items()
         )
     compiled = convert_and_build(proto)
     assert compiled.sources()["schedule"].count("def fused_") == 1
-    x = bytes_of("uint8", 2, 3, 5)
-    (got,), (want,) = compiled.run(None, {"x0": x}), run(proto, {"x0": x})
+    feeds = {"x0": bytes_of("uint8", 2, 3, 5), "a": bytes_of("uint8", 2, 3, 5)}
+    (got,), (want,) = compiled.run(None, feeds), run(proto, feeds)
     assert len(np.unique(want)) > 10 and np.abs(got.astype("int64") - want).max() <= 1
 
 

@@ -1,4 +1,4 @@
-"""Products of words, of :mod:`tvm_ext.ops.bfloat16_pairs` and :mod:`tvm_ext.ops.integer_dots`, as
+"""Words and their products, of :mod:`tvm_ext.ops.bfloat16_pairs` and :mod:`tvm_ext.ops.integer_dots`, as
 instructions of the CPU.
 
 Before: ``acc[ramp] = acc[ramp] + bfloat16_dot(x, y)``
@@ -23,8 +23,12 @@ __all__ = ["lower_dots"]
 # As tvm_ext.ops has them.
 DOT, PAIR = "tirx.tvm_ext.bfloat16_dot", "tirx.tvm_ext.bfloat16_pair"
 INTEGER_DOT, INTEGER_PAIR_DOT = "tirx.tvm_ext.integer_dot", "tirx.tvm_ext.integer_pair_dot"
+BYTE_WORD = "tirx.tvm_ext.byte_word"
 
-_TYPES = {DOT: "float32", PAIR: "int32", INTEGER_DOT: "int32", INTEGER_PAIR_DOT: "int32"}
+_TYPES = {
+    DOT: "float32", PAIR: "int32", INTEGER_DOT: "int32", INTEGER_PAIR_DOT: "int32",
+    BYTE_WORD: "int32",
+}  # fmt: skip
 _DOTS = (DOT, INTEGER_DOT, INTEGER_PAIR_DOT)
 _BITS = {4: 128, 8: 256, 16: 512}  # lanes of 32 bits -> the suffix of the instruction
 _WIDTHS = {"i8": 8, "bfloat": 16}
@@ -57,6 +61,7 @@ def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
         PAIR: _pair,
         INTEGER_DOT: _integer_dot(target),
         INTEGER_PAIR_DOT: _integer_pair_dot(target),
+        BYTE_WORD: _byte_word,
     }
 
     def extern(kind: str, *operands: tirx.Expr) -> tirx.Expr:
@@ -76,7 +81,7 @@ def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
         kind = _kind(call)
         if kind in _DOTS:
             return extern(kind, tirx.const(0, call.ty), *call.args)
-        return extern(PAIR, *call.args) if kind == PAIR else call
+        return extern(kind, *call.args) if kind in (PAIR, BYTE_WORD) else call
 
     body = tvm_ffi.structural_map(function.body, (tirx.Add, sum_))
     body = tvm_ffi.structural_map(body, (Call, alone))
@@ -163,6 +168,42 @@ define linkonce_odr hidden {words} @{name}({floats} %low, {floats} %high) always
   %s = shl {words} %highw, {sixteen}
   %r = or {words} %s, %loww
   ret {words} %r
+}}
+"""
+
+
+def _byte_word(name: str, lanes: int) -> str:
+    """``int32(uint8, uint8, uint8, uint8)``; LLVM makes one load of bytes that follow each other."""
+    own, words = _vector("i8", lanes), _vector("i32", lanes)
+    if lanes == 1:
+        return _single_byte_word(name)
+    pair, whole = f"<{2 * lanes} x i8>", f"<{4 * lanes} x i8>"
+    both = ", ".join(f"i32 {k}" for k in range(2 * lanes))
+    woven = ", ".join(f"i32 {byte * lanes + k}" for k in range(lanes) for byte in range(4))
+    return f"""
+define linkonce_odr hidden {words} @{name}({own} %a, {own} %b, {own} %c, {own} %d) alwaysinline {{
+  %l = shufflevector {own} %a, {own} %b, <{2 * lanes} x i32> <{both}>
+  %h = shufflevector {own} %c, {own} %d, <{2 * lanes} x i32> <{both}>
+  %w = shufflevector {pair} %l, {pair} %h, <{4 * lanes} x i32> <{woven}>
+  %r = bitcast {whole} %w to {words}
+  ret {words} %r
+}}
+"""
+
+
+def _single_byte_word(name: str) -> str:
+    parts = "".join(
+        f"""
+  %{x}w = zext i8 %{x} to i32
+  %{x}s = shl i32 %{x}w, {8 * k}"""
+        for k, x in enumerate("abcd")
+    )
+    return f"""
+define linkonce_odr hidden i32 @{name}(i8 %a, i8 %b, i8 %c, i8 %d) alwaysinline {{{parts}
+  %l = or i32 %as, %bs
+  %h = or i32 %cs, %ds
+  %r = or i32 %l, %h
+  ret i32 %r
 }}
 """
 

@@ -19,6 +19,7 @@ from .elementwise import dtype_of, float_compute
 from .flat_index import flatten_index, unflatten_index
 
 __all__ = [
+    "IN_REGISTERS",
     "block",
     "block_channels_last",
     "conv2d_blocked",
@@ -64,6 +65,10 @@ def unpack_weight(packed: np.ndarray) -> np.ndarray:
     tiles, ic_blocks, *window, in_lanes, tile = packed.shape
     channels = np.moveaxis(packed, (-1, -2), (1, 3))
     return np.ascontiguousarray(channels.reshape(tiles * tile, ic_blocks * in_lanes, *window))
+
+
+#: The attribute of what is made of the image, or its pads, for each tap, and never stored.
+IN_REGISTERS = "in_registers"
 
 
 def pack_depthwise_weight(weight: np.ndarray, lanes: int) -> np.ndarray:

@@ -16,7 +16,14 @@ from tvm import te, tirx
 from tvm.ir import register_op_attr
 from tvm.tirx.expr import CallEffectKind
 
-from .conv2d_blocked import conv2d_blocked, pack_weight
+from .conv2d_blocked import (
+    IN_REGISTERS,
+    conv2d_blocked,
+    convolution,
+    pack_depthwise_weight,
+    pack_weight,
+    padded,
+)
 from .elementwise import dtype_of
 from .flat_index import broadcast_index
 from .integer_products import SIGN, corrected, pad_value, subtrahend
@@ -24,6 +31,7 @@ from .matmul_packed import matmul_panels, matmul_rows, pack_columns, panels
 
 __all__ = [
     "BYTES",
+    "BYTE_WORD",
     "DOT",
     "PAIR_DOT",
     "ZeroPoint",
@@ -34,12 +42,14 @@ __all__ = [
     "column_word_panels",
     "column_words",
     "conv2d_integer_words",
+    "depthwise_conv2d_integer_words",
     "dot",
     "matmul_integer_pairs",
     "matmul_integer_pairs_plain",
     "matmul_integer_rows",
     "matmul_integer_words",
     "matmul_integer_words_plain",
+    "pack_depthwise_words",
     "pack_filter_words",
     "pack_words",
     "pair_dot",
@@ -50,14 +60,15 @@ __all__ = [
     "word_of",
 ]
 
-#: The operators ``dot(int32, int32) -> int32`` of bytes and of 16 bits, of any number of lanes.
-#: :mod:`tvm_ext.executors.dots` lowers them.
+#: The operators ``dot(int32, int32) -> int32`` of bytes and of 16 bits, and ``byte_word`` of four
+#: uint8, the first lowest, of any number of lanes. :mod:`tvm_ext.executors.dots` lowers them.
 DOT, PAIR_DOT = "tirx.tvm_ext.integer_dot", "tirx.tvm_ext.integer_pair_dot"
+BYTE_WORD = "tirx.tvm_ext.byte_word"
 
 #: Bytes in a word.
 BYTES = 4
 
-for _operator in (DOT, PAIR_DOT):
+for _operator in (DOT, PAIR_DOT, BYTE_WORD):
     register_op_attr(_operator, "TCallEffectKind", CallEffectKind.Pure.value)
     register_op_attr(_operator, "TVectorizable", True)
     register_op_attr(_operator, "TScriptPrinterName", _operator.split(".")[-1], level=20)
@@ -350,6 +361,62 @@ def conv2d_integer_words(
     total = conv2d_blocked(
         channel_words(x), weight, out_lanes, columns, groups, strides, pads, dilations, dot,
         around=repeated(byte),
+    )  # fmt: skip
+    return corrected(total, sums, zero, x, True)
+
+
+def pack_depthwise_words(weight: np.ndarray, lanes: int) -> np.ndarray:
+    """int8 ``[C, 1, KH, KW]`` -> int32 ``[C/lanes, KH, ceil(KW/4), lanes]``, columns in words."""
+    packed = pack_depthwise_weight(weight, lanes)
+    behind = -packed.shape[2] % BYTES
+    whole = np.pad(packed, ((0, 0), (0, 0), (0, behind), (0, 0)))
+    split = whole.reshape(*packed.shape[:2], -1, BYTES, lanes)
+    words = np.ascontiguousarray(np.moveaxis(split, 3, -1))
+    return words.view("<i4")[..., 0].astype("int32")
+
+
+def depthwise_conv2d_integer_words(
+    x: te.Tensor,
+    weight: te.Tensor,
+    sums: te.Tensor,
+    zero: te.Tensor | None,
+    around: int,
+    taps: int,
+    columns: int,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> te.Tensor:
+    """Convolve each channel of ``x - zero``, ``[N, C/b, H, W, b]``, by words of a row's neighbours.
+
+    Columns are not dilated.
+
+    Args:
+        weight: of :func:`pack_depthwise_words`, of rows of ``taps``.
+
+    The others are those of :func:`tvm_ext.ops.integer_products.conv2d_integer`.
+    """
+    blocks, height, steps, lanes = (int(d) for d in weight.shape)
+    n, o, h, w, _ = x.shape
+    behind = steps * BYTES - taps  # what the last words of a row hold
+    high, wide = h + pads[0] + pads[2], w + pads[1] + pads[3] + behind
+    source = padded(x, pads[:2], [high, wide], pad_value(x, zero, around))
+    flips = dtype_of(x) == "int8"
+
+    def word(n, o, i, j, lane):
+        row = [tirx.reinterpret("uint8", source(n, o, i, j + b, lane)) for b in range(BYTES)]
+        whole = tirx.call_intrin("int32", BYTE_WORD, *row)
+        return whole ^ tirx.const(_SIGNS, "int32") if flips else whole
+
+    shape, attrs = (n, o, high, wide - (BYTES - 1), lanes), {IN_REGISTERS: 1}
+    words = te.compute(shape, word, "row_words", attrs=attrs)
+
+    def term(pixel, o, lane, *tap):
+        return dot(pixel(o, lane), weight(o, *tap, lane))
+
+    total = convolution(
+        words, (height, steps), blocks, lanes, columns, strides, [0] * 4, (dilations[0], BYTES),
+        term,
     )  # fmt: skip
     return corrected(total, sums, zero, x, True)
 

@@ -310,23 +310,43 @@ def _conv2d(match: Match, target: Target) -> Kernel | str | None:
     width = int(last) if isinstance(last, tirx.IntImm) else LONG_ROW
     symbolic = not all(image_dims(x.ty, batched=True) for x in (product.x, match.root))
     if groups == channels == product.weight.shape[0] and groups > 1:
-        return _depthwise(product, target, vector, channels, width, geometry)
+        return _depthwise(product, target, vector, channels, width, geometry, symbolic)
     if not product.is_narrow:
         return "weights of nine bits"
     dense = _dense_words if symbolic else _dense
     return dense(product, target, vector, channels, width, groups, geometry)
 
 
-def _depthwise(product, target, vector, channels, width, geometry) -> Kernel | str:
+def _depthwise(product, target, vector, channels, width, geometry, symbolic) -> Kernel | str:
     lanes = lanes_of(channels, vector)
     if lanes < MIN_LANES:
         return f"blocks of {lanes} channels"
+    row_is_near = geometry[2][1] == 1 and product.weight.shape[3] > 1
+    of_words = Dot.of(target, lanes).depth == dots.BYTES and product.is_narrow
+    if of_words and row_is_near and not symbolic:
+        return _depthwise_words(product, target, lanes, width, geometry)
     sums = product.weight.sum((1, 2, 3), dtype=_SUM).reshape(-1, lanes)
     packed = pack_depthwise_weight(product.weight, lanes)
     return Kernel(
         tuple(product.operands(packed, sums, False)),
         _computed_by(ops.depthwise_conv2d_integer),
         (_around(product), choose_columns(target, width, product.weight.shape[3]), *geometry),
+        lanes={0: lanes},
+        result_lanes=lanes,
+        epilogue=True,
+        name="depthwise_conv2d_integer",
+    )
+
+
+def _depthwise_words(product, target, lanes, width, geometry) -> Kernel:
+    """By an instruction that sums four columns of a row of the window."""
+    packed = dots.pack_depthwise_words(product.weight, lanes)
+    # Words that become ready take as many registers as sums.
+    columns = choose_columns(target, width, Machine.of(target).registers // 2 - 2)
+    return Kernel(
+        tuple(product.operands(packed, _sums(product, lanes), True)),
+        _computed_by(dots.depthwise_conv2d_integer_words),
+        (_around(product), product.weight.shape[3], columns, *geometry),
         lanes={0: lanes},
         result_lanes=lanes,
         epilogue=True,

@@ -30,7 +30,7 @@ from .contraction import (
     size,
     split_steps,
 )
-from .loops import moves, walk, with_simple_quotients
+from .loops import hint_partition, moves, walk, with_simple_quotients
 from .padded_taps import copies, guarded, guards, is_padded, rows_seen
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
@@ -54,6 +54,8 @@ ENOUGH_ACCUMULATORS = 10
 BEARABLE_LOADS = 0.63
 # The part of all registers that a row of taps must leave to pixels, to be held in some.
 LEFT_TO_PIXELS = 0.2
+# As tvm_ext.ops.conv2d_blocked has it.
+_IN_REGISTERS = "in_registers"
 # The axes of what is computed for each pixel of an image.
 _IMAGE = "SSSSS"
 # From here on rows are worth splitting; below, weights outweigh activations.
@@ -193,7 +195,8 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
     if len(before) > 2 or at == len(blocks) - 1 or operands is None:
         return None
     flat = spatial == 1 and kinds[-1] == _IMAGE
-    pads = [block for block in before[-1:] if not (flat and _is_reshape(walk(sch, block)))]
+    stored = [block for block in before if _IN_REGISTERS not in sch.get(block).annotations]
+    pads = [block for block in stored[-1:] if not (flat and _is_reshape(walk(sch, block)))]
     for block in blocks[:-1]:
         if block not in (*pads, blocks[at]):
             sch.compute_inline(block)
@@ -383,7 +386,9 @@ class DepthwiseBlocked(dl.base.ScheduleRule):
                 sch.compute_at(pad, block, preserve_unit_loops=True)
             else:
                 run_by_itself(sch, pad)
-            sch.vectorize(sch.get_loops(pad)[-1])
+            *_, column, last = sch.get_loops(pad)
+            sch.vectorize(last)
+            hint_partition(sch, column)  # between the pads of a row
         return sch
 
 
