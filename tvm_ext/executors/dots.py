@@ -1,5 +1,5 @@
-"""Words and their products, of :mod:`tvm_ext.ops.bfloat16_pairs` and :mod:`tvm_ext.ops.integer_dots`, as
-instructions of the CPU.
+"""Words, of :mod:`tvm_ext.ops.bfloat16_pairs` and :mod:`tvm_ext.ops.integer_dots`, and their
+products as instructions of the CPU.
 
 Before: ``acc[ramp] = acc[ramp] + bfloat16_dot(x, y)``
 After:  ``acc[ramp] = tvmx_bfloat16_dot_16(acc[ramp], x, y)``, a function of LLVM's that is inlined
@@ -173,7 +173,7 @@ define linkonce_odr hidden {words} @{name}({floats} %low, {floats} %high) always
 
 
 def _byte_word(name: str, lanes: int) -> str:
-    """``int32(uint8, uint8, uint8, uint8)``; LLVM makes one load of bytes that follow each other."""
+    """``int32(uint8, uint8, uint8, uint8)``; LLVM loads neighbouring vectors as one."""
     own, words = _vector("i8", lanes), _vector("i32", lanes)
     if lanes == 1:
         return _single_byte_word(name)
