@@ -62,6 +62,18 @@ def test_static_rows_that_tiles_of_one_height_would_pad(batch, length):
     check(compiled, batch, length, 124)
 
 
+@pytest.mark.parametrize(("batch", "length"), [(1, 222), (3, 67)])
+def test_many_static_rows_are_swept_over_one_panel_after_the_other(batch, length):
+    """Also of a prime number of tiles, which no smaller blocks divide: 37 of 6 rows."""
+    target = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
+    compiled = convert_and_build(model(192), target, shapes={"b": batch, "t": length})
+    products = compiled.sources()["schedule"].split("def fused_matmul")[1:]
+    by_panel = [re.search(r"T.parallel\(T.int64\((\d+)\)\):\n +for turn", p) for p in products]
+    panels = [192 // columns for columns in (16, 24, 32)]  # of one, of vectors as registers allow
+    assert [int(match[1]) in panels for match in by_panel if match] == [True]
+    check(compiled, batch, length, 192)
+
+
 def check(compiled, batch, length, hidden=HIDDEN):
     random = np.random.default_rng(1)
     feeds = {
