@@ -27,6 +27,7 @@ from tvm.ir import GlobalVar, Op
 from tvm.ir.expr import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
+from tvm_ffi import structural_equal, structural_hash
 
 from tvm_ext.ops import conv2d_blocked as ops
 from tvm_ext.schedules.machine import Machine
@@ -60,6 +61,9 @@ class _BlockedLayout(PyExprMutator):
         self.module = module
         self.target = target
         self.blocked: dict[relax.Var, relax.Var] = {}
+        self.lifted: dict[
+            tuple[int, int, int], list[tuple[tirx.PrimFunc, tirx.PrimFunc | None]]
+        ] = {}
         self.name = ""
         self.changed = False
 
@@ -164,14 +168,14 @@ class _BlockedLayout(PyExprMutator):
         if kernel is None:
             return None
         operands, func = list(kernel.args[1]), self.builder_.get()[kernel.args[0]]
-        lifted = lift_channels(func, lanes, _results(call)[0].ndim)
+        lifted = self._lifted(func, lanes, _results(call)[0].ndim)
         if lifted is None or not all(map(_can_be_blocked, operands)):
             return None
         arguments = [
             self._operand(x, param, lanes)
             for x, param in zip(operands, lifted.params, strict=False)
         ]
-        symbol = self.builder_.add_func(_fusable(lifted), kernel.args[0].name_hint)
+        symbol = self.builder_.add_func(lifted, kernel.args[0].name_hint)
         types = [_blocked_type(ty, lanes) for ty in _results(call)]
         result = self.builder_.emit(
             relax.call_tir(symbol, arguments, types if len(types) > 1 else types[0]),
@@ -185,6 +189,18 @@ class _BlockedLayout(PyExprMutator):
             for k in range(len(types))
         ]
         return relax.Tuple([self._unblock(p, c) for p, c in zip(parts, channels, strict=True)])
+
+    def _lifted(self, func: tirx.PrimFunc, lanes: int, rank: int) -> tirx.PrimFunc | None:
+        """``func`` on blocks of ``lanes``, made once for all layers that are alike."""
+        known = self.lifted.setdefault((structural_hash(func), lanes, rank), [])
+        for other, lifted in known:
+            if structural_equal(func, other):
+                return lifted
+        lifted = lift_channels(func, lanes, rank)
+        if lifted is not None:
+            lifted = _fusable(lifted)
+        known.append((func, lifted))
+        return lifted
 
     def _legalized(self, call: relax.Call) -> relax.Call | None:
         """``call`` as a call_tir of one kernel; that of a compound keeps its layout."""

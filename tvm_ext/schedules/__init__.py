@@ -1,11 +1,13 @@
 """Schedule rules by target, most specific first: the first rule that applies wins."""
 
 import logging
+from functools import lru_cache
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.error import InternalError
-from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir import SBlock, Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
@@ -32,14 +34,30 @@ class _OrNext(dl.base.ScheduleRule):
 
     def __init__(self, rule: dl.base.ScheduleRule):
         self.rule = rule
+        # To look whether such a rule takes a kernel costs more than to see that it sums nothing.
+        self.asks_sums = rule in LLVM_CONTRACTIONS
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
+        if self.asks_sums and not _sums(func):
+            return None
         try:
             return self.rule.apply(func, target, tunable)
         except (ScheduleError, InternalError) as error:
             reason = str(error).strip().splitlines()[0]
             _LOG.debug("%s failed: %s", type(self.rule).__name__, reason)
             return None
+
+
+@lru_cache(maxsize=4)  # each rule asks, of each kernel
+def _sums(func: object) -> bool:
+    """Whether a block of ``func`` reduces, to a maximum, say."""
+    found: list[tirx.IterVar] = []
+
+    def visit(block: SBlock) -> None:
+        found.extend(axis for axis in block.iter_vars if axis.iter_type != tirx.IterVar.DataPar)
+
+    tvm_ffi.structural_walk(func, (SBlock, visit))
+    return bool(found)
 
 
 def scheduled(rule: dl.base.ScheduleRule, func: tirx.PrimFunc, target: Target) -> Schedule | None:

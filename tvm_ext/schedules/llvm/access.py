@@ -134,12 +134,11 @@ class Walk:
         return self._access(node.source, node.indices, False)
 
     @cached_property
-    def moving(self) -> list[Access]:
-        """The accesses but those whose place depends on what is loaded alone, as in tables."""
+    def moving(self) -> list[bool]:
+        """Of each access, whether its place depends on more than what is loaded, as in tables."""
         return [
-            access
+            None not in access.strides or any(self.used(_unread(i)) for i in access.indices)
             for access in self.accesses
-            if None not in access.strides or any(self.used(_unread(i)) for i in access.indices)
         ]
 
     @cached_property

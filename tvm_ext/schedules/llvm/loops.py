@@ -149,8 +149,8 @@ def moves(facts: Walk) -> bool:
 class Axis:
     """A loop, with the facts of the iteration variables it runs over.
 
-    ``strides[k]`` is the step of the k-th access that moves; None where it is not constant.
-    ``guarded``: a condition depends on it. ``counted``: the result does, not only what is read.
+    ``strides[k]`` is the step of access k; None where it is not constant. ``guarded``: a
+    condition depends on it. ``counted``: the result does, not only what is read.
     """
 
     loop: LoopRV
@@ -178,9 +178,10 @@ def collapse(sch: Schedule, block: SBlockRV, rows: int = 0) -> int:
     groups = [list(range(rows))] if static and rows else [[k] for k in range(rows)]
     depth = len(groups)
     pairs: list[list[int]] = []
+    moving = walk(sch, block).moving
     # From the innermost, and never three: offsets of two digits of a value fold, of three do not.
     for k in reversed(range(rows, len(found))):
-        if pairs and len(pairs[0]) == 1 and _continues(found[k], found[k + 1]):
+        if pairs and len(pairs[0]) == 1 and _continues(found[k], found[k + 1], moving):
             pairs[0].insert(0, k)
         else:
             pairs.insert(0, [k])
@@ -233,7 +234,7 @@ def axes(sch: Schedule, block: SBlockRV, skip: int = 0, *, drop_units: bool = Tr
             loops[k],
             "R" if k in reduced else "S",
             _int(stmts[k].extent),
-            [access.strides[k] for access in facts.moving],
+            [access.strides[k] for access in facts.accesses],
             k in facts.guarded,
             k in facts.counted,
         )
@@ -242,7 +243,7 @@ def axes(sch: Schedule, block: SBlockRV, skip: int = 0, *, drop_units: bool = Tr
     ]
 
 
-def _continues(outer: Axis, inner: Axis) -> bool:
+def _continues(outer: Axis, inner: Axis, moving: Sequence[bool]) -> bool:
     # A division, to tell a guard or a value which was which or by a symbolic extent, would stay
     # in the inner loop.
     if outer.kind != inner.kind or any(a.guarded or a.counted for a in (outer, inner)):
@@ -254,7 +255,8 @@ def _continues(outer: Axis, inner: Axis) -> bool:
         return False  # whole vectors and loops to share are worth more than one long loop
     return all(
         o is not None and i is not None and equal(o, i * inner.extent)
-        for o, i in zip(outer.strides, inner.strides, strict=True)
+        for o, i, kept in zip(outer.strides, inner.strides, moving, strict=True)
+        if kept
     )
 
 
