@@ -116,6 +116,15 @@ def test_a_symbolic_number_of_pixels_of_channels_that_fill_no_block():
         np.testing.assert_array_equal(got, array.transpose(0, 2, 1).reshape(32, count)[:21])
 
 
+def test_nothing_behind_a_tensor_is_read_for_channels_that_fill_no_block():
+    x = placeholder((64, 16))
+    sch = kernel(x, te.compute((int64(6), int64(64)), lambda c, i: x[i, c % 16 + 10], "y"))
+    assert not unproven(sch.mod, here())
+    array = np.random.default_rng(0).standard_normal((64, 16)).astype("float32")
+    (got,) = run(sch, [array], [((6, 64), "float32")])
+    np.testing.assert_array_equal(got, array.T[10:])
+
+
 @pytest.mark.parametrize("times", [2, 9])
 def test_blocks_of_repeated_channels(times):
     """A division that one variable is in hid the steps of the others."""

@@ -126,13 +126,16 @@ class _Nest:
     def holds(self, load: ir.TensorLoad, row: int) -> bool:
         """Whether ``load`` is inside of its tensor for all values of the variables.
 
-        Those that do not count are of the digits, of which ``row`` is the last.
+        Those that do not count are of the digits, of which ``row`` is the last: each must be an
+        index by itself.
         """
         if self.inside is None:
             return True
         digits = self.facts.used(self.inside)
         return digits[-1] == row and all(
-            isinstance(size, tirx.IntImm) and int(self.extents[k]) <= int(size)
+            index.same_as(self.variables[k])
+            and isinstance(size, tirx.IntImm)
+            and int(self.extents[k]) <= int(size)
             for index, size in zip(load.indices, load.source.ty.shape, strict=True)
             for k in digits
             if k in self.facts.used(index)
