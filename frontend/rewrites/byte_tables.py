@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ..microsoft import DOMAIN as MICROSOFT
 from .fold import evaluated
-from .rule import FUSED, constant, rank
+from .rule import FUSED, constant, initializer, rank
 
 __all__ = ["tabulate"]
 
@@ -103,7 +103,8 @@ class _Functions:
             if x in self.source:
                 found.add(self.source[x])
             elif x is not None and constant(x) is None:
-                found.add(x if reads_bytes and _type_of(node, k) in _NARROW else None)
+                is_data = reads_bytes and k % 3 == 0  # its scale and its zero point follow
+                found.add(x if is_data and _type_of(node, k) in _NARROW else None)
         return found.pop() if len(found) == 1 else None
 
     def _table(self, source: ir.Value, nodes: Sequence[ir.Node]) -> np.ndarray | None:
@@ -131,17 +132,11 @@ class _Functions:
     def _replace(self, node: ir.Node, source: ir.Value, table: np.ndarray) -> None:
         """Let a table stand for ``node``."""
         (y,) = node.outputs
-        name = f"{y.name}_table"
-        while name in self.graph.initializers:
-            name += "_"
-        tensor = ir.tensor(table, name=name)
-        kind = ir.TensorType(tensor.dtype)
-        values = ir.Value(name=name, shape=ir.Shape([_BYTES]), type=kind, const_value=tensor)
-        self.graph.register_initializer(values)
+        values = initializer(self.graph, f"{y.name}_table", table)
         lookup = ir.Node(FUSED, _TABLE, [source, values], num_outputs=1, name=node.name,
                          metadata_props=node.metadata_props)  # fmt: skip
         result = lookup.outputs[0]
-        result.type, result.shape = kind, source.shape
+        result.type, result.shape = values.type, source.shape
         ir.convenience.replace_nodes_and_values(self.graph, node, [node], [lookup], [y], [result])
         self.source[result], self.nodes[result] = source, (lookup,)
 

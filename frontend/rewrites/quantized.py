@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext
 
 from .conv_transpose import ConvTransposeIntoConv, groups_of
-from .rule import FUSED, Rule, constant, rank, scalar
+from .rule import FUSED, Rule, constant, initializer, rank, scalar
 
 __all__ = [
     "MOVES",
@@ -523,15 +523,7 @@ def _has_scales(node: ir.Node) -> bool:
 
 def _as_vector(graph: ir.Graph, number: ir.Value) -> ir.Value:
     """A constant of ``graph`` that holds ``number`` and has one dim."""
-    name = f"{number.name}_vector"
-    while name in graph.initializers:
-        name += "_"
-    tensor = ir.tensor(constant(number).reshape(1), dtype=number.dtype, name=name)
-    vector = ir.Value(
-        name=name, shape=ir.Shape([1]), type=ir.TensorType(tensor.dtype), const_value=tensor
-    )
-    graph.register_initializer(vector)
-    return vector
+    return initializer(graph, f"{number.name}_vector", constant(number).reshape(1), number.dtype)
 
 
 #: One rule for each operator that only moves elements.

@@ -8,7 +8,8 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, RewriteRuleSet
 
 __all__ = [
-    "FLOATS", "FUSED", "Rule", "constant", "known", "rank", "rewriting", "scalar", "static_dim",
+    "FLOATS", "FUSED", "Rule", "constant", "initializer", "known", "rank", "rewriting", "scalar",
+    "static_dim",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -79,6 +80,22 @@ def known(array: np.ndarray) -> ir.Node:
     value.const_value = ir.tensor(array)
     value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(array.shape)
     return node
+
+
+def initializer(
+    graph: ir.Graph, name: str, array: np.ndarray, dtype: ir.DataType | None = None
+) -> ir.Value:
+    """A constant of ``graph`` that holds ``array``, of that name or a longer one that is free.
+
+    ``dtype``: by default that of numpy's.
+    """
+    while name in graph.initializers:
+        name += "_"
+    tensor = ir.tensor(array, dtype=dtype, name=name)
+    kind = ir.TensorType(tensor.dtype)
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=kind, const_value=tensor)
+    graph.register_initializer(value)
+    return value
 
 
 def scalar(value: ir.Value | None) -> float | None:

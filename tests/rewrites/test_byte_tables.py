@@ -1,5 +1,7 @@
 """Functions of one byte become tables; oracle: onnxruntime, unfused."""
 
+import re
+
 import numpy as np
 import pytest
 from onnx import numpy_helper, parser
@@ -54,6 +56,13 @@ def test_a_cpu_without_shuffles_of_bytes(target):
     (want,) = run(proto, {"x": x})
     (got,) = convert_and_build(proto, target).run(None, {"x": x})
     np.testing.assert_array_equal(got, want)
+
+
+def test_rows_of_an_image_are_shuffled_as_one():
+    """56 columns are no whole vectors, all of an image are: 49 of 64 bytes."""
+    built = convert_and_build(silu("int8", 1, 4, 56, 56), "llvm -mcpu=icelake-server")
+    assert re.search("vperm[it]2b", built.sources()["asm"])
+    assert "T.vectorized(T.int64(64))" in built.sources()["schedule"]
 
 
 def test_symbolic_sizes():

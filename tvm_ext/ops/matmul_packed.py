@@ -70,7 +70,7 @@ def matmul_rows(
     columns: int,
     product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = mul,
 ) -> te.Tensor:
-    """As :func:`matmul_packed`, where dims of ``x`` before K are symbolic.
+    """As :func:`matmul_packed`; dims of ``x`` before K may be symbolic.
 
     How many rows share a register tile is left to the schedule: tails need other tiles, and none
     needs a padded row.

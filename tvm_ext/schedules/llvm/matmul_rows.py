@@ -1,4 +1,4 @@
-"""Matrix product of rows whose count is symbolic, or no multiple of a tile, and packed weights.
+"""Matrix product of rows, symbolically many, or many, or no multiple of a tile, and packed weights.
 
 Rows go in register tiles of a fixed height, what is left over in lower ones, down to one row: a
 decoder's step is a product of a matrix and a vector.

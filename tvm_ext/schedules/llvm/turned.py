@@ -74,6 +74,7 @@ def _along(
 
 
 def _turned(nest: _Nest, machine: Machine) -> tirx.Stmt | None:
+    """The loops over the squares of ``nest``; None where it has none."""
     sides = _sides(nest)
     if sides is None:
         return None
@@ -144,7 +145,7 @@ class _Nest:
     def in_uneven_digits(self) -> _Nest | None:
         """With two variables for one that indices divide unevenly: of 21 channels in blocks of 16.
 
-        None where there is none, or where what is behind the last one might not be there to read.
+        None where there is none.
         """
         sizes = ((k, _divisor(self.facts, k)) for k in range(len(self.variables)))
         uneven = ((k, size) for k, size in sizes if size and int(self.extents[k]) % size)
