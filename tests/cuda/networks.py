@@ -32,11 +32,12 @@ GRAPHS = {
           long_softmax = Softmax (l)
         }""",
     "reductions": """
-        g (float[3, 7, 65] x, float[4, 1] u, int64[5, 33] i)
+        g (float[3, 7, 65] x, float[4, 1] u, int64[5, 33] i, float[301, 2, 35] z)
           => (float[1, 1, 1] total, float[3, 7] mean_rows, float[7, 65] mean_first,
               float[3, 65] largest, int64[3, 7, 1] arg_largest, int64[3, 1, 65] arg_least,
               float[4] unit, int64[5, 1] integers, float[3, 7, 1] norm, float[3] two_axes,
-              float[4, 1] unit_exp) {
+              float[4, 1] unit_exp, float[2, 35] column_exp, int64[1, 2, 35] column_arg_largest,
+              float[35] columns) {
           last = Constant <value_ints = [-1]> ()
           first = Constant <value_ints = [0]> ()
           middle = Constant <value_ints = [1]> ()
@@ -53,6 +54,11 @@ GRAPHS = {
           two_axes = ReduceSum <keepdims = 0> (x, both)
           unit_sum = ReduceSum (u, last)
           unit_exp = Exp (unit_sum)
+          column_mean = ReduceMean <keepdims = 0> (z, first)
+          column_exp = Exp (column_mean)
+          column_arg_largest = ArgMax <axis = 0> (z)
+          rows = Constant <value_ints = [0, 1]> ()
+          columns = ReduceMax <keepdims = 0> (z, rows)
         }""",
     "contractions": """
         g (float[1, 130] v, float[130, 37] w, float[3, 17, 23] a, float[3, 23, 9] b,

@@ -82,6 +82,17 @@ def test_each_step_of_a_large_recurrent_network_is_launched():
     assert re.search(step, text, re.DOTALL)
 
 
+@pytest.mark.parametrize("channels, size", [(16, 224), (64, 192), (3, 112)])
+def test_a_window_is_one_thread_s_whatever_the_sizes_are(channels, size):
+    # TVM writes what is moved into a fused loop in other ways where extents share factors.
+    text = sources(
+        f"g (float[1, {channels}, {size}, {size}] x) => (float[1, {channels}, m, n] y)"
+        "{ y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }",
+        opt_level=3,
+    )
+    assert "__global__" in text and "__sync" not in text
+
+
 def test_the_seed_failure_matmul_relu_without_threads():
     # At opt_level 3 the two linear layers without bias fuse with relu and sigmoid; TVM left the
     # kernel unbound: "Memory verification failed ... Did you forget to bind?". Newer versions

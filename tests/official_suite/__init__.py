@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from onnx.backend.test import BackendTest
 
-from .forms import FORMS, LEVELS, FormBackend
+from .forms import DEVICES, FORMS, LEVELS, FormBackend
 
 __all__ = [
     "CASES",
+    "DEVICES",
     "FORMS",
     "LEVELS",
     "PARTS",
@@ -48,19 +49,20 @@ CASES = {
 
 
 class Task(NamedTuple):
-    """A case in one of the forms, built at an opt level."""
+    """A case in one of the forms, built at an opt level for a device."""
 
     name: str
     form: str = "plain"
     level: int = 3
+    device: str = "CPU"
 
     def run(self) -> None:
         """Build the model and compare what it computes; raises whatever goes wrong."""
-        CASES[self.name](None, form=self.form, opt_level=self.level)
+        CASES[self.name](None, form=self.form, opt_level=self.level, on=self.device)
 
 
 def exclusions(form: str = "plain") -> dict[Task, str]:
-    """What fails -> why: of each case that fails in ``form`` and, if that is another, not plain.
+    """What fails on a CPU -> why: each case that fails in ``form`` and, if not plain, passes plain.
 
     A line of the list is ``name: reason`` or, where one level only fails, ``name at 0: reason``.
     """

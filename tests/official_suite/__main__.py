@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 
-from . import CASES, FORMS, LEVELS, PARTS, Task, exclusion_list, exclusions, part
+from . import CASES, DEVICES, FORMS, LEVELS, PARTS, Task, exclusion_list, exclusions, part
 from .worker import Result, run
 
 _HEADER = """\
@@ -34,7 +34,10 @@ def main() -> int:
     if args.part is not None:
         names = [name for name in names if part(name) == args.part % PARTS]
     tasks = [
-        Task(name, form, level) for form in args.forms for level in args.levels for name in names
+        Task(name, form, level, args.device)
+        for form in args.forms
+        for level in args.levels
+        for name in names
     ]
     results = _results(tasks, args.jobs, args.results)
     failures = {result.task: result.reason for result in results if result.reason}
@@ -83,6 +86,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--part", type=int, help=f"only one of the {PARTS} parts of the cases")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=["plain"])
     parser.add_argument("--levels", nargs="+", type=int, choices=LEVELS, default=[3])
+    parser.add_argument("--device", choices=DEVICES, default="CPU")
     parser.add_argument("--names", type=int, default=4, help="cases to list per reason (default 4)")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default 1)")
     parser.add_argument("--results", type=Path, help="write each as a line of JSON, for the table")
@@ -91,7 +95,10 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="write what fails, of the cases that are run, into the lists of the forms",
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.write_exclusions and args.device != "CPU":
+        parser.error("the lists are those of the CPU")
+    return args
 
 
 def _print_reasons(failures: dict[Task, str], count: int) -> None:
@@ -106,11 +113,12 @@ def _print_reasons(failures: dict[Task, str], count: int) -> None:
 
 
 def _surprises(tasks: Iterable[Task], failures: dict[Task, str]) -> list[str]:
-    """What differs from the lists."""
+    """What differs from the lists, which are those of the CPU."""
+    failures = {task._replace(device="CPU"): reason for task, reason in failures.items()}
     plain = exclusions()
     listed = {form: exclusions(form) for form in FORMS}
     texts = []
-    for task in tasks:
+    for task in (task._replace(device="CPU") for task in tasks):
         if task.form != "plain" and task._replace(form="plain") in plain:
             continue  # what fails as it is may fail or pass in another form
         if (task in failures) != (task in listed[task.form]):

@@ -9,20 +9,36 @@ from onnx import numpy_helper
 
 from tvm_ext.backend import TvmBackend, TvmBackendRep
 
-__all__ = ["FORMS", "LEVELS", "FormBackend", "constant", "symbolic"]
+__all__ = ["DEVICES", "FORMS", "LEVELS", "FormBackend", "constant", "symbolic"]
 
 FORMS = ("plain", "symbolic", "constant")
 LEVELS = (0, 3)
+DEVICES = ("CPU", "CUDA")
 
 
 class FormBackend(TvmBackend):
-    """``tvm_ext.backend``, for cases that are called with the keyword ``form``."""
+    """``tvm_ext.backend``, for cases that are called with the keywords ``form`` and ``on``."""
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """The suite makes its cases for the CPU alone: to ask a GPU would end forks' use of it."""
+        return device == DEVICES[0]
 
     @classmethod
     def prepare(
-        cls, model: onnx.ModelProto, device: str = "CPU", form: str = "plain", **kwargs: Any
+        cls,
+        model: onnx.ModelProto,
+        device: str = "CPU",
+        form: str = "plain",
+        on: str | None = None,
+        **kwargs: Any,
     ) -> Any:
-        """As ``TvmBackend.prepare``, of ``model`` in ``form``, which is one of ``FORMS``."""
+        """As ``TvmBackend.prepare``, of ``model`` in ``form``, one of ``FORMS``.
+
+        Args:
+            on: one of ``DEVICES``, in the place of ``device``.
+        """
+        device = on or device
         if form == "constant":
             return _OfConstants(model, device, **kwargs)
         return super().prepare(symbolic(model) if form == "symbolic" else model, device, **kwargs)

@@ -175,7 +175,7 @@ class _Scan:
 
     Directions, and groups of ``rows`` sequences, are independent of each other; what the last
     group has too many repeats the last sequence. In a group: the first states, then step by step
-    all panels (again independent) and the result's rows, at the end the last states.
+    all panels (again independent), each with its units of the result, at the end the last states.
 
     ``d``, ``group``, ``step`` and ``panel`` are variables of the blocks that are being emitted;
     values in a panel are functions of the row in the group and the unit in the panel.
@@ -210,8 +210,8 @@ class _Scan:
             self.cell = self.units() if len(last) > 1 else None
             self._first_states()
             with T.serial(_int64(0), self.time) as self.time_loop:
+                self.y = y
                 step(self, *self.operands)
-                self._result(y)
             self._last_states(last)
 
     def _first_states(self):
@@ -226,13 +226,6 @@ class _Scan:
         zero = tirx.const(0, self.dtype)
         value = self.initial[k][self.d, self.sequence(b), unit]
         return tirx.Select(j < self.hidden_size, value, zero)
-
-    def _result(self, y):
-        with self.block("result", self.rows, self.hidden_size) as (b, j):
-            self.step = T.axis.opaque(Range(0, self.time), self.time_loop)
-            value = self.hiddens[self._after(), b, j]
-            value = self._where_counted(b, value, tirx.const(0, self.dtype))
-            T.buffer_store(y, value, [self._place(b), self.d, self.sequence(b), j])
 
     def _last_states(self, last):
         for k, target in enumerate(last):
@@ -284,10 +277,16 @@ class _Scan:
         self.write("cell", self.cell, counted)
 
     def write_hidden(self, value):
-        """The next hidden state."""
+        """The next hidden state, and the result of the step."""
         with self.block("hidden", self.rows, self.width) as (b, j):
             kept = self._where_counted(b, value(b, j), self.own(b, j))
             T.buffer_store(self.hiddens, kept, [self._after(), b, self.unit(j)])
+        with T.grid(self.rows, self.width) as loops, T.sblock("result"):
+            T.where(self.unit(loops[1]) < self.hidden_size)
+            b, j = T.axis.remap("SS", list(loops))
+            value = self.hiddens[self._after(), b, self.unit(j)]
+            value = self._where_counted(b, value, tirx.const(0, self.dtype))
+            T.buffer_store(self.y, value, [self._place(b), self.d, self.sequence(b), self.unit(j)])
 
     def units(self):
         """A buffer for one value per row and unit."""

@@ -8,6 +8,7 @@ whose kernel does not compile within the limits of a GPU, gives way to the next;
 from tvm.s_tir import dlight as dl
 
 from .checked import Checked
+from .column_sums import ColumnSums
 from .element_threads import ElementThreads
 from .host_steps import HostSteps
 from .row_reduction import RowReduction
@@ -19,6 +20,7 @@ __all__ = [
     "CUDA",
     "SAFE",
     "Checked",
+    "ColumnSums",
     "ElementThreads",
     "HostSteps",
     "OwnThreads",
@@ -43,6 +45,7 @@ CUDA = (
     Checked(TiledTranspose()),
     Checked(RowReduction()),
     Checked(ElementThreads(longest=64)),  # before dlight gives a block of threads to a window
+    Checked(ColumnSums()),
     Checked(dl.gpu.Reduction()),
     Checked(dl.gpu.GeneralReduction()),
     Checked(ElementThreads()),

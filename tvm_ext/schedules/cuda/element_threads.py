@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from .blocks import bind_elements, blocks_of, extent
 
-__all__ = ["ElementThreads"]
+__all__ = ["ElementThreads", "feeds", "loops_of", "reduces"]
 
 
 class ElementThreads(GPUScheduleRule):
@@ -45,31 +45,36 @@ class ElementThreads(GPUScheduleRule):
             return None
         while blocks:
             block = blocks.pop()
-            if not _reduces(block):
-                thread = self._bind(sch, block.block_rv)
-                if self.inline and blocks and _feeds(sch, blocks[-1], block):
-                    self._accumulate(sch, blocks.pop().block_rv, thread)
+            if not reduces(block):
+                if self.inline and blocks and feeds(sch, blocks[-1], block):
+                    self._accumulate(sch, blocks.pop().block_rv, block.block_rv)
+                else:
+                    self._bind(sch, block.block_rv)
             elif self.inline and len(sch.get(block.block_rv).writes) == 1:
                 copy = sch.cache_write(block.block_rv, 0, "local")
-                self._accumulate(sch, block.block_rv, self._bind(sch, copy))
+                self._accumulate(sch, block.block_rv, copy)
             else:
-                _, window = _loops(sch, block.block_rv)
+                _, window = loops_of(sch, block.block_rv)
                 self._bind(sch, block.block_rv)
                 sch.decompose_reduction(block.block_rv, window[0])
         return sch
 
     def _bind(self, sch: s_tir.Schedule, block: SBlockRV) -> LoopRV:
         """Spread the spatial loops of ``block`` over threads; returns the thread loop."""
-        spatial, reduction = _loops(sch, block)
+        spatial, reduction = loops_of(sch, block)
         spatial = spatial or [sch.add_unit_loop(reduction[0] if reduction else block)]
         sch.reorder(*spatial, *reduction)
         return bind_elements(sch, sch.fuse(*spatial), self.threads)
 
-    def _accumulate(self, sch: s_tir.Schedule, block: SBlockRV, thread: LoopRV) -> None:
-        """Run the reduction ``block`` under ``thread``, its sum in a register."""
+    def _accumulate(self, sch: s_tir.Schedule, block: SBlockRV, behind: SBlockRV) -> None:
+        """A thread per element of the reduction ``block``, whose sum ``behind`` has in a register.
+
+        The sum stays and ``behind`` moves: TVM simplifies the indices of what moves, and of a
+        reduction might not understand them any more.
+        """
+        _, window = loops_of(sch, block)
         sch.set_scope(block, 0, "local")
-        sch.compute_at(block, thread, preserve_unit_loops=True)
-        _, window = _loops(sch, block)
+        sch.reverse_compute_at(behind, self._bind(sch, block), preserve_unit_loops=True)
         trips = 1
         for loop in reversed(window):
             trips *= extent(sch, loop) or self.unroll + 1
@@ -78,7 +83,7 @@ class ElementThreads(GPUScheduleRule):
         sch.decompose_reduction(block, window[0])
 
 
-def _loops(sch: s_tir.Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[LoopRV]]:
+def loops_of(sch: s_tir.Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[LoopRV]]:
     """The spatial and the reduction loops of ``block``, one per axis, innermost in the nest."""
     loops = sch.get_loops(block)
     kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
@@ -93,16 +98,16 @@ def _window(block: SBlockInfo) -> float:
     return prod(window) if all(isinstance(dom, int) for dom in window) else inf
 
 
-def _reduces(block: SBlockInfo) -> bool:
+def reduces(block: SBlockInfo) -> bool:
     return "R" in block.dom_kind()
 
 
-def _feeds(sch: s_tir.Schedule, block: SBlockInfo, behind: SBlockInfo) -> bool:
+def feeds(sch: s_tir.Schedule, block: SBlockInfo, behind: SBlockInfo) -> bool:
     """Is ``block`` a reduction to one value that only ``behind`` reads, element by element?"""
     elements = [axis.dom for axis in block.iters if axis.kind == "S"]
     consumers = sch.get_consumers(block.block_rv)
     return (
-        _reduces(block)
+        reduces(block)
         and len(sch.get(block.block_rv).writes) == 1
         and len(consumers) == 1
         and sch.get(consumers[0]).same_as(sch.get(behind.block_rv))

@@ -4,15 +4,16 @@ import logging
 from math import gcd, prod
 
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import DataType, s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
 from tvm.target import Target
 
 from ..statements import children, map_children, substituted, with_block
+from .blocks import SHARED_BYTES
 from .checked import name_of
 from .serial_program import (
-    THREADS,
+    TOGETHER,
     at_trip,
     bound,
     by_first,
@@ -42,8 +43,9 @@ class HostSteps(GPUScheduleRule):
         for d: for t: (for p: P[d, t, p]; R[d, t])
 
     with ``d`` and ``p`` parallel, the host runs ``t``, and launches in each step first ``P`` in a
-    block of threads for every ``d`` and ``p``, then ``R`` for every ``d``. What a parallel
-    iteration allocates for itself becomes an array with a place for each.
+    block of threads for every ``d`` and ``p``, then ``R`` for every ``d``. What an iteration of
+    ``p`` allocates for itself lies in shared memory; what one of ``d`` does, which lives from
+    launch to launch, becomes an array with a place for each.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> s_tir.Schedule | None:
@@ -56,7 +58,7 @@ class HostSteps(GPUScheduleRule):
         body = _with_own_arrays(root.block.body, [])
         whole = with_block(root, body, list(root.block.alloc_buffers))
         buffers, body = hoist(whole.block)
-        launches = [bound(touch(buffer), {}) for buffer in buffers]
+        launches = [bound(touch(buffer), {}) for buffer in buffers if buffer.scope() == "global"]
         body = tirx.SeqStmt([*launches, _launched(body, [])])
         if _has_block(body):
             return None
@@ -69,25 +71,20 @@ def _with_own_arrays(stmt: tirx.Stmt, around: list[tirx.For]) -> tirx.Stmt:
     if isinstance(stmt, tirx.For) and _is_parallel(stmt):
         around = [*around, stmt]
     elif isinstance(stmt, s_tir.SBlockRealize) and around and stmt.block.alloc_buffers:
-        stmt = _expanded(stmt, around)
+        if not _has_steps(around[-1]) and _fits_shared(stmt.block):
+            stmt = _moved(stmt, [], "shared")
+        else:
+            stmt = _moved(stmt, around, "global")
     return map_children(stmt, lambda child: _with_own_arrays(child, around))
 
 
-def _axis_kind(loop: tirx.For) -> int | None:
-    """How the next block inside of ``loop`` iterates over its variable; None where it does not."""
-    block = _next_block(loop)
-    if block is None:
-        return None
-    kinds = (
-        axis.iter_type
-        for axis, value in zip(block.block.iter_vars, block.iter_values, strict=True)
-        if value.same_as(loop.loop_var)
-    )
-    return next(kinds, None)
-
-
 def _is_parallel(loop: tirx.For) -> bool:
-    return _axis_kind(loop) == tirx.IterVar.DataPar
+    """Whether the next block inside of ``loop`` has its variable for a spatial axis."""
+    block = _next_block(loop)
+    return block is not None and any(
+        axis.iter_type == tirx.IterVar.DataPar and value.same_as(loop.loop_var)
+        for axis, value in zip(block.block.iter_vars, block.iter_values, strict=True)
+    )
 
 
 def _next_block(loop: tirx.For) -> s_tir.SBlockRealize | None:
@@ -99,7 +96,7 @@ def _next_block(loop: tirx.For) -> s_tir.SBlockRealize | None:
 
 def _has_steps(stmt: tirx.Stmt) -> bool:
     """Whether ``stmt`` has a serial loop around parallel ones of many nests each."""
-    if isinstance(stmt, tirx.For) and _axis_kind(stmt) is None and _has_programs(stmt.body):
+    if isinstance(stmt, tirx.For) and not _is_parallel(stmt) and _has_programs(stmt.body):
         return True
     return any(_has_steps(child) for child in children(stmt))
 
@@ -145,7 +142,7 @@ def _launch(stmt: tirx.Stmt, around: list[tirx.For]) -> tirx.Stmt:
     block, thread = tirx.Var("blockIdx_x", "int64"), tirx.Var("threadIdx_x", "int64")
     body = at_trip(_unrolled(_in_step(stmt, thread)), around, block)
     trips = prod(loop.extent.astype("int64") for loop in around) if around else 1
-    return bound(body, {"blockIdx.x": (block, trips), "threadIdx.x": (thread, THREADS)})
+    return bound(body, {"blockIdx.x": (block, trips), "threadIdx.x": (thread, TOGETHER)})
 
 
 def _inside(loops: list[tirx.For], stmt: tirx.Stmt) -> tirx.Stmt:
@@ -202,12 +199,27 @@ def _unrolled(stmt: tirx.Stmt) -> tirx.Stmt:
     return tirx.For(outer, zero, tirx.const(extent // few, kind), tirx.ForKind.SERIAL, body)
 
 
-def _expanded(realize: s_tir.SBlockRealize, around: list[tirx.For]) -> s_tir.SBlockRealize:
-    """``realize`` with a place for each iteration of ``around`` in what it allocates."""
+def _fits_shared(block: s_tir.SBlock) -> bool:
+    """Whether a block of threads runs ``block``, and can hold what it allocates."""
+    sizes = [extent for buffer in block.alloc_buffers for extent in buffer.ty.shape]
+    if not _has_block(block.body) or not all(isinstance(size, tirx.IntImm) for size in sizes):
+        return False
+    taken = sum(
+        prod(map(int, buffer.ty.shape)) * DataType(buffer.ty.dtype).itemsize
+        for buffer in block.alloc_buffers
+    )
+    return taken <= SHARED_BYTES // 2  # the rest is for sums
+
+
+def _moved(realize: s_tir.SBlockRealize, around: list[tirx.For], scope: str) -> s_tir.SBlockRealize:
+    """``realize`` with arrays in ``scope``, with a place for each iteration of ``around``."""
     place = [loop.loop_var for loop in around]
     arrays = {
         buffer: tirx.decl_buffer(
-            [*(loop.extent for loop in around), *buffer.ty.shape], buffer.ty.dtype, buffer.name
+            [*(loop.extent for loop in around), *buffer.ty.shape],
+            buffer.ty.dtype,
+            buffer.name,
+            scope=scope,
         )
         for buffer in realize.block.alloc_buffers
     }

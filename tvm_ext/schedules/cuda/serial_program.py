@@ -19,9 +19,11 @@ from tvm.ir import TensorLoad
 from tvm.tirx.op import tvm_storage_sync
 
 from ..statements import children, map_children
+from .split_sum import Sum, split
 
 __all__ = [
     "THREADS",
+    "TOGETHER",
     "at_trip",
     "bound",
     "by_first",
@@ -33,6 +35,8 @@ __all__ = [
 ]
 
 THREADS = 256
+# Of a block that runs a program in step: also what adds up its longer sums.
+TOGETHER = 512
 
 Accesses = dict[tirx.Var, list[list[tirx.Expr]]]  # of each written buffer, the indices
 
@@ -59,7 +63,7 @@ def launch(stmt: tirx.Stmt) -> tirx.Stmt:
     if rows is not None:
         stmt = _without_rows(stmt, row)
     body = _in_step(stmt, thread)
-    threads = {"threadIdx.x": (thread, THREADS)}
+    threads = {"threadIdx.x": (thread, TOGETHER)}
     return bound(body, threads if rows is None else threads | {"blockIdx.x": (row, rows)})
 
 
@@ -99,10 +103,19 @@ def _in_step(stmt: tirx.Stmt, thread: tirx.Var) -> tirx.Stmt:
 
 
 def in_turns(stmt: tirx.Stmt, nest: list[tirx.For], thread: tirx.Var) -> tirx.Stmt:
-    """``stmt`` with the trips of its loops ``nest`` dealt out to the threads of a block."""
+    """``stmt`` with the trips of its loops ``nest`` dealt out to the threads of a block.
+
+    Where it adds up few sums, groups of threads share the terms of each.
+    """
+    total = _total(nest)
+    summed = Sum.of(_drop(opened(stmt), [loop.loop_var for loop in nest]))
+    if summed is not None:
+        parts = split(summed, total, TOGETHER, thread)
+        if parts is not None:
+            return at_trip(parts, nest, thread % total)
     turn = tirx.Var("turn", "int64")
-    body = _iteration(stmt, nest, turn * THREADS + thread)
-    turns = tirx.const(-(-_total(nest) // THREADS), "int64")
+    body = _iteration(stmt, nest, turn * TOGETHER + thread)
+    turns = tirx.const(-(-total // TOGETHER), "int64")
     return _waited_for(tirx.For(turn, tirx.const(0, "int64"), turns, tirx.ForKind.SERIAL, body))
 
 
@@ -183,13 +196,14 @@ def opened(stmt: tirx.Stmt) -> tirx.Stmt:
 def opened_block(realize: s_tir.SBlockRealize) -> tirx.Stmt:
     """The body of a block for its place; ``realize`` itself where it is more than that."""
     block = realize.block
-    plain = isinstance(realize.predicate, tirx.IntImm) and int(realize.predicate) == 1
-    if not plain or block.init is not None or block.alloc_buffers or block.match_buffers:
+    if block.init is not None or block.alloc_buffers or block.match_buffers:
         return realize
     values = {
         axis.var: value for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
     }
-    return _replace(block.body, values)
+    body = _replace(block.body, values)
+    always = isinstance(realize.predicate, tirx.IntImm) and int(realize.predicate) == 1
+    return body if always else tirx.IfThenElse(realize.predicate, body, None)
 
 
 def _is_closed(stmt: tirx.Stmt) -> bool:
