@@ -128,7 +128,9 @@ def main() -> int:
     for head in heads:
         table.add_column(head, justify="left" if head == "model" else "right")
     for name in options.model or EXAMPLES:
-        table.add_row(*row(name, options.size))
+        cells = row(name, options.size)
+        table.add_row(*cells)
+        print(*cells, file=sys.stderr)  # what was measured stays, whatever becomes of the next
     console().print(table)
     return 0
 
