@@ -230,7 +230,7 @@ class Walk:
 
     def _access(self, buffer: tirx.Var, indices: Sequence[ir.Expr], is_store: bool) -> Access:
         bound = [self._bound(index) for index in indices]
-        steps = list(accumulate(reversed(buffer.ty.shape), mul, initial=1))[-2::-1]
+        steps = list(accumulate(map(_known, reversed(buffer.ty.shape)), mul, initial=1))[-2::-1]
         parts = [sym.detect_linear_equation(index, self.variables) for index in bound]
         if not all(parts):
             # Divisions of one index may meet their remainders in another.
@@ -240,8 +240,9 @@ class Walk:
                 steps = [1]
         strides: list[ir.Expr | int | None]
         if all(parts):
+            known = [list(map(_known, part)) for part in parts]
             strides = [
-                _simplify(sum(map(mul, (part[k] for part in parts), steps)))
+                _simplify(sum(map(mul, (part[k] for part in known), steps)))
                 for k in range(len(self.variables))
             ]
         else:
@@ -272,6 +273,11 @@ def _unread(expr: ir.Expr) -> ir.Expr:
 
 _KINDS = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
 _ANALYZER = sym.Analyzer()
+
+
+def _known(expr: ir.Expr) -> ir.Expr | int:
+    """A number where ``expr`` is one: Python's arithmetic makes no nodes."""
+    return int(expr) if isinstance(expr, tirx.IntImm) else expr
 
 
 def _simplify(expr: ir.Expr | int) -> ir.Expr | int:
