@@ -54,14 +54,15 @@ def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _bytes_of(load: ir.TensorLoad) -> tirx.Expr | None:
     """The vector of bytes that ``load`` reads a table at, if it does."""
-    buffer, place = load.source.ty, load.indices[-1]
+    place, buffer = load.indices[-1], load.source.ty
+    if not isinstance(place, tirx.Cast):  # nearly all loads
+        return None
     whole = len(buffer.shape) == 1 and isinstance(buffer.shape[0], tirx.IntImm)
     if not whole or int(buffer.shape[0]) != _SIZE or str(buffer.dtype.dtype) not in _BYTES:
         return None
-    source = place.value if isinstance(place, tirx.Cast) else None
-    dtype = None if source is None else DataType(source.ty.dtype)
-    of_bytes = dtype is not None and 1 < dtype.lanes <= _LANES and "uint8" in str(dtype)
-    return source if of_bytes else None
+    dtype = DataType(place.value.ty.dtype)
+    of_bytes = 1 < dtype.lanes <= _LANES and "uint8" in str(dtype)
+    return place.value if of_bytes else None
 
 
 def _text(name: str, lanes: int) -> str:
