@@ -9,9 +9,11 @@ import os
 import numpy as np
 import onnx
 import pytest
+import tvm
 
 from tests.official_suite import CASES, FORMS, LEVELS, PARTS, Task, exclusions, part
 from tests.official_suite.forms import constant, symbolic
+from tvm_ext.errors import TargetError
 
 SHIFT = int(os.environ.get("CONFORMANCE_SHIFT", "0")) % PARTS
 LISTED = {task: reason for form in FORMS for task, reason in exclusions(form).items()}
@@ -36,6 +38,13 @@ def expected(task):
 @pytest.mark.parametrize("task", [expected(task) for task in TASKS])
 def test_a_case_in_another_form(task):
     task.run()
+
+
+@pytest.mark.skipif(tvm.cuda(0).exist, reason="there is a CUDA device")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_case_asks_for_its_device(form):
+    with pytest.raises(TargetError, match="CUDA"):
+        Task("test_relu_cpu", form, device="CUDA").run()
 
 
 MODEL = onnx.parser.parse_model("""

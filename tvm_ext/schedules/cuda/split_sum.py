@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
+from tvm.tirx.analysis import undefined_vars
 from tvm.tirx.op import tvm_storage_sync
 
 from ..statements import substituted
@@ -28,6 +29,8 @@ class Sum:
         store = loop.body if isinstance(loop, tirx.For) else None
         if not isinstance(store, tirx.BufferStore) or not isinstance(loop.extent, tirx.IntImm):
             return None
+        if not isinstance(loop.min, tirx.IntImm) or int(loop.min) != 0:
+            return None
         value, index = store.value, loop.loop_var
         if not isinstance(value, tirx.Add) or not isinstance(value.a, TensorLoad):
             return None
@@ -36,7 +39,8 @@ class Sum:
         same = value.a.source.same_as(store.buffer) and all(
             tvm_ffi.structural_equal(mine, its) for mine, its in places
         )
-        if not same or _uses(indices, index) or _loads(value.b, store.buffer):
+        counted = any(index in undefined_vars(place) for place in indices)
+        if not same or counted or _loads(value.b, store.buffer):
             return None
         return cls(store.buffer, indices, value.b, index, int(loop.extent))
 
@@ -81,13 +85,6 @@ def split(summed: Sum, elements: int, threads: int, thread: tirx.Var) -> tirx.St
     return s_tir.SBlockRealize(
         [], True, s_tir.SBlock([], [], [], "sums", body, alloc_buffers=[register, left])
     )
-
-
-def _uses(values: list[tirx.Expr], variable: tirx.Var) -> bool:
-    found: list[tirx.Var] = []
-    for value in values:
-        tvm_ffi.structural_walk(value, (tirx.Var, found.append), order="post")
-    return any(var.same_as(variable) for var in found)
 
 
 def _loads(value: tirx.Expr, array: tirx.Var) -> bool:
