@@ -23,6 +23,7 @@ from tvm_ext.schedules.cuda import (
     CUDA,
     SAFE,
     Checked,
+    ColumnSums,
     ElementThreads,
     OwnThreads,
     RowReduction,
@@ -31,6 +32,7 @@ from tvm_ext.schedules.cuda import (
     TiledTranspose,
 )
 from tvm_ext.schedules.cuda.checked import flaw
+from tvm_ext.schedules.cuda.serial_program import TOGETHER
 from tvm_ext.schedules.cuda.tiled_matmul import TILES, Tile
 
 CUDA_TARGET = Target({"kind": "cuda", "arch": "sm_80"}, host="llvm")
@@ -370,8 +372,50 @@ def test_scatter_spreads_what_cannot_collide():
 
 def test_recurrence_has_a_block_per_sequence_whose_threads_wait_for_each_other():
     func = SingleThread().apply(recurrence(3), CUDA_TARGET, False).mod["main"]
-    assert launches(func) == [(3, 256)]
-    assert str(func).count("tvm_storage_sync") == 3  # behind each nest
+    assert launches(func) == [(3, TOGETHER)]
+    # Behind each nest, and between the parts of the sums and their total.
+    assert str(func).count("tvm_storage_sync") == 4
+
+
+def test_groups_of_threads_share_the_terms_of_a_sum():
+    func = SingleThread().apply(recurrence(3), CUDA_TARGET, False).mod["main"]
+    # 8 sums of 8 terms for 512 threads: a term to a thread, what they leave in shared memory.
+    left = [b for b in allocated(func) if b.ty.storage_scope == "shared"]
+    assert [list(map(int, b.ty.shape)) for b in left] == [[8 * 8]]
+
+
+def allocated(func):
+    found = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, lambda b: found.extend(b.alloc_buffers)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "terms, elements, expected",
+    [
+        (2048, 1000, (125, 8 * 64)),  # narrow blocks, to reach all multiprocessors
+        (100, 4099, (129, 32 * 8)),  # groups that have 16 terms each, at most
+        (70, 5, (1, 8 * 8)),
+    ],
+)
+def test_columns_of_long_sums(terms, elements, expected):
+    func = te.create_prim_func([x := wide(terms, elements), topi.nn.relu(topi.sum(x, 0))])
+    sch = ColumnSums().apply(func, CUDA_TARGET, False)
+    extents = {tag: 1 for tag in ("blockIdx.x", "threadIdx.x", "threadIdx.y")}
+
+    def note(loop):
+        if loop.kind == tirx.ForKind.THREAD_BINDING:
+            extents[loop.thread_binding.thread_tag] = int(loop.extent)
+
+    tvm_ffi.structural_walk(sch.mod["main"].body, (tirx.For, note))
+    blocks, *threads = extents.values()
+    assert (blocks, prod(threads)) == expected
+    assert flaw(sch.mod["main"], CUDA_TARGET) is None
+
+
+def test_sums_along_rows_are_no_columns():
+    func = te.create_prim_func([x := wide(7, 300), topi.sum(x, 1)])
+    assert ColumnSums().apply(func, CUDA_TARGET, False) is None
 
 
 def test_what_depends_on_the_iteration_before_stays_in_order():
