@@ -401,7 +401,7 @@ def allocated(func):
 def test_columns_of_long_sums(terms, elements, expected):
     func = te.create_prim_func([x := wide(terms, elements), topi.nn.relu(topi.sum(x, 0))])
     sch = ColumnSums().apply(func, CUDA_TARGET, False)
-    extents = {tag: 1 for tag in ("blockIdx.x", "threadIdx.x", "threadIdx.y")}
+    extents = dict.fromkeys(("blockIdx.x", "threadIdx.x", "threadIdx.y"), 1)
 
     def note(loop):
         if loop.kind == tirx.ForKind.THREAD_BINDING:
