@@ -76,7 +76,7 @@ def test_a_recurrent_network_runs_on_a_block_of_threads():
 
 
 def test_each_step_of_a_large_recurrent_network_is_launched():
-    # A block for each panel of 16 units, and one kernel for the rows of the result.
+    # A block for each panel of 16 units.
     text = sources(GRAPHS["recurrent"], opt_level=3)
     step = r"void [^\n]*\blstm\d*_kernel\w*\([^)]*int64_t v\) {.*?blockIdx.x"
     assert re.search(step, text, re.DOTALL)

@@ -4,6 +4,7 @@ Examples:
     python -m tests.official_suite --filter 'lstm|gru'
     python -m tests.official_suite --forms symbolic --levels 0 3 --part 7
     python -m tests.official_suite --jobs 2 --levels 0 3 --write-exclusions
+    python -m tests.official_suite --jobs 16 --device CUDA
 
 Exit status 1: a case fails that is not in the list of its form, or one that is there passes.
 """

@@ -151,7 +151,7 @@ def _introduction(results: Mapping[Task, str]) -> str:
         machine=platform.machine(),
         levels=" and ".join(map(str, LEVELS)),
         cuda=", ".join(
-            f"{passed[group]} of {run[group]} cases pass {_FORM_NAMES[group[0]]} at {group[1]}"
+            f"{passed[group]} of {run[group]} pass ({_FORM_NAMES[group[0]]}, opt level {group[1]})"
             for group in sorted(run)
             if group[2] == "CUDA"
         )

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections import defaultdict
 from math import prod
 
 import pytest
@@ -353,16 +354,22 @@ def test_tiles_fit_shared_memory_and_the_threads_of_a_block():
     assert any(tile.shared_bytes(8, 8) <= 48 << 10 for tile in TILES)
 
 
-def launches(func):
-    """(blocks, threads) of each launch of a function that SingleThread scheduled."""
-    extents = {"blockIdx.x": [], "threadIdx.x": []}
+def bound_extents(func):
+    """Of each launch dim, the extents of the loops that are bound to it, in order."""
+    extents = defaultdict(list)
 
     def note(loop):
         if loop.kind == tirx.ForKind.THREAD_BINDING:
             extents[loop.thread_binding.thread_tag].append(int(loop.extent))
 
     tvm_ffi.structural_walk(func.body, (tirx.For, note), order="pre")
-    return list(zip(*extents.values(), strict=True))
+    return extents
+
+
+def launches(func):
+    """(blocks, threads) of each launch of a function that SingleThread scheduled."""
+    extents = bound_extents(func)
+    return list(zip(extents["blockIdx.x"], extents["threadIdx.x"], strict=True))
 
 
 def test_scatter_spreads_what_cannot_collide():
@@ -393,23 +400,20 @@ def allocated(func):
 @pytest.mark.parametrize(
     "terms, elements, expected",
     [
-        (2048, 1000, (125, 8 * 64)),  # narrow blocks, to reach all multiprocessors
-        (100, 4099, (129, 32 * 8)),  # groups that have 16 terms each, at most
-        (70, 5, (1, 8 * 8)),
+        (2048, 1000, (125, 8, 64)),  # narrow blocks, to reach all multiprocessors
+        (100, 4099, (129, 32, 8)),  # at least as many groups as have 16 terms each
+        (70, 5, (1, 8, 8)),
     ],
 )
 def test_columns_of_long_sums(terms, elements, expected):
     func = te.create_prim_func([x := wide(terms, elements), topi.nn.relu(topi.sum(x, 0))])
     sch = ColumnSums().apply(func, CUDA_TARGET, False)
-    extents = dict.fromkeys(("blockIdx.x", "threadIdx.x", "threadIdx.y"), 1)
-
-    def note(loop):
-        if loop.kind == tirx.ForKind.THREAD_BINDING:
-            extents[loop.thread_binding.thread_tag] = int(loop.extent)
-
-    tvm_ffi.structural_walk(sch.mod["main"].body, (tirx.For, note))
-    blocks, *threads = extents.values()
-    assert (blocks, prod(threads)) == expected
+    blocks, columns, groups = expected
+    assert bound_extents(sch.mod["main"]) == {
+        "blockIdx.x": [blocks],
+        "threadIdx.x": [columns],
+        "threadIdx.y": [groups],
+    }
     assert flaw(sch.mod["main"], CUDA_TARGET) is None
 
 

@@ -208,9 +208,9 @@ class _Scan:
             # The hidden states before and after a step: panels need all of the one.
             self.hiddens = self.buffer(_int64(2), self.rows, self.padded)
             self.cell = self.units() if len(last) > 1 else None
+            self.y = y
             self._first_states()
             with T.serial(_int64(0), self.time) as self.time_loop:
-                self.y = y
                 step(self, *self.operands)
             self._last_states(last)
 

@@ -9,14 +9,13 @@ from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
-from .blocks import blocks_of
-from .element_threads import feeds, loops_of, reduces
+from .blocks import blocks_of, feeds, loops_of, reduces
 
 __all__ = ["ColumnSums"]
 
-# Terms whose loads a thread has in flight, and that it adds up at least.
-IN_FLIGHT = 32
+# Terms that a thread adds up at least, and those whose loads it has in flight at a time.
 TERMS = 16
+IN_FLIGHT = 32
 
 
 class ColumnSums(GPUScheduleRule):
@@ -24,7 +23,8 @@ class ColumnSums(GPUScheduleRule):
 
     A block of threads has some neighbouring elements, so that it reads whole sectors of memory,
     and for each of them groups of threads, which share the terms and add up their sums in shared
-    memory. A kernel of few elements gets narrow blocks, to reach all multiprocessors.
+    memory. A kernel of at most ``few`` elements gets narrow blocks, the first of ``columns``, to
+    reach all multiprocessors.
     """
 
     def __init__(self, *, threads: int = 512, columns: tuple[int, int] = (8, 32), few: int = 2048):
@@ -60,6 +60,7 @@ class ColumnSums(GPUScheduleRule):
         elements: int,
         terms: int,
     ) -> None:
+        """Bind ``block``, which adds up so many terms for each of so many elements."""
         columns = self.columns[0 if elements <= self.few else 1]
         groups = 1
         while groups * columns < self.threads and groups * TERMS < terms:

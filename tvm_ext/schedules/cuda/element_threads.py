@@ -8,9 +8,9 @@ from tvm.s_tir.dlight.gpu.base import GPUScheduleRule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
-from .blocks import bind_elements, blocks_of, extent
+from .blocks import bind_elements, blocks_of, extent, feeds, loops_of, reduces
 
-__all__ = ["ElementThreads", "feeds", "loops_of", "reduces"]
+__all__ = ["ElementThreads"]
 
 
 class ElementThreads(GPUScheduleRule):
@@ -83,33 +83,7 @@ class ElementThreads(GPUScheduleRule):
         sch.decompose_reduction(block, window[0])
 
 
-def loops_of(sch: s_tir.Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[LoopRV]]:
-    """The spatial and the reduction loops of ``block``, one per axis, innermost in the nest."""
-    loops = sch.get_loops(block)
-    kinds = [axis.iter_type for axis in sch.get(block).iter_vars]
-    own = list(zip(loops[-len(kinds) :], kinds, strict=True)) if loops else []  # a scalar has none
-    reduces = tirx.IterVar.CommReduce
-    return [v for v, kind in own if kind != reduces], [v for v, kind in own if kind == reduces]
-
-
 def _window(block: SBlockInfo) -> float:
     """How many elements ``block`` reduces to one; infinite where that is symbolic."""
     window = [axis.dom for axis in block.iters if axis.kind == "R"]
     return prod(window) if all(isinstance(dom, int) for dom in window) else inf
-
-
-def reduces(block: SBlockInfo) -> bool:
-    return "R" in block.dom_kind()
-
-
-def feeds(sch: s_tir.Schedule, block: SBlockInfo, behind: SBlockInfo) -> bool:
-    """Is ``block`` a reduction to one value that only ``behind`` reads, element by element?"""
-    elements = [axis.dom for axis in block.iters if axis.kind == "S"]
-    consumers = sch.get_consumers(block.block_rv)
-    return (
-        reduces(block)
-        and len(sch.get(block.block_rv).writes) == 1
-        and len(consumers) == 1
-        and sch.get(consumers[0]).same_as(sch.get(behind.block_rv))
-        and elements == behind.dom()
-    )

@@ -34,8 +34,9 @@ __all__ = [
     "opened_block",
 ]
 
+# Threads of a block: where each has an element, and where they run a program in step and share
+# the terms of its sums.
 THREADS = 256
-# Of a block that runs a program in step: also what adds up its longer sums.
 TOGETHER = 512
 
 Accesses = dict[tirx.Var, list[list[tirx.Expr]]]  # of each written buffer, the indices
@@ -194,7 +195,7 @@ def opened(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 def opened_block(realize: s_tir.SBlockRealize) -> tirx.Stmt:
-    """The body of a block for its place; ``realize`` itself where it is more than that."""
+    """The body of a block for its place, under its condition; ``realize`` where it is more."""
     block = realize.block
     if block.init is not None or block.alloc_buffers or block.match_buffers:
         return realize

@@ -283,5 +283,4 @@ def _known(expr: ir.Expr) -> ir.Expr | int:
 def _simplify(expr: ir.Expr | int) -> ir.Expr | int:
     if isinstance(expr, int):
         return expr
-    simple = _ANALYZER.simplify(expr)
-    return int(simple) if isinstance(simple, tirx.IntImm) else simple
+    return _known(_ANALYZER.simplify(expr))
