@@ -26,6 +26,7 @@ from .exact_floats import exact_floats
 from .exact_indices import flatten_buffers
 from .loop_cuts import partition_loops
 from .masked_tails import define_masks, mask_tails
+from .named_sizes import with_named_conditions, with_named_quotients
 from .named_values import rewrite_stores
 from .near_lanes import load_near_lanes
 from .packed_checks import join_checks
@@ -132,47 +133,7 @@ def _passes() -> list[tvm.ir.transform.Pass]:
     Narrowing gives int64 loops new variables, and the hints do not follow: none would be cut.
     """
     return [
-        exact_floats,
-        blocks.CanonicalizeLoop(),
-        blocks.LowerCrossThreadReduction(),
-        blocks.LowerInitBlock(),
-        drop_empty_loops,
-        blocks.PlanAndUpdateBufferAllocationLocation(),
-        blocks.ConvertBlocksToOpaque(),
-        blocks.LiftThreadBinding(),
-        blocks.ManifestSharedMemoryLocalStage(),
-        compact_buffers,
-        blocks.LowerAutoCopy(),
-        blocks.UnifyThreadBinding(),
-        blocks.LowerMatchBuffer(),
-        blocks.StmtSimplify(),
-        blocks.InjectPermutedLayout(),
-        blocks.AnnotateIrregularLoop(),
-        blocks.InjectSoftwarePipeline(),
-        blocks.TransformMmaBufferLayout(),
-        blocks.LowerOpaqueBlock(),
-        flatten_buffers,
-        keep_round_trips,
-        legalize_bfloat16,
-        partition_loops,
-        loops.NarrowDataType(32),
-        loops.StmtSimplify(),
-        keep_vectors_inside,
-        mask_tails,
-        loops.VectorizeLoop(),
-        load_near_lanes,
-        shorten_loops,
-        blocks.InjectVirtualThread(),
-        blocks.InjectDoubleBuffer(),
-        loops.StorageRewrite(),
-        bool_vectors,
-        blocks.HoistIfThenElse(),
-        loops.UnrollLoop(),
-        blocks.RenormalizeSplitPattern(),
-        loops.StmtSimplify(),
-        loops.RemoveNoOp(),
-        blocks.RewriteUnsafeSelect(),
-        common_subexpressions,
+        with_named_conditions(_until_common_subexpressions()),
         without_float8(loops.FP8ComputeLegalize()),
         blocks.VerifyVTCMLimit(),
         blocks.LowerVtcmAlloc(),
@@ -194,6 +155,59 @@ def _passes() -> list[tvm.ir.transform.Pass]:
         join_checks,
         without_float8(loops.FP8StorageLegalize()),
         loops.BF16StorageLegalize(),
+    ]
+
+
+def _until_common_subexpressions() -> list[tvm.ir.transform.Pass]:
+    """Those that look at what a kernel's indices and conditions say of each other."""
+    return [
+        with_named_quotients(_until_flat()),
+        keep_round_trips,
+        legalize_bfloat16,
+        partition_loops,
+        loops.NarrowDataType(32),
+        loops.StmtSimplify(),
+        keep_vectors_inside,
+        mask_tails,
+        loops.VectorizeLoop(),
+        load_near_lanes,
+        shorten_loops,
+        blocks.InjectVirtualThread(),
+        blocks.InjectDoubleBuffer(),
+        loops.StorageRewrite(),
+        bool_vectors,
+        blocks.HoistIfThenElse(),
+        loops.UnrollLoop(),
+        blocks.RenormalizeSplitPattern(),
+        loops.StmtSimplify(),
+        loops.RemoveNoOp(),
+        blocks.RewriteUnsafeSelect(),
+        common_subexpressions,
+    ]
+
+
+def _until_flat() -> list[tvm.ir.transform.Pass]:
+    return [
+        exact_floats,
+        blocks.CanonicalizeLoop(),
+        blocks.LowerCrossThreadReduction(),
+        blocks.LowerInitBlock(),
+        drop_empty_loops,
+        blocks.PlanAndUpdateBufferAllocationLocation(),
+        blocks.ConvertBlocksToOpaque(),
+        blocks.LiftThreadBinding(),
+        blocks.ManifestSharedMemoryLocalStage(),
+        compact_buffers,
+        blocks.LowerAutoCopy(),
+        blocks.UnifyThreadBinding(),
+        blocks.LowerMatchBuffer(),
+        blocks.StmtSimplify(),
+        blocks.InjectPermutedLayout(),
+        blocks.AnnotateIrregularLoop(),
+        blocks.InjectSoftwarePipeline(),
+        blocks.TransformMmaBufferLayout(),
+        blocks.LowerOpaqueBlock(),
+        flatten_buffers,
     ]
 
 

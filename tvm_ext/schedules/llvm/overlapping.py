@@ -22,6 +22,7 @@ from tvm.ir import Range, TensorLoad
 from tvm.ir.expr import TensorRegion
 from tvm.s_tir import SBlock
 
+from ...ops.formula import opaque
 from ..statements import if_any, substituted
 from .register_tiles import int64, nest, same, scheduled, sequence, var
 
@@ -104,8 +105,11 @@ def choose(width: ir.Expr, choices: Sequence[Choice]) -> s_tir.Schedule:
     *wider, narrowest = choices
     body = _body(narrowest, func)
     for k, choice in reversed(list(enumerate(wider))):
-        least = [cost(choice) <= cost(other) for other in choices[k + 1 :]]
-        fits = if_any(tirx.all(width >= choice.columns, *least))
+        costs = [cost(choice) <= cost(other) for other in choices[k + 1 :]]
+        least = if_any(tirx.all(*costs)) 
+        # TVM would draw conclusions from costs, beneath, in each index: most of a build's time.
+        known = least if isinstance(least, tirx.IntImm) else opaque(least)
+        fits = if_any(tirx.all(width >= choice.columns, known))
         if not isinstance(fits, tirx.IntImm):
             body = tirx.IfThenElse(fits, _body(choice, func), body)
         elif int(fits):
