@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import tvm
 import tvm_ffi
-from tvm import IRModule, ir, s_tir, tirx
+from tvm import IRModule, ir, tirx
 from tvm.ir import TensorLoad
 from tvm.ir.transform import Pass
 from tvm.tirx.analysis import undefined_vars

@@ -24,6 +24,7 @@ from .conv2d import (
 )
 from .overlapping import Choice, choose, in_tiles
 from .padded_taps import sees_zeros, without_zeros
+from .prefetch import is_cold, prefetch_in_sweeps
 
 __all__ = ["Conv2dSymbolic"]
 
@@ -109,7 +110,8 @@ class Conv2dSymbolic(dl.base.ScheduleRule):
         panel, vector = sch.split(o, [None, blocks])
         count = size(sch.get(panel).extent)
         weights = kernel.item * prod(kernel.weight)
-        if weights >= self.shared * machine.l2_bytes and count >= machine.cores:
+        by_panel = weights >= self.shared * machine.l2_bytes and count >= machine.cores
+        if by_panel:
             sch.reorder(panel, n, row, tile, vector, column, lane)
             outer = panel
         else:
@@ -122,8 +124,9 @@ class Conv2dSymbolic(dl.base.ScheduleRule):
             (sch.unroll if _packs(sch, pad) else sch.vectorize)(sch.get_loops(pad)[-1])
         sch.set_scope(contraction, 0, "local")
         sch.compute_at(contraction, tile, preserve_unit_loops=True)
-        accumulate_tile(sch, contraction, (vector, column), lane)
-        return sch
+        depth = accumulate_tile(sch, contraction, (vector, column), lane)
+        cold = by_panel and is_cold(sch.get(contraction).reads[-1].source)
+        return prefetch_in_sweeps(sch, panel, [n, row, tile], depth) if cold else sch
 
 
 def _depthwise(kernel: _Kernel, machine: Machine) -> s_tir.Schedule:

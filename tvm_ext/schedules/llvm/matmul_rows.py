@@ -18,7 +18,7 @@ from functools import partial
 from math import prod
 
 import tvm_ffi
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
@@ -27,7 +27,7 @@ from ..statements import substituted, with_value
 from .access import Walk
 from .contraction import axis_kinds, blocks_of, divisors
 from .loops import CHEAP, others_inlined
-from .prefetch import LINE, is_cold, prefetch_lines
+from .prefetch import is_cold, panel_behind
 from .register_tiles import (
     RegisterTiles,
     halves,
@@ -48,9 +48,6 @@ __all__ = [
     "term_of",
     "tile_rows",
 ]
-
-# Tiles of rows that a panel of weights is fetched during.
-_FETCHING = 4
 
 
 class MatmulRows(dl.base.ScheduleRule):
@@ -167,7 +164,7 @@ def _loops(product: SBlock, output: SBlock, machine: Machine) -> tirx.Stmt:
     nest = []
     for size, first, count in parts(rows, halves(height)):
         turn = var("turn")
-        ahead = partial(_next_panel, weights, panel, turn) if cold and size == height else None
+        ahead = partial(panel_behind, weights, panel, turn) if cold and size == height else None
         body = tiles.tile(first + turn * size, size, panel * columns, columns, lanes, ahead)
         nest.append(loop(turn, count, body, kinds[not by_panel and size == height]))
     return loop(panel, panels, sequence(nest), kinds[by_panel])
@@ -184,21 +181,6 @@ def _weights(product: SBlock) -> tirx.Var:
 
     tvm_ffi.structural_walk(term_of(product), (ir.TensorLoad, note))
     return loads[0]
-
-
-def _next_panel(
-    weights: tirx.Var, panel: tirx.Var, tile: tirx.Var, turn: tirx.Var, turns: int
-) -> list[tirx.Stmt]:
-    """Prefetches of one ``turn`` in the reduction of a ``tile`` of rows.
-
-    The first tiles ask for a part each of the panel that follows, later ones for nothing.
-    """
-    size = prod(map(int, weights.ty.shape[1:]))
-    line = LINE // DataType(str(weights.ty.dtype.dtype)).itemsize
-    count = -(-size // (line * turns * _FETCHING))
-    start = (panel + 1) * size + (tile * turns + turn) * (count * line)
-    lines = sequence(prefetch_lines(weights, start, count))
-    return [tirx.IfThenElse(tile < _FETCHING, lines, None)]
 
 
 def element_of(output: SBlock, buffer: tirx.Var, value, row, column) -> tirx.Stmt:

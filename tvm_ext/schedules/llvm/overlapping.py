@@ -105,9 +105,8 @@ def choose(width: ir.Expr, choices: Sequence[Choice]) -> s_tir.Schedule:
     *wider, narrowest = choices
     body = _body(narrowest, func)
     for k, choice in reversed(list(enumerate(wider))):
-        costs = [cost(choice) <= cost(other) for other in choices[k + 1 :]]
-        least = if_any(tirx.all(*costs)) 
-        # TVM would draw conclusions from costs, beneath, in each index: most of a build's time.
+        least = if_any(tirx.all(*(cost(choice) <= cost(other) for other in choices[k + 1 :])))
+        # Not for TVM to draw conclusions from in each index beneath: see executors.named_sizes.
         known = least if isinstance(least, tirx.IntImm) else opaque(least)
         fits = if_any(tirx.all(width >= choice.columns, known))
         if not isinstance(fits, tirx.IntImm):

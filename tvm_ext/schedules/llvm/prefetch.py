@@ -7,16 +7,22 @@ from tvm import DataType, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV
 
 from ..statements import map_children
+from .register_tiles import sequence
 
 __all__ = [
-    "COLD_WEIGHTS", "LINE", "is_cold", "prefetch_ahead", "prefetch_lines", "prefetch_next_panel",
-]  # fmt: skip
+    "COLD_WEIGHTS",
+    "is_cold",
+    "panel_behind",
+    "prefetch_ahead",
+    "prefetch_in_sweeps",
+    "prefetch_next_panel",
+]
 
 # Bytes of weights from which on a kernel of a whole network finds them in memory, not in a cache.
 COLD_WEIGHTS = 256 << 10
 
-#: The bytes of a line of the caches.
-LINE = 64
+# The bytes of a line of the caches.
+_LINE = 64
 # llvm.prefetch: rw, locality, kind of cache. A panel is larger than L1, through which it goes to
 # L2: asked for in L2 only, ResNet-50 is 1 % slower on two Zen 5 cores.
 _READ, _THROUGH_L1, _DATA = 0, 3, 1
@@ -24,6 +30,8 @@ _READ, _THROUGH_L1, _DATA = 0, 3, 1
 # of reads stops where a page ends. GPT-2's products of one row read 36 GB/s without, 47 GB/s with
 # it on two Zen 5 cores.
 _AHEAD = 2 << 10
+# Sweeps over a panel that share the fetch of the next one, where they are symbolically many.
+_FETCHING = 4
 
 
 def prefetch_next_panel(
@@ -64,9 +72,37 @@ def prefetch_ahead(sch: s_tir.Schedule, turns: Sequence) -> s_tir.Schedule:
     def lines(weights: tirx.Var) -> list[tirx.Stmt]:
         step = _per_line(weights)
         size = prod(int(d) for d in weights.ty.shape) // count
-        return prefetch_lines(weights, turn * size + _AHEAD // LINE * step, -(-size // step))
+        return _prefetches(weights, turn * size + _AHEAD // _LINE * step, -(-size // step))
 
     return _at_start_of(sch, turns[-1], lines)
+
+
+def prefetch_in_sweeps(
+    sch: s_tir.Schedule, panel: LoopRV, sweeps: Sequence, turns: Sequence
+) -> s_tir.Schedule:
+    """As :func:`prefetch_next_panel`, where ``sweeps`` of symbolic number use each ``panel``."""
+    sweep = tirx.const(0, "int64")
+    for loop in map(sch.get, sweeps):
+        sweep = sweep * loop.extent + loop.loop_var
+    turn, count = _number(sch, turns)
+    number = sch.get(panel).loop_var
+    return _at_start_of(
+        sch, turns[-1], lambda weights: panel_behind(weights, number, sweep, turn, count)
+    )
+
+
+def panel_behind(
+    weights: tirx.Var, panel: tirx.Expr, sweep: tirx.Expr, turn: tirx.Expr, turns: int
+) -> list[tirx.Stmt]:
+    """Prefetches of one of the ``turns`` of a ``sweep`` over a ``panel``.
+
+    The first sweeps ask for a part each of the panel that follows, later ones for nothing.
+    """
+    size, line = prod(map(int, weights.ty.shape[1:])), _per_line(weights)
+    count = -(-size // (line * turns * _FETCHING))
+    start = (panel + 1) * size + (sweep * turns + turn) * (count * line)
+    lines = _prefetches(weights, start, count)
+    return [tirx.IfThenElse(sweep < _FETCHING, sequence(lines), None)]
 
 
 def _at_start_of(
@@ -113,7 +149,7 @@ def _lines(
     part, step = -(-size // turns), _per_line(weights)
     if part > step:
         part = -(-part // step) * step
-    return prefetch_lines(weights, panel * size + turn * part, -(-part // step))
+    return _prefetches(weights, panel * size + turn * part, -(-part // step))
 
 
 def is_cold(weights: tirx.Var) -> bool:
@@ -122,7 +158,7 @@ def is_cold(weights: tirx.Var) -> bool:
     return prod(int(d) for d in weights.ty.shape) * itemsize >= COLD_WEIGHTS
 
 
-def prefetch_lines(weights: tirx.Var, start: tirx.Expr, count: int) -> list[tirx.Stmt]:
+def _prefetches(weights: tirx.Var, start: tirx.Expr, count: int) -> list[tirx.Stmt]:
     """Prefetches of ``count`` lines from element ``start`` on, which may lie behind the end."""
     flags = [tirx.const(flag, "int32") for flag in (_READ, _THROUGH_L1, _DATA)]
     first = [0] * (len(weights.ty.shape) - 1)  # past the end of the last axis it goes on in memory
@@ -132,4 +168,4 @@ def prefetch_lines(weights: tirx.Var, start: tirx.Expr, count: int) -> list[tirx
 
 
 def _per_line(weights: tirx.Var) -> int:
-    return LINE // DataType(str(weights.ty.dtype.dtype)).itemsize
+    return _LINE // DataType(str(weights.ty.dtype.dtype)).itemsize

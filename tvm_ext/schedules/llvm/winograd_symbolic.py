@@ -6,6 +6,7 @@ before it: see :mod:`.overlapping`. Each group belongs to one core.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -17,9 +18,11 @@ from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
 from ..numbers import number
+from ..statements import substituted
 from .contraction import axis_kinds, is_static, split_steps
 from .conv2d import Tile, accumulate
 from .overlapping import Choice, Spread, choose, in_tiles
+from .prefetch import is_cold, prefetch_next_panel
 from .register_tiles import int64, same
 
 __all__ = ["Conv2dWinogradSymbolic"]
@@ -94,15 +97,32 @@ def _scheduled(sch: s_tir.Schedule, columns: int, vectors: int, machine: Machine
     accumulate(sch, summed, (own_column, own_vector, own_lane), [ro, turns], [steps])
     _unroll(sch, (vector, column, lane))
     sch.compute_at(inputs, group, preserve_unit_loops=True)
-    point, channel, _, place, lane = sch.get_loops(inputs)[-5:]
-    sch.reorder(channel, place, point, lane)
-    _unroll(sch, (point, lane))
+    own_point, channel, _, own_place, lane = sch.get_loops(inputs)[-5:]
+    sch.reorder(channel, own_place, own_point, lane)
+    _unroll(sch, (own_point, lane))
     for block in (half_in, windows):
         sch.set_scope(block, 0, "local")
-        sch.compute_at(block, place, preserve_unit_loops=True)
+        sch.compute_at(block, own_place, preserve_unit_loops=True)
     _unroll(sch, sch.get_loops(half_in)[-3:])
     sch.vectorize(sch.get_loops(windows)[-1])
-    return sch
+    # A single tile does so little with a line that the core loads far ahead by itself.
+    if columns == 1 or not is_cold(sch.get(summed).reads[-1].source):
+        return sch
+    place, stored = _place_of_panel(sch.get(summed))
+    return prefetch_next_panel(sch, [point, panel], [tile, ro, turns], stored, place)
+
+
+def _place_of_panel(product: SBlock) -> tuple[Callable[[ir.Expr], ir.Expr], int]:
+    """Where the panel of weights of a number lies, and how many there are: several points may
+    have the same."""
+    region = product.reads[-1]
+    points, panels = map(int, region.source.ty.shape[:2])
+    own, point = region.region[0].min, product.iter_vars[0].var
+
+    def place(number: ir.Expr) -> ir.Expr:
+        return substituted(own, {point: number // panels}) * panels + number % panels
+
+    return place, points * panels
 
 
 def _unroll(sch: s_tir.Schedule, loops) -> None:
