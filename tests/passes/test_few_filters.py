@@ -9,7 +9,7 @@ from tvm_ext import convert_and_build
 PARTS = "shifted_sums"
 
 
-def convolution(x, filters, window, symbolic=False, **attributes):
+def convolution(x, filters, window, symbolic=(), **attributes):
     rng = np.random.default_rng(1)
     x = rng.standard_normal(x).astype("float32")
     channels = x.shape[1] // attributes.get("group", 1)
@@ -17,9 +17,9 @@ def convolution(x, filters, window, symbolic=False, **attributes):
     b = rng.standard_normal(filters).astype("float32")
     w /= np.sqrt(w[0].size)
     model = node_model("Conv", [x, w, b], attributes, constants=[1, 2])
-    if symbolic:
-        for value in (*model.graph.input, *model.graph.output):
-            value.type.tensor_type.shape.dim[0].dim_param = "n"
+    for at in symbolic:
+        model.graph.input[0].type.tensor_type.shape.dim[at].dim_param = "nchw"[at]
+        model.graph.output[0].type.tensor_type.shape.dim[at].dim_param = f"of_{at}"
     return model, {"x0": x}
 
 
@@ -53,8 +53,28 @@ def test_parts_are_shifted_and_added(x, filters, window, attributes, target):
 
 
 def test_a_symbolic_number_of_images():
-    model, feeds = convolution((3, 32, 12, 14), 3, (5, 5), symbolic=True)
+    model, feeds = convolution((3, 32, 12, 14), 3, (5, 5), symbolic=[0])
     assert PARTS in check(model, feeds).sources()["schedule"]
+
+
+@pytest.mark.parametrize(
+    ("window", "attributes"),
+    [
+        ((9, 9), {"pads": [4, 4, 4, 4]}),
+        ((5, 7), {"pads": [0, 4, 1, 2]}),
+        ((3, 8), {"strides": [2, 2], "pads": [2, 2, 2, 2]}),
+        ((4, 6), {"dilations": [2, 3], "pads": [1, 8, 0, 8]}),
+    ],
+)
+def test_images_of_symbolic_size(window, attributes):
+    model, feeds = convolution((2, 64, 20, 23), 1, window, symbolic=[0, 2, 3], **attributes)
+    built = check(model, feeds)
+    assert PARTS in built.sources()["schedule"]
+    rng = np.random.default_rng(3)
+    for dims in (1, 9, 9), (3, 31, 16), (1, 13, 64):
+        x = rng.standard_normal((dims[0], 64, *dims[1:])).astype("float32")
+        (wanted,) = reference(model, {"x0": x})
+        np.testing.assert_allclose(built.run(None, {"x0": x})[0], wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("opt_level", [0, 1, 2, 3])

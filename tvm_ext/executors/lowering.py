@@ -26,7 +26,7 @@ from .exact_floats import exact_floats
 from .exact_indices import flatten_buffers
 from .loop_cuts import partition_loops
 from .masked_tails import define_masks, mask_tails
-from .named_sizes import with_named_conditions, with_named_quotients
+from .named_sizes import name_conditions, name_quotients, tell_conditions, tell_quotients
 from .named_values import rewrite_stores
 from .near_lanes import load_near_lanes
 from .packed_checks import join_checks
@@ -133,35 +133,29 @@ def _passes() -> list[tvm.ir.transform.Pass]:
     Narrowing gives int64 loops new variables, and the hints do not follow: none would be cut.
     """
     return [
-        with_named_conditions(_until_common_subexpressions()),
-        without_float8(loops.FP8ComputeLegalize()),
-        blocks.VerifyVTCMLimit(),
-        blocks.LowerVtcmAlloc(),
-        loops.VerifyMemory(),
-        loops.AnnotateEntryFunc(),
-        blocks.ThreadSync("shared"),
-        blocks.ThreadSync("shared.dyn"),
-        blocks.ThreadSync("warp"),
-        blocks.InferFragment(),
-        blocks.LowerThreadAllreduce(),
-        blocks.MergeSharedMemoryAllocations(),
-        locals_of_threads,
-        skip_empty_launches,
-        divide_sizes_safely,
-        told_where_small,
-        scratch_of_parts,
-        loops.SplitHostDevice(),
-        loops.MakePackedAPI(),
-        join_checks,
-        without_float8(loops.FP8StorageLegalize()),
-        loops.BF16StorageLegalize(),
-    ]
-
-
-def _until_common_subexpressions() -> list[tvm.ir.transform.Pass]:
-    """Those that look at what a kernel's indices and conditions say of each other."""
-    return [
-        with_named_quotients(_until_flat()),
+        name_conditions,
+        name_quotients,
+        exact_floats,
+        blocks.CanonicalizeLoop(),
+        blocks.LowerCrossThreadReduction(),
+        blocks.LowerInitBlock(),
+        drop_empty_loops,
+        blocks.PlanAndUpdateBufferAllocationLocation(),
+        blocks.ConvertBlocksToOpaque(),
+        blocks.LiftThreadBinding(),
+        blocks.ManifestSharedMemoryLocalStage(),
+        compact_buffers,
+        blocks.LowerAutoCopy(),
+        blocks.UnifyThreadBinding(),
+        blocks.LowerMatchBuffer(),
+        blocks.StmtSimplify(),
+        blocks.InjectPermutedLayout(),
+        blocks.AnnotateIrregularLoop(),
+        blocks.InjectSoftwarePipeline(),
+        blocks.TransformMmaBufferLayout(),
+        blocks.LowerOpaqueBlock(),
+        flatten_buffers,
+        tell_quotients,  # how loops are cut depends on what sizes are
         keep_round_trips,
         legalize_bfloat16,
         partition_loops,
@@ -183,31 +177,28 @@ def _until_common_subexpressions() -> list[tvm.ir.transform.Pass]:
         loops.RemoveNoOp(),
         blocks.RewriteUnsafeSelect(),
         common_subexpressions,
-    ]
-
-
-def _until_flat() -> list[tvm.ir.transform.Pass]:
-    return [
-        exact_floats,
-        blocks.CanonicalizeLoop(),
-        blocks.LowerCrossThreadReduction(),
-        blocks.LowerInitBlock(),
-        drop_empty_loops,
-        blocks.PlanAndUpdateBufferAllocationLocation(),
-        blocks.ConvertBlocksToOpaque(),
-        blocks.LiftThreadBinding(),
-        blocks.ManifestSharedMemoryLocalStage(),
-        compact_buffers,
-        blocks.LowerAutoCopy(),
-        blocks.UnifyThreadBinding(),
-        blocks.LowerMatchBuffer(),
-        blocks.StmtSimplify(),
-        blocks.InjectPermutedLayout(),
-        blocks.AnnotateIrregularLoop(),
-        blocks.InjectSoftwarePipeline(),
-        blocks.TransformMmaBufferLayout(),
-        blocks.LowerOpaqueBlock(),
-        flatten_buffers,
+        tell_conditions,
+        without_float8(loops.FP8ComputeLegalize()),
+        blocks.VerifyVTCMLimit(),
+        blocks.LowerVtcmAlloc(),
+        loops.VerifyMemory(),
+        loops.AnnotateEntryFunc(),
+        blocks.ThreadSync("shared"),
+        blocks.ThreadSync("shared.dyn"),
+        blocks.ThreadSync("warp"),
+        blocks.InferFragment(),
+        blocks.LowerThreadAllreduce(),
+        blocks.MergeSharedMemoryAllocations(),
+        locals_of_threads,
+        skip_empty_launches,
+        divide_sizes_safely,
+        told_where_small,
+        scratch_of_parts,
+        loops.SplitHostDevice(),
+        loops.MakePackedAPI(),
+        join_checks,
+        without_float8(loops.FP8StorageLegalize()),
+        loops.BF16StorageLegalize(),
     ]
 
 

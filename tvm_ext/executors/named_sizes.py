@@ -8,7 +8,7 @@ Before: ``if value(cost(n) <= other(n)): for t in (n + 27) // 28: y[min(t * 28, 
 Meanwhile: ``if condition: for t in size: ..``
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tvm
 import tvm_ffi
@@ -20,75 +20,65 @@ from tvm.tirx.analysis import undefined_vars
 from ..ops.formula import is_opaque
 from ..schedules.statements import substituted
 
-__all__ = ["with_named_conditions", "with_named_quotients"]
-
-# Each variable and what it stands for.
-_Names = dict[tirx.Var, tirx.Expr]
-_Naming = Callable[[tirx.Stmt], tuple[tirx.Stmt, _Names]]
+__all__ = ["name_conditions", "name_quotients", "tell_conditions", "tell_quotients"]
 
 
-def with_named_quotients(passes: Sequence[Pass]) -> Pass:
-    """``passes`` on kernels whose quotients and remainders of sizes have names."""
-    kinds = (tirx.FloorDiv, tirx.FloorMod)
-    return _with_names("NamedQuotients", kinds, lambda _division: True, passes)
+def _passes(what: str, kinds: tuple, named: Callable[[ir.Expr], bool]) -> tuple[Pass, Pass]:
+    """The module pass that gives names, and the one that puts the formulas back.
+
+    Meanwhile a kernel has them among its attributes.
+    """
+    attribute = f"tvm_ext.named_{what.lower()}"
+
+    def give(function: ir.BaseFunc) -> ir.BaseFunc:
+        if not isinstance(function, tirx.PrimFunc):
+            return function
+        names: dict[tirx.Var, ir.Expr] = {}
+        body = _named(function, kinds, named, names)
+        return function.with_body(body).with_attr(attribute, names) if names else function
+
+    def tell(function: ir.BaseFunc) -> ir.BaseFunc:
+        names = function.attrs.get(attribute) if isinstance(function, tirx.PrimFunc) else None
+        if names is None:
+            return function
+        body = substituted(function.body, dict(names.items()))
+        return function.with_body(body).without_attr(attribute)
+
+    return _of_each(f"Name{what}", give), _of_each(f"Tell{what}", tell)
 
 
-def with_named_conditions(passes: Sequence[Pass]) -> Pass:
-    """``passes`` on kernels whose opaque conditions on sizes have names."""
-    return _with_names("NamedConditions", (ir.Call,), is_opaque, passes)
-
-
-def _with_names(
-    title: str, kinds: tuple, named: Callable[[ir.Expr], bool], passes: Sequence[Pass]
-) -> Pass:
-    inner = tvm.ir.transform.Sequential(list(passes))
-
+def _of_each(title: str, rewritten: Callable[[ir.BaseFunc], ir.BaseFunc]) -> Pass:
     @tvm.transform.module_pass(opt_level=0, name=title)
     def run(module: IRModule, _context: object) -> IRModule:
-        names: _Names = {}
-        functions = {
-            symbol: _renamed(function, kinds, named, names)
-            for symbol, function in module.functions_items()
-        }
-        if not names:
-            return inner(module)
-        done = inner(IRModule(functions, attrs=module.attrs))
-        functions = {
-            symbol: function.with_body(substituted(function.body, names))
-            if isinstance(function, tirx.PrimFunc)
-            else function
-            for symbol, function in done.functions_items()
-        }
-        return IRModule(functions, attrs=done.attrs)
+        functions = {symbol: rewritten(function) for symbol, function in module.functions_items()}
+        return IRModule(functions, attrs=module.attrs)
 
     return run
 
 
-def _renamed(
-    function: ir.BaseFunc, kinds: tuple, named: Callable[[ir.Expr], bool], names: _Names
-) -> ir.BaseFunc:
-    """``function`` with names for its formulas; ``names`` receives these."""
-    if not isinstance(function, tirx.PrimFunc):
-        return function
+def _named(
+    function: tirx.PrimFunc,
+    kinds: tuple,
+    named: Callable[[ir.Expr], bool],
+    names: dict[tirx.Var, ir.Expr],
+) -> tirx.Stmt:
+    """The body of ``function`` with names for formulas of its sizes; ``names`` receives these."""
     sizes = _sizes(function)
     if not sizes:
-        return function
-    own: _Names = {}
+        return function.body
 
     def name(formula: ir.Expr) -> ir.Expr:
-        if not named(formula) or not _is_of(formula, sizes, own):
+        if not named(formula) or not _is_of(formula, sizes | names.keys()):
             return formula
-        whole = substituted(formula, own)
-        for known, value in own.items():
+        whole = substituted(formula, names)
+        for known, value in names.items():
             if tvm_ffi.structural_equal(value, whole):
                 return known
         variable = tirx.Var("size", formula.ty)
-        own[variable] = whole
+        names[variable] = whole
         return variable
 
-    body = tvm_ffi.structural_map(function.body, (kinds, name))
-    names |= own
-    return function.with_body(body)
+    return tvm_ffi.structural_map(function.body, (kinds, name))
 
 
 def _sizes(function: tirx.PrimFunc) -> set[tirx.Var]:
@@ -98,8 +88,16 @@ def _sizes(function: tirx.PrimFunc) -> set[tirx.Var]:
     return found | {p for p in function.params if "int" in str(getattr(p.ty, "dtype", ""))}
 
 
-def _is_of(formula: ir.Expr, sizes: set[tirx.Var], names: _Names) -> bool:
-    """Whether ``formula`` is of ``sizes`` and ``names`` of such formulas alone."""
+def _is_of(formula: ir.Expr, sizes: set[tirx.Var]) -> bool:
+    """Whether ``formula`` is of ``sizes`` alone."""
     loads: list[TensorLoad] = []
     tvm_ffi.structural_walk(formula, (TensorLoad, loads.append))
-    return not loads and all(v in sizes or v in names for v in undefined_vars(formula))
+    return not loads and sizes.issuperset(undefined_vars(formula))
+
+
+#: Of quotients and remainders of sizes.
+name_quotients, tell_quotients = _passes(
+    "Quotients", (tirx.FloorDiv, tirx.FloorMod), lambda _division: True
+)
+#: Of opaque conditions on sizes.
+name_conditions, tell_conditions = _passes("Conditions", (ir.Call,), is_opaque)

@@ -134,7 +134,7 @@ def shifted_sums(parts: te.Tensor, filters: int, step: int, apart: int) -> te.Te
     """
     n, channels, *rows, width = parts.shape
     columns = int(channels) // filters
-    shape = n, filters, *rows, (int(width) - (columns - 1) * apart - 1) // step + 1
+    shape = n, filters, *rows, (width - (columns - 1) * apart - 1) // step + 1
 
     def element(n, o, *pixel):
         *row, j = pixel

@@ -45,7 +45,7 @@ _LAYOUTS = (("NCW", "OIW"), ("NCHW", "OIHW"))
 
 
 def few_filters(target: Target) -> tvm.ir.transform.Pass:
-    """The module pass: static images, weights known here, float32 or sums of bytes, one group.
+    """The module pass: weights known here, float32 or sums of bytes, one group.
 
     32 channels to 3 by 9x9 at 224 x 224, two Emerald Rapids cores: 12.7 ms, by parts 3.5 ms.
     """
@@ -114,7 +114,7 @@ class _Rewriter(PyExprMutator):
         factors = _FACTORS.get(dtype_of(call), 0)
         if {dtype_of(x), dtype_of(weight)} != {dtype_of(call)} or not factors:
             return False
-        if image_dims(x.ty, batched=True) is None:
+        if image_dims(x.ty) is None:
             return False
         filters, *depth, columns = weight.value.shape
         if depth[1:] == [_WINOGRAD] and columns == _WINOGRAD:
