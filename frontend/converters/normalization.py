@@ -7,7 +7,7 @@ from tvm_ext.ops import arithmetic
 from tvm_ext.ops import normalization as ops
 from tvm_ext.ops.instance_norm import instance_norm
 
-from ..axes import placed
+from ..axes import placed, placed_all
 from ..broadcasting import demand_broadcast, emit_broadcast
 from ..precision import accumulator, cast, constant
 from ..run_time import demand_parts
@@ -108,14 +108,14 @@ def _group_normalization(bb, x, scale, bias, epsilon, groups, affine):
 
 @converter("MeanVarianceNormalization", 9, 13)
 def mean_variance_normalization(bb, x, *, axes=(0, 2, 3)):
-    return bb.emit_te(ops.mean_variance_normalization, x, list(axes))
+    return bb.emit_te(ops.mean_variance_normalization, x, placed_all(axes, bb.rank(x)))
 
 
 @converter("LpNormalization", 1, 22)
 def lp_normalization(bb, x, *, axis=-1, p=2):
     if p not in (1, 2):
         raise NotImplementedError(f"p {p}, must be 1 or 2")
-    return bb.emit_te(ops.lp_normalization, x, p, axis)
+    return bb.emit_te(ops.lp_normalization, x, p, placed(axis, bb.rank(x)))
 
 
 @converter("LRN", 1, 13)

@@ -195,6 +195,7 @@ def _is_worth_it(node: ir.Node) -> bool:
     if (
         is_random(node)
         or node.op_type in _WRONG_IN_REFERENCE
+        or (node.op_type == "BatchNormalization" and _trains_in_reference(node))
         or (node.op_type in _QUANTISED and not _makes_bytes(node))
     ):
         return False
@@ -209,6 +210,12 @@ def _is_worth_it(node: ir.Node) -> bool:
         return False
     dropped = sum(v.const_value.nbytes for v in node.inputs if v and len(v.uses()) == 1)
     return sum(sizes) <= max(_LARGEST_RESULT, dropped)
+
+
+def _trains_in_reference(node: ir.Node) -> bool:
+    """Whether numpy's reference takes a BatchNormalization for one that trains: all before 14."""
+    version = node.version or (node.graph and node.graph.opset_imports.get("")) or 0
+    return version < 14
 
 
 def _is_affordable_product(node: ir.Node) -> bool:

@@ -1,7 +1,8 @@
 """What the rules share: a base class whose refusals have a reason, and questions about values."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 
 import numpy as np
 import onnx_ir as ir
@@ -31,11 +32,23 @@ class Rule(RewriteRuleClassBase):
     def check(self, context: MatchContext, **values: ir.Value) -> MatchResult:
         """Ask ``refusal``; its reason is logged."""
         result = MatchResult()
-        reason = _placed_refusal(context.nodes) or self.refusal(context, **values)
+        reason = (
+            _placed_refusal(context.nodes)
+            or self._own_refusal(context.nodes, values)
+            or self.refusal(context, **values)
+        )
         if reason is not None:
             _log.debug("%s leaves %r: %s", self.name, context.root.name, reason)
             result.fail(reason, context.root)
         return result
+
+    def _own_refusal(self, nodes: Sequence[ir.Node], values: Mapping[str, ir.Value]) -> str | None:
+        """Why what is matched cannot go: ``Mul(normalised, scale)`` of two times the same."""
+        for name in signature(self.pattern).parameters:
+            operand = values.get(name)
+            if isinstance(operand, ir.Value) and operand.producer() in nodes:
+                return f"{name} is computed in what would be replaced"
+        return None
 
     def refusal(self, context: MatchContext, **values: ir.Value) -> str | None:
         """Why the rule must not fire on what its pattern has matched; None: it may."""

@@ -56,6 +56,11 @@ def pool(g):
         return g.node(op, x)
     spatial = x.ndim - 2
     k = [g.pick(2, 3, 1) for _ in range(spatial)]
+    pads = [g.int(0, n // 2) for n in k * 2]
+    for array in x.arrays:  # where no window fits, onnxruntime has one all the same
+        padded = np.array(array.shape[2:]) + pads[:spatial] + pads[spatial:]
+        if (padded < k).any():
+            raise Rejected
     extra = {"count_include_pad": g.pick(0, 1)} if op == "AveragePool" else {}
     if g.opset >= 10:
         extra["ceil_mode"] = g.pick(0, 0, 1)
@@ -64,7 +69,7 @@ def pool(g):
         x,
         kernel_shape=k,
         strides=[g.int(1, 2) for _ in k],
-        pads=[g.int(0, n // 2) for n in k * 2],
+        pads=pads,
         **extra,
     )
 
@@ -119,7 +124,8 @@ def norm(g):
     if kind == "lrn":
         return g.node("LRN", x, size=g.pick(1, 3, 5))
     if kind == "mvn":
-        return g.node("MeanVarianceNormalization", x, axes=g.pick([0, 2, 3], [2, 3], [1]))
+        axes = [axis for axis in g.pick([0, 2, 3], [2, 3], [1]) if axis < x.ndim]
+        return g.node("MeanVarianceNormalization", x, axes=axes)
     return g.node("LpNormalization", x, axis=g.int(0, x.ndim - 1), p=2)
 
 

@@ -79,12 +79,16 @@ def test_statistics_that_are_read_are_not_forgotten():
     ("y = LRN <size = 3> (c)", 17),
     ("y = LpNormalization <p = 1, axis = 1> (c)", 17),
     ("y = LayerNormalization <axis = 2> (c, ones)", 17),
+    ("n = BatchNormalization (c, six, six, six, six) y = Neg(n)", 8),
+    ("n = BatchNormalization <epsilon = 0.1> (c, six, six, six, six) y = Neg(n)", 9),
+    ("n = BatchNormalization <epsilon = 0.1> (c, six, six, six, six) y = Neg(n)", 14),
     ("m = Max(c, ones) y = Mean(m, c)", 17),
 ])  # fmt: skip
 def test_constants_fold_into_what_onnxruntime_computes(node, opset):
     c = np.random.default_rng(0).normal(size=(2, 6, 4, 4)).astype("float32")
     ones = np.ones((4, 4) if "Layer" in node else 1, "float32")
-    proto = model(f"g () => (float[2, 6, 4, 4] y) {{ {node} }}", opset, c=c, ones=ones)
+    six = {"six": np.arange(1, 7, dtype="float32")} if "six" in node else {}
+    proto = model(f"g () => (float[2, 6, 4, 4] y) {{ {node} }}", opset, c=c, ones=ones, **six)
     assert_same(proto, rewritten(proto, 1))
 
 

@@ -85,6 +85,14 @@ def test_a_scale_per_row_is_no_layer_norm_scale():
     assert names == ["LayerNormalization", "Mul"]
 
 
+@pytest.mark.parametrize("last", ["Mul(u, u)", "Add(u, u)"])
+def test_a_normalisation_beside_itself_is_neither_its_scale_nor_its_bias(last):
+    body = f"{MEAN} q = Pow(d, two) {ROOT} u = Div(d, r) y = {last}"
+    proto = norm_model(body, "3, 6", axes=np.array([0, 1]))
+    names = assert_same(proto, rewritten(proto), rtol=1e-4, atol=1e-5)
+    assert names == ["LayerNormalization", last[:3]]
+
+
 def curve_model(body, shape="N, 6", opset=17, **arrays):
     scalars = {"half": 0.5, "one": 1, "root2": 2**0.5, "iroot2": 0.5**0.5, "three": 3, "two": 2,
                "c": 0.044715, "k": (2 / np.pi) ** 0.5, "a": 1.702}  # fmt: skip
