@@ -13,7 +13,7 @@ from tvm_ext.executors.named_sizes import (
     tell_conditions,
     tell_quotients,
 )
-from tvm_ext.ops.formula import is_opaque, opaque
+from tvm_ext.schedules.statements import is_unseen, unseen
 
 
 def halves(condition=None):
@@ -48,15 +48,15 @@ def test_quotients_of_sizes_have_names_those_of_loops_do_not():
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_opaque_conditions_have_names(hidden):
+def test_unseen_conditions_have_names(hidden):
     def condition(size):
         plain = size * 7 <= (size + 5) // 6 * 40
-        return tirx.all(size > 3, opaque(plain) if hidden else plain)
+        return tirx.all(size > 3, unseen(plain) if hidden else plain)
 
     before = halves(condition)
     named = name_conditions(before)
     assert [isinstance(each.b, tirx.Var) for each in seen(tirx.And, named["main"].body)] == [hidden]
-    assert not any(map(is_opaque, seen(tvm.ir.Call, named["main"].body)))
+    assert not any(map(is_unseen, seen(tvm.ir.Call, named["main"].body)))
     tvm.ir.assert_structural_equal(tell_conditions(named), before)
 
 

@@ -4,7 +4,7 @@ What a kernel of symbolic sizes divides these by, and what it chooses its tiles 
 over it. TVM simplifies it anew in each index and region, and draws conclusions from each condition
 in all that stands beneath: most of what it takes to build such a model.
 
-Before: ``if value(cost(n) <= other(n)): for t in (n + 27) // 28: y[min(t * 28, n - 28)] = ..``
+Before: ``if unseen(cost(n) <= other(n)): for t in (n + 27) // 28: y[min(t * 28, n - 28)] = ..``
 Meanwhile: ``if condition: for t in size: ..``
 """
 
@@ -17,8 +17,7 @@ from tvm.ir import TensorLoad
 from tvm.ir.transform import Pass
 from tvm.tirx.analysis import undefined_vars
 
-from ..ops.formula import is_opaque
-from ..schedules.statements import substituted
+from ..schedules.statements import is_unseen, substituted
 
 __all__ = ["name_conditions", "name_quotients", "tell_conditions", "tell_quotients"]
 
@@ -99,5 +98,5 @@ def _is_of(formula: ir.Expr, sizes: set[tirx.Var]) -> bool:
 name_quotients, tell_quotients = _passes(
     "Quotients", (tirx.FloorDiv, tirx.FloorMod), lambda _division: True
 )
-#: Of opaque conditions on sizes.
-name_conditions, tell_conditions = _passes("Conditions", (ir.Call,), is_opaque)
+#: Of unseen conditions on sizes.
+name_conditions, tell_conditions = _passes("Conditions", (ir.Call,), is_unseen)

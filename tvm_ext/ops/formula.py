@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.ir import register_op_attr
 from tvm.tirx.expr import CallEffectKind
 
-__all__ = ["formula", "is_opaque", "number", "once", "once_bits", "opaque"]
+__all__ = ["formula", "number", "once", "once_bits", "opaque"]
 
 Scalar = Callable[..., tirx.Expr]
 
@@ -26,7 +26,6 @@ register_op_attr(_VALUE, "TCallEffectKind", CallEffectKind.ReadState.value)
 register_op_attr(_VALUE, "TVectorizable", True)
 register_op_attr(_VALUE, "TScriptPrinterName", "tvm_ext_value", level=20)
 tirx.op.register_intrin_lowering(_VALUE, target="default", f=lambda call: call.args[0])
-_OPAQUE = tvm.ir.Op.get(_VALUE)
 
 
 @dataclass
@@ -84,11 +83,6 @@ def number(value: float, dtype: str) -> tirx.Expr:
 def opaque(value: tirx.Expr) -> tirx.Expr:
     """``value``, which TVM's simplifier does not look into."""
     return tirx.call_intrin(value.ty, _VALUE, value)
-
-
-def is_opaque(value: tirx.Expr) -> bool:
-    """Whether ``value`` is one of :func:`opaque`."""
-    return isinstance(value, tvm.ir.Call) and value.op == _OPAQUE
 
 
 def once_bits(value: tirx.Expr) -> tirx.Expr:

@@ -4,17 +4,29 @@ from collections.abc import Callable
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
+from tvm.ir import register_op_attr
+from tvm.tirx.expr import CallEffectKind
 
 __all__ = [
     "children",
     "if_any",
+    "is_unseen",
     "map_children",
     "reads_memory",
     "serial_copy",
     "substituted",
+    "unseen",
     "with_block",
     "with_value",
 ]
+
+
+# An identity that TVM believes to read state.
+_UNSEEN = "tirx.tvm_ext.unseen"
+register_op_attr(_UNSEEN, "TCallEffectKind", CallEffectKind.ReadState.value)
+register_op_attr(_UNSEEN, "TScriptPrinterName", "tvm_ext_unseen", level=20)
+tirx.op.register_intrin_lowering(_UNSEEN, target="default", f=lambda call: call.args[0])
+_UNSEEN_OP = ir.Op.get(_UNSEEN)
 
 
 def map_children(stmt: tirx.Stmt, function: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.Stmt:
@@ -130,3 +142,13 @@ def if_any(condition: tirx.Expr) -> tirx.Expr:
     for size in tirx.analysis.undefined_vars(condition, []):
         analyzer.update(size, sym.ConstIntBound(1, sym.ConstIntBound.POS_INF))
     return analyzer.simplify(condition)
+
+
+def unseen(condition: tirx.Expr) -> tirx.Expr:
+    """``condition``, of which TVM's simplifier draws no conclusions."""
+    return tirx.call_intrin(condition.ty, _UNSEEN, condition)
+
+
+def is_unseen(value: tirx.Expr) -> bool:
+    """Whether ``value`` is one of :func:`unseen`."""
+    return isinstance(value, ir.Call) and value.op == _UNSEEN_OP

@@ -22,8 +22,7 @@ from tvm.ir import Range, TensorLoad
 from tvm.ir.expr import TensorRegion
 from tvm.s_tir import SBlock
 
-from ...ops.formula import opaque
-from ..statements import if_any, substituted
+from ..statements import if_any, substituted, unseen
 from .register_tiles import int64, nest, same, scheduled, sequence, var
 
 __all__ = ["Choice", "Spread", "choose", "in_tiles"]
@@ -107,7 +106,7 @@ def choose(width: ir.Expr, choices: Sequence[Choice]) -> s_tir.Schedule:
     for k, choice in reversed(list(enumerate(wider))):
         least = if_any(tirx.all(*(cost(choice) <= cost(other) for other in choices[k + 1 :])))
         # Not for TVM to draw conclusions from in each index beneath: see executors.named_sizes.
-        known = least if isinstance(least, tirx.IntImm) else opaque(least)
+        known = least if isinstance(least, tirx.IntImm) else unseen(least)
         fits = if_any(tirx.all(width >= choice.columns, known))
         if not isinstance(fits, tirx.IntImm):
             body = tirx.IfThenElse(fits, _body(choice, func), body)
