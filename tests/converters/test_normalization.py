@@ -7,6 +7,7 @@ from onnx import parser
 
 from tests.oracle import check_model, check_node
 from tvm_ext import convert_and_build
+from tvm_ext.errors import ConversionError
 
 RNG = np.random.default_rng(0)
 
@@ -70,6 +71,14 @@ def test_mean_variance_normalization(axes):
     x = data(2, 3, 4, 5, mean=1000)
     expected = normalised(x, tuple(axes), epsilon=0)
     check_node("MeanVarianceNormalization", [x], {"axes": axes}, expected=[expected], **LARGE_MEAN)
+
+
+def test_axes_that_are_not_there_are_refused():
+    text = "<ir_version: 8, opset_import: ['': 13]> g (float[2, 3, 4] x) => (float[2, 3, 4] y) {"
+    for node in "MeanVarianceNormalization <axes = [2, 3]> (x)", "LpNormalization <axis = 3> (x)":
+        model = parser.parse_model(text.replace("'", '"') + f" y = {node} }}")
+        with pytest.raises(ConversionError, match="axis 3 of a tensor of rank 3"):
+            convert_and_build(model)
 
 
 @pytest.mark.parametrize("p, axis", [(1, 0), (2, -1)])

@@ -17,7 +17,7 @@ from tvm_ext.schedules.statements import is_unseen, unseen
 
 
 def halves(condition=None):
-    """``y[i] = x[2 * i]`` over every second of ``n`` rows, if a condition of ``n`` holds."""
+    """``y[i] = x[i // 3 * 3]`` over half of ``n`` rows, if a condition of ``n`` holds."""
     n = tirx.Var("n", "int64")
     x = te.placeholder((n,), "float32", "x")
     y = te.compute(((n + 1) // 2,), lambda i: x[i // 3 * 3], "y")

@@ -64,12 +64,7 @@ _LIBM = set(
     """.split()
 )
 _CLASSIFIED = "isnan", "isinf", "isfinite"
-_SAME = (
-    "likely",
-    "tvm_ext.kept",
-    "tvm_ext.unseen",
-    "tvm_ext.value",
-)  # the value is that of the operand
+_SAME = "likely", "tvm_ext.kept", "tvm_ext.value"  # the value is that of the operand
 
 
 class Expressions:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tvm import s_tir, tirx
+from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
@@ -22,7 +23,7 @@ from .contraction import axis_kinds, divisors, is_batched, size, split_steps
 from .conv2d import Tile, accumulate, choose_tile, run_by_itself
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
-__all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan"]
+__all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan", "place_of_panel"]
 
 
 @dataclass(frozen=True)
@@ -277,11 +278,17 @@ class _Kernel:
         return 4 * prod(self.weight_shape)
 
     def place_of_panel(self, number: tirx.Expr) -> tirx.Expr:
-        """Where the panel of that ``number`` lies: several points may have the same weights."""
-        block, panels = self.sch.get(self.tiled), self.weight_shape[1]
-        own = block.reads[-1].region[0].min
-        point = substituted(own, {block.iter_vars[2].var: number // panels})
-        return point * panels + number % panels
+        """Where the panel of that ``number`` lies."""
+        return place_of_panel(self.sch.get(self.tiled), 2, number)
+
+
+def place_of_panel(product: SBlock, axis: int, number: tirx.Expr) -> tirx.Expr:
+    """Where the panel of that ``number`` lies: several points, along ``axis``, may have the same
+    weights."""
+    region = product.reads[-1]
+    panels = int(region.source.ty.shape[1])
+    point = substituted(region.region[0].min, {product.iter_vars[axis].var: number // panels})
+    return point * panels + number % panels
 
 
 # Half and whole input transform, products in register tiles and plain, half and whole output

@@ -6,8 +6,8 @@ before it: see :mod:`.overlapping`. Each group belongs to one core.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import tvm_ffi
@@ -18,12 +18,12 @@ from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
 from ..numbers import number
-from ..statements import substituted
 from .contraction import axis_kinds, is_static, split_steps
 from .conv2d import Tile, accumulate
 from .overlapping import Choice, Spread, choose, in_tiles
 from .prefetch import is_cold, prefetch_next_panel
 from .register_tiles import int64, same
+from .winograd import place_of_panel
 
 __all__ = ["Conv2dWinogradSymbolic"]
 
@@ -106,23 +106,13 @@ def _scheduled(sch: s_tir.Schedule, columns: int, vectors: int, machine: Machine
     _unroll(sch, sch.get_loops(half_in)[-3:])
     sch.vectorize(sch.get_loops(windows)[-1])
     # A single tile does so little with a line that the core loads far ahead by itself.
-    if columns == 1 or not is_cold(sch.get(summed).reads[-1].source):
+    product = sch.get(summed)
+    weights = product.reads[-1].source
+    if columns == 1 or not is_cold(weights):
         return sch
-    place, stored = _place_of_panel(sch.get(summed))
-    return prefetch_next_panel(sch, [point, panel], [tile, ro, turns], stored, place)
-
-
-def _place_of_panel(product: SBlock) -> tuple[Callable[[ir.Expr], ir.Expr], int]:
-    """Where the panel of weights of a number lies, and how many there are: several points may
-    have the same."""
-    region = product.reads[-1]
-    points, panels = map(int, region.source.ty.shape[:2])
-    own, point = region.region[0].min, product.iter_vars[0].var
-
-    def place(number: ir.Expr) -> ir.Expr:
-        return substituted(own, {point: number // panels}) * panels + number % panels
-
-    return place, points * panels
+    stored = prod(map(int, weights.ty.shape[:2]))
+    place_of = partial(place_of_panel, product, 0)
+    return prefetch_next_panel(sch, [point, panel], [tile, ro, turns], stored, place_of)
 
 
 def _unroll(sch: s_tir.Schedule, loops) -> None:
