@@ -34,6 +34,7 @@ from .passes.blocked_layout import blocked_layout
 from .passes.branches import open_branches
 from .passes.compound import Compound
 from .passes.empty_sums import empty_sums
+from .passes.expanded_depthwise import expanded_depthwise
 from .passes.few_filters import few_filters
 from .passes.gated_conv2d import GATED_CONV2D
 from .passes.gather_dims import gather_dims
@@ -290,7 +291,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     load_installed()
     steps = [Step("import", name, run) for name, run in rewrites.steps(opt_level)]
     steps += _select(target, opt_level, precision)
-    steps += _fuse(opt_level, precision)
+    steps += _fuse(target, opt_level, precision)
     steps.append(_step("schedule", schedules.apply(target, opt_level)))
     built_in = Pipeline(target, opt_level, tuple(steps), precision)
     return reduce(lambda pipeline, extend: extend(pipeline), EXTENSIONS, built_in)
@@ -350,7 +351,7 @@ def _convolutions(
     yield from found
 
 
-def _fuse(opt_level: int, precision: str) -> Iterator[Step]:
+def _fuse(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
     """Kernels that follow each other become one; what they have in common is settled."""
     transform = relax.transform
     if opt_level >= 1:
@@ -363,6 +364,8 @@ def _fuse(opt_level: int, precision: str) -> Iterator[Step]:
         yield _step("fuse", alike_dims)
         yield _step("fuse", visible_casts)
         yield _step("fuse", _fuse_ops, "FuseOps")
+        if opt_level >= 2 and target.kind.name == "llvm":
+            yield _step("fuse", expanded_depthwise(target))
         yield _step("fuse", gather_dims)
         yield _step("fuse", transform.FuseTIR())
         yield _step("fuse", order_dims)

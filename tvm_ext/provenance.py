@@ -15,6 +15,7 @@ from tvm import IRModule, relax
 from tvm.ir import GlobalVar, Op
 
 from .frontend import node_labels
+from .passes.expanded_depthwise import NAME as EXPANDED_DEPTHWISE
 from .passes.graph import stems
 
 __all__ = ["Provenance"]
@@ -38,6 +39,8 @@ class Provenance:
         """Follow the variables through one pass of the build."""
         if step == "FuseOps":
             self._remember(before)
+            self._find(after)
+        elif step == EXPANDED_DEPTHWISE:
             self._find(after)
         elif step == "FuseTIR":
             self._rename(after)

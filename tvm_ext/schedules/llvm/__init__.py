@@ -6,6 +6,7 @@ from .conv2d import Conv2dBlocked, DepthwiseBlocked
 from .conv2d_symbolic import Conv2dSymbolic
 from .conv2d_tiles import Conv2dTiles
 from .elementwise import Elementwise
+from .expanded_depthwise import ExpandedDepthwise
 from .fallback import BlockByBlock, OuterParallel
 from .integer_conv2d import Conv2dInteger
 from .integer_matmul import MatmulInteger
@@ -37,6 +38,7 @@ LLVM_CONTRACTIONS = (
     Conv2dWinograd(),
     Conv2dWinogradSymbolic(),
     DepthwiseBlocked(),
+    ExpandedDepthwise(),
     MatmulInteger(),
     MatmulTiled(),
     MatmulBlocks(),

@@ -18,6 +18,7 @@ from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from ..statements import map_children, substituted
 
 __all__ = [
+    "PADDED",
     "copies",
     "guarded",
     "guards",
@@ -28,9 +29,9 @@ __all__ = [
     "without_zeros",
 ]
 
-# The annotation of a block that sums, or compares, over an image between pads: size, pads before,
-# stride and dilation of each axis.
-_PADDED = "padded"
+#: The annotation of a block that sums, or compares, over an image between pads: size, pads before,
+#: stride and dilation of each axis.
+PADDED = "padded"
 # The same where the size is symbolic: pads before and after, stride and dilation of each axis.
 _PADS = "pads"
 # A test in each turn is worth it where it leaves out this part of the products.
@@ -62,12 +63,12 @@ class _Axis:
 
 
 def _axes(block: s_tir.SBlock) -> list[_Axis]:
-    return [_Axis(*map(int, axis)) for axis in block.annotations[_PADDED]]
+    return [_Axis(*map(int, axis)) for axis in block.annotations[PADDED]]
 
 
 def is_padded(sch: s_tir.Schedule, contraction) -> bool:
     """Whether ``contraction`` sums an image between zeros."""
-    return _PADDED in sch.get(contraction).annotations
+    return PADDED in sch.get(contraction).annotations
 
 
 def rows_seen(sch: s_tir.Schedule, contraction, rows: int) -> float:
@@ -76,7 +77,7 @@ def rows_seen(sch: s_tir.Schedule, contraction, rows: int) -> float:
     Relative to those that they see once; infinite where the image has no pads.
     """
     block = sch.get(contraction)
-    if _PADDED not in block.annotations:
+    if PADDED not in block.annotations:
         return inf
     axes = _axes(block)
     axis, window = axes[0], block.iter_vars[-len(axes)].dom.extent
