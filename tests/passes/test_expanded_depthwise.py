@@ -99,6 +99,22 @@ def test_results_are_those_of_both_convolutions(image, channels, expanded, optio
         assert sum(node.startswith("Conv") for node in kernel.nodes) == 2
 
 
+@pytest.mark.parametrize("expanded", [32, 96])
+def test_a_symbolic_number_of_images(expanded):
+    model, _ = residual((1, 34, 30), 16, expanded, "HardSwish", strides=[2, 2])
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    built = convert_and_build(model, steps=always("llvm"))
+    assert KERNEL in built.sources()["schedule"]
+    rng = np.random.default_rng(0)
+    for images in 1, 4, 0:
+        x = rng.standard_normal((images, 16, 34, 30)).astype("float32")
+        (got,) = built.run(None, {"x": x})
+        assert got.shape == (images, 24, 17, 15)
+        if images:
+            (wanted,) = reference(model, {"x": x})
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_bits_depend_neither_on_threads_nor_on_the_run():
     model, feeds = residual((1, 45, 40), 16, 96)
     one, two = (

@@ -10,7 +10,7 @@ After: ``y = fused_expanded_depthwise_conv2d(x, wa, ba, wb, bb)``, with the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tvm
 from tvm import IRModule, relax, tirx
@@ -91,7 +91,7 @@ class _Pairing(PyExprMutator):
     ) -> relax.Call | None:
         """A call of both groups as one; None where two kernels are as good."""
         operands = list(dict.fromkeys([*first.args, *(a for a in second.args if a != expanded)]))
-        if not all(isinstance(operand.ty, relax.TensorType) for operand in operands):
+        if not all(map(_has_sizes, operands)):
             return None
         params = [relax.Var(f"param_{k}", operand.ty) for k, operand in enumerate(operands)]
         known: dict[relax.Expr, relax.Expr] = dict(zip(operands, params, strict=True))
@@ -102,7 +102,7 @@ class _Pairing(PyExprMutator):
                 group = self.module[second.op]
                 result = _emit(builder.emit, group, second, known, builder.emit_output)
             builder.emit_func_output(result)
-        both = builder.get()[_KERNEL]
+        both = relax.utils.copy_with_new_vars(builder.get()[_KERNEL])
         if not self.rule.pays(self._kernel(both), self.target):
             return None
         return relax.Call(self.builder_.add_func(both, _KERNEL), operands)
@@ -132,9 +132,15 @@ def _calls(group: relax.Function) -> dict[relax.Var, relax.Call]:
     }
 
 
+def _has_sizes(operand: relax.Expr) -> bool:
+    return isinstance(getattr(operand.ty, "shape", None), relax.ShapeExpr)
+
+
 def _emit(emit, group: relax.Function, call: relax.Call, known, emit_last=None) -> relax.Var:
     """The calls of ``group``, on what is ``known`` of the operands of ``call``; the last one's."""
-    own = dict(zip(group.params, (known[operand] for operand in call.args), strict=True))
+    operands = [known[operand] for operand in call.args]
+    group = _of_sizes(group, operands)
+    own = dict(zip(group.params, operands, strict=True))
     calls = _calls(group)
     for var, value in calls.items():
         kernel, operands, *others = value.args
@@ -142,3 +148,14 @@ def _emit(emit, group: relax.Function, call: relax.Call, known, emit_last=None) 
         of = relax.Call(value.op, [kernel, fields, *others], value.attrs, value.ty_args)
         own[var] = (emit_last if emit_last and var == list(calls)[-1] else emit)(of)
     return own[group.body.body]
+
+
+def _of_sizes(group: relax.Function, operands: Sequence[relax.Expr]) -> relax.Function:
+    """``group`` with the symbolic sizes of ``operands``."""
+    sizes = {
+        own: size
+        for param, operand in zip(group.params, operands, strict=True)
+        for own, size in zip(param.ty.shape.values, operand.ty.shape.values, strict=True)
+        if isinstance(own, tirx.Var)
+    }
+    return group.bind_symbolic_vars(sizes) if sizes else group

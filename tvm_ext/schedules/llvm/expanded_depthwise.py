@@ -28,7 +28,7 @@ from tvm.target import Target
 from ..machine import Machine
 from ..numbers import NEVER, number
 from ..statements import substituted, with_value
-from .contraction import axis_kinds, blocks_of, divisors, is_static
+from .contraction import axis_kinds, blocks_of, divisors, is_batched, size
 from .conv2d import holds_taps
 from .loops import attempt
 from .matmul_rows import term_of
@@ -111,7 +111,8 @@ class _Stage:
 
     @property
     def extents(self) -> list[int]:
-        return [int(axis.dom.extent) for axis in self.product.iter_vars]
+        """Of the axes of the sum; 1 stands for a symbolic number of images."""
+        return [size(axis.dom.extent) for axis in self.product.iter_vars]
 
     def term(self, *place: tirx.Expr) -> tirx.Expr:
         """What is added at the values of all axes of the sum."""
@@ -139,7 +140,7 @@ class _Pair:
 
 def _take_apart(func: object) -> _Pair | None:
     """The convolutions of ``func``, if it has nothing else."""
-    if not isinstance(func, tirx.PrimFunc) or not is_static(func) or not is_depthwise(func):
+    if not isinstance(func, tirx.PrimFunc) or not is_batched(func) or not is_depthwise(func):
         return None
     found = blocks_of(func)
     if found is None or any(str(p.ty.dtype.dtype) != "float32" for p in func.params):
@@ -193,7 +194,7 @@ class _Loops:
         (self.height, self.above, self.stride, self.dilation), (self.width, self.left, *_) = axes
         self.batch, self.groups, self.rows, *_, self.lanes = pair.depthwise.extents[:6]
         self.window = pair.depthwise.extents[6:]
-        *_, self.padded_width, _ = (int(d) for d in pair.pad.writes[0].source.ty.shape)
+        *_, self.padded_width, _ = map(size, pair.pad.writes[0].source.ty.shape)
         weights = pair.dense.product.reads[-1].source
         self.held = int(weights.ty.shape[-1]) // self.lanes  # blocks in a register tile
         self.part_rows = self._part_rows(int(cached * machine.l2_bytes))
@@ -216,7 +217,8 @@ class _Loops:
         both = sequence([self._expanded(n, group, first), self._convolved(n, group, first)])
         body = [*self._edges(), loop(turn, self.groups // self.held, both)]
         inner = local(body, [self.image])
-        return loop(task, self.batch * parts, inner, tirx.ForKind.PARALLEL)
+        images = self.pair.depthwise.product.iter_vars[0].dom.extent
+        return loop(task, images * parts, inner, tirx.ForKind.PARALLEL)
 
     def _part_rows(self, room: int) -> int:
         """Rows of the result that a thread has at once: what these need fits into ``room``."""
