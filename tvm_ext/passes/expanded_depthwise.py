@@ -10,11 +10,11 @@ After: ``y = fused_expanded_depthwise_conv2d(x, wa, ba, wb, bb)``, with the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tvm
 from tvm import IRModule, relax, tirx
-from tvm.ir import GlobalVar
+from tvm.ir import GlobalVar, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
@@ -26,6 +26,11 @@ __all__ = ["NAME", "expanded_depthwise"]
 
 #: Of the pass, and what its kernels are called.
 NAME, _KERNEL = "ExpandedDepthwise", "fused_expanded_depthwise_conv2d"
+
+
+Emit = Callable[[relax.Expr], relax.Var]
+
+_CALL_TIR = Op.get("relax.call_tir")
 
 
 def expanded_depthwise(
@@ -77,10 +82,11 @@ class _Pairing(PyExprMutator):
                         yield call, pair
 
     def _group(self, value: relax.Expr | None) -> relax.Function | None:
-        """What FuseOps made, where ``value`` is a call of it."""
+        """What FuseOps made of kernels, of which the last gives the result, where called."""
         if not isinstance(value, relax.Call) or not isinstance(value.op, GlobalVar):
             return None
-        return self.module[value.op]
+        group = self.module[value.op]
+        return group if isinstance(group, relax.Function) and _is_of_kernels(group) else None
 
     def _kernels(self, group: relax.Function) -> Iterator[tirx.PrimFunc]:
         for call in _calls(group).values():
@@ -98,9 +104,10 @@ class _Pairing(PyExprMutator):
         builder = relax.BlockBuilder()
         with builder.function(_KERNEL, params, attrs={"Primitive": True}, private=True):
             with builder.dataflow():
-                known[expanded] = _emit(builder.emit, self.module[first.op], first, known)
+                emit, group = builder.emit, self.module[first.op]
+                known[expanded] = _emit(emit, emit, group, first, known)
                 group = self.module[second.op]
-                result = _emit(builder.emit, group, second, known, builder.emit_output)
+                result = _emit(emit, builder.emit_output, group, second, known)
             builder.emit_func_output(result)
         both = relax.utils.copy_with_new_vars(builder.get()[_KERNEL])
         if not self.rule.pays(self._kernel(both), self.target):
@@ -123,30 +130,44 @@ class _Pairing(PyExprMutator):
 
 
 def _calls(group: relax.Function) -> dict[relax.Var, relax.Call]:
-    """The calls of kernels of which a group consists, by the variables that they define."""
-    return {
-        binding.var: binding.value
-        for block in group.body.blocks
-        for binding in block.bindings
-        if isinstance(binding.value, relax.Call)
-    }
+    """What the variables of a group are bound to."""
+    return {b.var: b.value for block in group.body.blocks for b in block.bindings}
+
+
+def _is_of_kernels(group: relax.Function) -> bool:
+    if "Primitive" not in (group.attrs or {}):
+        return False
+    calls = _calls(group)
+    kernels = all(
+        isinstance(call, relax.Call)
+        and call.op == _CALL_TIR
+        and len(call.args) == 2
+        and isinstance(call.args[1], relax.Tuple)
+        for call in calls.values()
+    )
+    return kernels and bool(calls) and group.body.body == list(calls)[-1]
 
 
 def _has_sizes(operand: relax.Expr) -> bool:
     return isinstance(getattr(operand.ty, "shape", None), relax.ShapeExpr)
 
 
-def _emit(emit, group: relax.Function, call: relax.Call, known, emit_last=None) -> relax.Var:
-    """The calls of ``group``, on what is ``known`` of the operands of ``call``; the last one's."""
+def _emit(
+    emit: Emit,
+    emit_last: Emit,
+    group: relax.Function,
+    call: relax.Call,
+    known: Mapping[relax.Expr, relax.Expr],
+) -> relax.Var:
+    """The result of ``group``, on what is ``known`` of the operands of ``call``."""
     operands = [known[operand] for operand in call.args]
     group = _of_sizes(group, operands)
     own = dict(zip(group.params, operands, strict=True))
-    calls = _calls(group)
-    for var, value in calls.items():
+    for var, value in _calls(group).items():
         kernel, operands, *others = value.args
         fields = relax.Tuple([own.get(field, field) for field in operands.fields])
         of = relax.Call(value.op, [kernel, fields, *others], value.attrs, value.ty_args)
-        own[var] = (emit_last if emit_last and var == list(calls)[-1] else emit)(of)
+        own[var] = (emit_last if var == group.body.body else emit)(of)
     return own[group.body.body]
 
 
