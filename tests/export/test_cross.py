@@ -259,6 +259,14 @@ int main(void) {{
     }
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64", "arm", "riscv64"])
+def test_the_c_runtime_knows_what_python_does(machine):
+    """What it does not know it takes to be there."""
+    text = (Path(tvm_ext.export.__file__).parent / "runtime" / "tvmx_cpu.c").read_text()
+    always = {"sse", "sse2", "cmov"}
+    assert {name for name in cpu._FLAGS[machine] if f'{{"{name}",' not in text} <= always
+
+
 @pytest.mark.parametrize(
     "machine, text, has, lacks",
     [

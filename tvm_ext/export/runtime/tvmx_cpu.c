@@ -15,7 +15,7 @@ typedef struct {
 #include <cpuid.h>
 
 enum { BASIC, EXTENDED, EXTENDED_C, EXTENDED_D, NEWER, OLDER, WORDS };
-enum { XMM, YMM, ZMM };
+enum { XMM, YMM, ZMM, TILES };
 
 static const feature FEATURES[] = {
     {"sse3", BASIC, 0, XMM},
@@ -43,7 +43,10 @@ static const feature FEATURES[] = {
     {"avx512bitalg", EXTENDED_C, 12, ZMM},
     {"avx512vpopcntdq", EXTENDED_C, 14, ZMM},
     {"avx512vp2intersect", EXTENDED_D, 8, ZMM},
+    {"amx-bf16", EXTENDED_D, 22, TILES},
     {"avx512fp16", EXTENDED_D, 23, ZMM},
+    {"amx-tile", EXTENDED_D, 24, TILES},
+    {"amx-int8", EXTENDED_D, 25, TILES},
     {"avxvnni", NEWER, 4, YMM},
     {"avx512bf16", NEWER, 5, ZMM},
     {"lzcnt", OLDER, 5, XMM},
@@ -62,6 +65,7 @@ static int read_words(unsigned words[WORDS]) {
   }
   if (__get_cpuid(0x80000001u, &a, &b, &c, &d)) words[OLDER] = c;
   if (words[BASIC] >> 27 & 1) __asm__ volatile("xgetbv" : "=a"(saved), "=d"(d) : "c"(0));
+  if ((saved & 0x600e6) == 0x600e6) return TILES;
   return (saved & 0xe6) == 0xe6 ? ZMM : (saved & 0x06) == 0x06 ? YMM : XMM;
 }
 
