@@ -24,13 +24,13 @@ from .graph import Graph
 
 __all__ = ["NAME", "expanded_depthwise"]
 
-#: Of the pass, and what its kernels are called.
-NAME, _KERNEL = "ExpandedDepthwise", "fused_expanded_depthwise_conv2d"
+#: Of the pass.
+NAME = "ExpandedDepthwise"
 
-
-Emit = Callable[[relax.Expr], relax.Var]
-
+_KERNEL = "fused_expanded_depthwise_conv2d"
 _CALL_TIR = Op.get("relax.call_tir")
+
+_Emit = Callable[[relax.Expr], relax.Var]
 
 
 def expanded_depthwise(
@@ -153,13 +153,16 @@ def _has_sizes(operand: relax.Expr) -> bool:
 
 
 def _emit(
-    emit: Emit,
-    emit_last: Emit,
+    emit: _Emit,
+    emit_last: _Emit,
     group: relax.Function,
     call: relax.Call,
     known: Mapping[relax.Expr, relax.Expr],
 ) -> relax.Var:
-    """The result of ``group``, on what is ``known`` of the operands of ``call``."""
+    """The result of ``group``, on what is ``known`` of the operands of ``call``.
+
+    ``emit_last`` emits what gives it.
+    """
     operands = [known[operand] for operand in call.args]
     group = _of_sizes(group, operands)
     own = dict(zip(group.params, operands, strict=True))

@@ -26,7 +26,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from ..machine import Machine
-from ..numbers import NEVER, number
+from ..numbers import number
 from ..statements import substituted, with_value
 from .contraction import axis_kinds, blocks_of, divisors, is_batched, size
 from .conv2d import holds_taps
@@ -55,13 +55,14 @@ class ExpandedDepthwise(dl.base.ScheduleRule):
 
     Attributes:
         cached: the part of L2 for what a thread keeps of its rows.
-        stored: the expanded image from which on it is not stored, in L2s of all cores.
+        stored: how large an expanded image is worth it, in L2s of all cores.
         repeated: the part of the arithmetic that may be done twice, for rows that two parts see.
+            This and ``stored`` decide whether there is such a kernel: no other values to try on it.
     """
 
     cached: float = number(0.6, 0.25, 1.2)
-    stored: float = number(1.0, 0.0, NEVER)
-    repeated: float = number(0.15, 0.0, 1.0)
+    stored: float = number(1.0)
+    repeated: float = number(0.15)
 
     def apply(self, func, target, _tunable):
         pair = _take_apart(func)
@@ -137,6 +138,12 @@ class _Pair:
     pad: SBlock
     depthwise: _Stage
 
+    @property
+    def held(self) -> int:
+        """Blocks of channels in a register tile."""
+        weights = self.dense.product.reads[-1].source
+        return int(weights.ty.shape[-1]) // self.dense.extents[5]
+
 
 def _take_apart(func: object) -> _Pair | None:
     """The convolutions of ``func``, if it has nothing else."""
@@ -170,8 +177,9 @@ def _fits(pair: _Pair) -> bool:
         return any(region.source.same_as(pair.dense.stored) for region in block.reads)
 
     blocks = dense[1] == depthwise[1] and dense[5] == depthwise[5] and dense[7:9] == [1, 1]
+    whole = dense[1] % pair.held == 0
     own = reads(pair.pad) and not reads(pair.depthwise.result)
-    return own and blocks and all(map(_is_tiled, (pair.dense, pair.depthwise)))
+    return own and blocks and whole and all(map(_is_tiled, (pair.dense, pair.depthwise)))
 
 
 def _is_tiled(stage: _Stage) -> bool:
@@ -195,8 +203,7 @@ class _Loops:
         self.batch, self.groups, self.rows, *_, self.lanes = pair.depthwise.extents[:6]
         self.window = pair.depthwise.extents[6:]
         *_, self.padded_width, _ = map(size, pair.pad.writes[0].source.ty.shape)
-        weights = pair.dense.product.reads[-1].source
-        self.held = int(weights.ty.shape[-1]) // self.lanes  # blocks in a register tile
+        self.held = pair.held
         self.part_rows = self._part_rows(int(cached * machine.l2_bytes))
         self.seen = (self.part_rows - 1) * self.stride + (self.window[0] - 1) * self.dilation + 1
         self.image = self._buffer(self.held, self.seen, self.padded_width, self.lanes)
