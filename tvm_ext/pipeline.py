@@ -51,6 +51,7 @@ from .passes.order_dims import order_dims
 from .passes.order_numbers import order_numbers
 from .passes.scans import ARGSORT, RUNNING, TOP_K
 from .passes.signed_weights import signed_weights
+from .passes.strips import strips
 from .passes.symbolic_attention import SYMBOLIC_ATTENTION
 from .passes.tiled_attention import TILED_ATTENTION
 from .passes.tiled_matmul import TILED_MATMUL
@@ -292,6 +293,8 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     steps = [Step("import", name, run) for name, run in rewrites.steps(opt_level)]
     steps += _select(target, opt_level, precision)
     steps += _fuse(target, opt_level, precision)
+    if opt_level >= 2 and target.kind.name == "llvm":
+        steps.append(_step("schedule", strips(target)))
     steps.append(_step("schedule", schedules.apply(target, opt_level)))
     built_in = Pipeline(target, opt_level, tuple(steps), precision)
     return reduce(lambda pipeline, extend: extend(pipeline), EXTENSIONS, built_in)

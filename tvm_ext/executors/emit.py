@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
-from .plan import Check, Plan, Slot
+from .plan import Check, Kernel, Plan, Slot
 
 __all__ = [
     "ENTRY", "ENTRY_PARAMETERS", "UNUSED", "checks_after", "entry_source", "kernel_symbol", "reads",
@@ -114,16 +115,29 @@ def _body(plan: Plan, tag: str, entry: str) -> Iterator[str]:
     yield "  double start = observe ? tvmx_seconds() : 0;"
     yield f"  {UNUSED};"
     yield from checks_after(-1, plan.checks, _address)
-    for number, kernel in enumerate(plan.kernels):
-        where = ", ".join(_address(slot) for slot in kernel.operands)
-        yield f"  if ((code = {kernel_symbol(kernel.symbol, tag)}({where}))) return code;"
-        yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
-        yield from checks_after(number, plan.checks, _address)
+    for strips, run in groupby(enumerate(plan.kernels), lambda numbered: numbered[1].strips):
+        calls = [line for number, kernel in run for line in _call(number, kernel, plan, tag)]
+        if strips is None:
+            yield from calls
+        else:
+            yield f"  for (int64_t strip = 0; strip < {strips.count}; ++strip) {{"
+            yield from (f"  {line}" for line in calls)
+            yield "  }"
     for number, slot in enumerate(plan.outputs):
         if (slot.root.kind, slot.root.index) != ("output", number):
             yield f"  memcpy(outputs[{number}], {_address(slot)}, {slot.nbytes});"
     yield "  return 0;"
     yield "}"
+
+
+def _call(number: int, kernel: Kernel, plan: Plan, tag: str) -> Iterator[str]:
+    where = ", ".join(
+        f"(unsigned char *)({_address(slot)}) + strip * {step}" if step else _address(slot)
+        for slot, step in zip(kernel.operands, kernel.moves, strict=True)
+    )
+    yield f"  if ((code = {kernel_symbol(kernel.symbol, tag)}({where}))) return code;"
+    yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
+    yield from checks_after(number, plan.checks, _address)
 
 
 def checks_after(

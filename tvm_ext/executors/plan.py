@@ -13,7 +13,8 @@ import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
 import numpy as np
 
 __all__ = [
-    "ALIGNMENT", "Check", "Kernel", "MemoryPlan", "Plan", "Slot", "aligned", "aligned_bytes",
+    "ALIGNMENT", "Check", "Kernel", "MemoryPlan", "Plan", "Slot", "Strips", "aligned",
+    "aligned_bytes",
 ]  # fmt: skip
 
 # A cache line and an AVX-512 register.
@@ -54,21 +55,39 @@ class Slot:
         return inner if self.shift is None else [self.shift, *inner]
 
 
+@dataclass(frozen=True, eq=False)
+class Strips:
+    """A loop: its kernels run one after the other on each of ``count`` parts of a batch."""
+
+    count: int
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One call: the PrimFunc's symbol, what it reads and writes, the variable that it defines,
-    and arrays of its own that live in the arena while it runs."""
+    and arrays of its own that live in the arena while it runs.
+
+    ``strips``: the loop that it is in, if any; its kernels follow each other. ``steps``: the bytes
+    by which the places of ``reads`` and ``writes`` move with each strip.
+    """
 
     symbol: str
     reads: tuple[Slot, ...]
     writes: tuple[Slot, ...]
     variable: str
     scratch: tuple[Slot, ...] = ()
+    strips: Strips | None = None
+    steps: tuple[int, ...] = ()
 
     @property
     def operands(self) -> tuple[Slot, ...]:
         """What it is called with, in this order."""
         return *self.reads, *self.writes, *self.scratch
+
+    @property
+    def moves(self) -> tuple[int, ...]:
+        """Of each of ``operands``, the bytes between its strips; 0: it stays."""
+        return (*self.steps, *(0 for _ in range(len(self.operands) - len(self.steps))))
 
 
 @dataclass(frozen=True)

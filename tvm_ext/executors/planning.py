@@ -14,8 +14,10 @@ from tvm.ir.expr import GenericConst
 from tvm.sym import Analyzer
 
 from ..checks import CHECKS
+from ..schedules.llvm.strips import parts_of
 from .formulas import NotStatic, c_text
-from .plan import Check, Kernel, Plan, Slot, aligned, aligned_bytes
+from .plan import Check, Kernel, Plan, Slot, Strips, aligned, aligned_bytes
+from .repeated import repeated
 
 __all__ = [
     "ANALYZER", "Draft", "Walk", "adjacent", "alive_during", "arguments", "draft", "peak", "place",
@@ -69,8 +71,8 @@ def draft(module: IRModule) -> Draft:
     walk = Walk(module)
     inputs, outputs = walk.run(module["main"])
     arena = tuple(slot for slot in walk.arena if slot.kind == "arena")
-    checks = tuple(walk.checks)
-    return Draft(tuple(walk.kernels), inputs, outputs, adjacent(walk.weights), arena, checks)
+    kernels, checks = repeated(walk.kernels, outputs), tuple(walk.checks)
+    return Draft(kernels, inputs, outputs, adjacent(walk.weights), arena, checks)
 
 
 def adjacent(weights: Mapping[Slot, np.ndarray]) -> np.ndarray:
@@ -93,6 +95,7 @@ class Walk:
     def __init__(self, module: IRModule) -> None:
         self.module = module
         self.kernels: list[Kernel] = []
+        self._written: set[Slot] = set()  # by the loop over strips of the last kernel
         self.checks: list[Check] = []
         self.weights: dict[Slot, np.ndarray] = {}
         self.arena: list[Slot] = []
@@ -159,12 +162,30 @@ class Walk:
         self.called(symbol, [*reads, *writes], numbers)
         self.arena += writes
         now = len(self.kernels)
-        self.kernels.append(Kernel(symbol.name_hint, reads, writes, variable))
+        kernel = Kernel(symbol.name_hint, reads, writes, variable)
+        self.kernels.append(self._in_strips(kernel, self.module[symbol]))
         for slot in writes:
             slot.live[:] = now, now
         for slot in reads:
             slot.root.live[1] = now
         return writes if isinstance(ty, relax.TupleType) else writes[0]
+
+    def _in_strips(self, kernel: Kernel, func: tirx.PrimFunc) -> Kernel:
+        """``kernel`` in a loop, if ``func`` takes parts of its operands (see passes/strips.py):
+        that of the kernel before, unless it reads for each strip what that has yet to write."""
+        params = (param.ty.shape for param in func.params if tirx.is_buffer_var(param))
+        pairs = zip(kernel.operands, params, strict=True)
+        parts = [(slot, parts_of(slot.shape, dims)) for slot, dims in pairs]
+        count = max((part for _, part in parts), default=1)
+        if count == 1:
+            return kernel
+        before = self.kernels[-1].strips if self.kernels else None
+        whole = {slot.root for slot, part in parts if part == 1}
+        if before is None or before.count != count or whole & self._written:
+            before, self._written = Strips(count), set()
+        self._written |= set(kernel.writes)
+        steps = [slot.nbytes // part if part > 1 else 0 for slot, part in parts]
+        return replace(kernel, strips=before, steps=tuple(steps))
 
     def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
         """The shape and the element type of a tensor."""

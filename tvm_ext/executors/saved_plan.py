@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from .plan import Check, Kernel, Plan, Slot
+from .plan import Check, Kernel, Plan, Slot, Strips
 
 __all__ = ["plan_as_json", "plan_from_json"]
 
@@ -35,9 +36,10 @@ def plan_as_json(plan: Plan) -> dict:
 
     return {
         "kernels": [
-            [k.symbol, many(k.reads), many(k.writes), k.variable, many(k.scratch)]
+            [k.symbol, many(k.reads), many(k.writes), k.variable, many(k.scratch), k.steps]
             for k in plan.kernels
         ],
+        "strips": list(_loops(plan.kernels)),
         "checks": [
             [
                 c.text,
@@ -58,6 +60,14 @@ def plan_as_json(plan: Plan) -> dict:
     }
 
 
+def _loops(kernels: Sequence[Kernel]) -> Iterator[tuple[int, int, int]]:
+    """The first and the last kernel of each loop over strips, and how many these are."""
+    for strips, run in groupby(enumerate(kernels), lambda numbered: numbered[1].strips):
+        if strips is not None:
+            numbers = [number for number, _ in run]
+            yield numbers[0], numbers[-1], strips.count
+
+
 def plan_from_json(saved: dict) -> Plan:
     """The plan that :func:`plan_as_json` wrote."""
     slots: list[Slot] = []
@@ -69,10 +79,14 @@ def plan_from_json(saved: dict) -> Plan:
     def many(numbers: Sequence[int]) -> tuple[Slot, ...]:
         return tuple(slots[number] for number in numbers)
 
+    loops: list[Strips | None] = [None] * len(saved["kernels"])
+    for first, last, count in saved["strips"]:
+        loops[first : last + 1] = [Strips(count)] * (last + 1 - first)
+    rows = zip(saved["kernels"], loops, strict=True)
     return Plan(
         kernels=tuple(
-            Kernel(symbol, many(reads), many(writes), variable, many(scratch))
-            for symbol, reads, writes, variable, scratch in saved["kernels"]
+            Kernel(symbol, many(r), many(w), variable, many(scratch), strips, tuple(steps))
+            for (symbol, r, w, variable, scratch, steps), strips in rows
         ),
         inputs=many(saved["inputs"]),
         outputs=many(saved["outputs"]),

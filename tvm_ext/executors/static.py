@@ -17,7 +17,7 @@ from . import threads
 from .cpu import CpuNeeds
 from .library import Library, open_bytes
 from .parts import Parts
-from .plan import MemoryPlan, Plan, Slot, aligned_bytes
+from .plan import Kernel, MemoryPlan, Plan, Slot, aligned_bytes
 from .results import Results
 
 __all__ = ["LibraryExecutor", "Linked", "StaticExecutor"]
@@ -189,26 +189,33 @@ class StaticExecutor(LibraryExecutor):
         self, inputs: Sequence[np.ndarray], repeat: int
     ) -> tuple[list[tuple[str, str]], np.ndarray]:
         """Each call's symbol and variable; its seconds in whole runs, ``[repeat, calls]``."""
-        seconds = np.empty((repeat, len(self.plan.kernels)))
+        seconds = np.zeros((repeat, len(self.plan.kernels)))
         for row in seconds:
-            self._run(inputs, row.__setitem__)
+
+            def observe(number: int, taken: float, row: np.ndarray = row) -> None:
+                row[number] += taken  # of all strips
+
+            self._run(inputs, observe)
         return [(kernel.symbol, kernel.variable) for kernel in self.plan.kernels], seconds
 
     def values(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, list[np.ndarray]]]:
         """Run once; copies of what each kernel writes, by the variable that it defines."""
-        found: list[list[np.ndarray | None]] = []
+        found: list[list[list[np.ndarray]]] = [[] for _ in self.plan.kernels]
 
         def observe(number: int, _seconds: float) -> None:
-            writes = self.plan.kernels[number].writes  # outputs are seen after the run
-            found.append([None if s.kind == "output" else self._bytes_of(s).copy() for s in writes])
+            writes = self.plan.kernels[number].writes
+            found[number].append([self._bytes_of(s).copy() for s in writes if s.kind != "output"])
 
         outputs = self._run(inputs, observe)
-        for kernel, arrays in zip(self.plan.kernels, found, strict=True):
+        for kernel, strips in zip(self.plan.kernels, found, strict=True):
+            arrays = iter(_joined(kernel, strips))
             yield (
                 kernel.variable,
                 [
-                    outputs[slot.index].reshape(slot.shape) if array is None else array
-                    for slot, array in zip(kernel.writes, arrays, strict=True)
+                    outputs[slot.index].reshape(slot.shape)
+                    if slot.kind == "output"
+                    else next(arrays)
+                    for slot in kernel.writes
                 ],
             )
 
@@ -231,3 +238,11 @@ class StaticExecutor(LibraryExecutor):
         if made is None:
             made = self._local.results = Results()
         return made
+
+
+def _joined(kernel: Kernel, strips: Sequence[Sequence[np.ndarray]]) -> Iterator[np.ndarray]:
+    """What ``kernel`` has written into the arena, seen after each of its strips."""
+    slots = [slot for slot in kernel.writes if slot.kind != "output"]
+    for slot, *seen in zip(slots, *strips, strict=True):
+        moves = kernel.steps and kernel.steps[kernel.operands.index(slot)]
+        yield seen[-1] if moves or len(seen) == 1 else np.concatenate(seen)

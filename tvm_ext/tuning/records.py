@@ -136,7 +136,7 @@ class TunedKernel:
     """A kernel of a model, and how the build schedules it.
 
     Attributes:
-        calls: at how many places of the program.
+        calls: how often the program calls it.
         rules, tuned: seconds, see :class:`Record`; None: not measured.
         by: what schedules the best candidate.
         taken: whether the build took it.

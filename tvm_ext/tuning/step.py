@@ -25,7 +25,9 @@ from .. import schedules
 from .._version import __version__
 from ..errors import OptionError, TargetError
 from ..executors.cpu_features import needs_of
+from ..passes.facts import dims_of
 from ..passes.fused import C_SOURCE
+from ..schedules.llvm.strips import parts_of
 from .contest import Contest, Recipe, digest, enter_rules, followed, own_rule
 from .device import FAILED, Device
 from .records import Record, Records, TunedKernel, TuningReport
@@ -267,14 +269,23 @@ def _readable(module: IRModule) -> bool:
 
 
 def _calls(module: IRModule) -> Counter[str]:
-    """At how many places the program calls each kernel."""
+    """How often the program calls each kernel."""
     counts: Counter[str] = Counter()
 
     def visit(node: relax.Expr) -> None:
         if isinstance(node, relax.Call) and node.op == _CALL_TIR:
-            counts[node.args[0].name_hint] += 1
+            counts[node.args[0].name_hint] += _strips(node, module)
 
     for _, func in module.functions_items():
         if isinstance(func, relax.Function):
             relax.analysis.post_order_visit(func, visit)
     return counts
+
+
+def _strips(call: relax.Call, module: IRModule) -> int:
+    """How many strips of a batch a call of a kernel stands for."""
+    (ty,) = call.ty_args
+    results = ty.fields if isinstance(ty, relax.TupleType) else [ty]
+    buffers = list(filter(tirx.is_buffer_var, module[call.args[0]].params))
+    dims = dims_of(results[0])
+    return 1 if dims is None else parts_of(dims, buffers[-len(results)].ty.shape)

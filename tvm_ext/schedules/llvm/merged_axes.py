@@ -10,7 +10,7 @@ After:  ``t[n, c, hw] = x[n, c, hw] + b[c]; y[n, c, hw] = t[n, c, hw] * 2``
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -25,6 +25,7 @@ from tvm.s_tir import dlight as dl
 from tvm.sym import Analyzer
 
 from ..statements import substituted
+from .plain_blocks import accesses, is_number, plain_blocks, variables, with_buffers, with_parts
 from .register_tiles import int64, nest, same, sequence, var
 
 __all__ = ["MergedAxes"]
@@ -56,12 +57,12 @@ class _Block:
     def __init__(self, block: SBlock):
         self.block = block
         self.axes = {axis.var: at for at, axis in enumerate(block.iter_vars)}
-        self.accesses = list(_accesses(block))
+        self.accesses = list(accesses(block))
         self.joints = [
             a.iter_type == b.iter_type and not _is_row(b.dom.extent)
             for a, b in pairwise(block.iter_vars)
         ]
-        uses = Counter(_variables([block.body, block.init]))
+        uses = Counter(variables([block.body, block.init]))
         plain = Counter(index for _, indices in self.accesses for index in indices)
         for axis, at in self.axes.items():
             if uses[axis] != plain[axis]:
@@ -88,21 +89,6 @@ def _is_row(extent: ir.Expr) -> bool:
     return isinstance(extent, tirx.IntImm) and int(extent) % _LANES == 0
 
 
-def _accesses(block: SBlock) -> Iterator[tuple[tirx.Var, Sequence[ir.Expr]]]:
-    found: list[TensorLoad | tirx.BufferStore] = []
-    for part in (block.body, block.init):
-        tvm_ffi.structural_walk(part, ((TensorLoad, tirx.BufferStore), found.append))
-    for node in found:
-        yield node.source if isinstance(node, TensorLoad) else node.buffer, node.indices
-
-
-def _variables(parts: Iterable) -> list[tirx.Var]:
-    found: list[tirx.Var] = []
-    for part in parts:
-        tvm_ffi.structural_walk(part, (tirx.Var, found.append))
-    return found
-
-
 @dataclass(frozen=True)
 class _Merged:
     """The kernel with merged axes, and what its parameters were."""
@@ -123,7 +109,7 @@ class _Merged:
                 self.former[node.source][0], spread(node.source, node.region, point)
             )
 
-        body = _with_buffers(
+        body = with_buffers(
             func.body,
             {merged: old for merged, (old, _) in self.former.items()},
             lambda buffer, indices: spread(buffer, indices, int64(0)),
@@ -140,36 +126,16 @@ def _spread(joints: Joints, parts: Sequence, none: object) -> Iterable:
         yield none if joined else next(left)
 
 
-def _with_buffers(body, buffers, indices, region) -> tirx.Stmt:
-    """``body`` with other ``buffers``, of which ``indices`` and ``region`` tell the places."""
-
-    def load(node: TensorLoad) -> ir.Expr:
-        if node.source not in buffers:
-            return node
-        return tirx.BufferLoad(buffers[node.source], indices(node.source, node.indices))
-
-    def store(node: tirx.BufferStore) -> tirx.Stmt:
-        if node.buffer not in buffers:
-            return node
-        place = indices(node.buffer, node.indices)
-        return tirx.BufferStore(buffers[node.buffer], node.value, place)
-
-    def regions(node: TensorRegion) -> TensorRegion:
-        return region(node) if node.source in buffers else node
-
-    return tvm_ffi.structural_map(
-        body, [(TensorLoad, load), (tirx.BufferStore, store), (TensorRegion, regions)]
-    )
-
-
 def _merged(func: tirx.PrimFunc) -> _Merged | None:
-    blocks = _blocks(func)
-    if blocks is None:
+    parameters = list(filter(tirx.is_buffer_var, func.params))
+    if all(isinstance(dim, tirx.IntImm) for param in parameters for dim in param.ty.shape):
         return None
+    plain = plain_blocks(func)
+    if plain is None:
+        return None
+    blocks = [_Block(_without_units(block)) for block in plain]
     root = func.body.block
-    buffers = [*filter(tirx.is_buffer_var, func.params), *root.alloc_buffers]
-    if not {buffer for block in blocks for buffer, _ in block.accesses} <= set(buffers):
-        return None
+    buffers = [*parameters, *root.alloc_buffers]
     joints = _joints(blocks, buffers)
     if not any(_is_symbolic(block, at) for block in blocks for at in _joined(block.joints)):
         return None
@@ -195,48 +161,6 @@ def _is_symbolic(block: _Block, at: int) -> bool:
     return not all(isinstance(block.extent(k), tirx.IntImm) for k in (at, at + 1))
 
 
-def _blocks(func: tirx.PrimFunc) -> list[_Block] | None:
-    """The blocks of a kernel as TE makes it; None of another, or a static one."""
-    root = getattr(func.body, "block", None)
-    if root is None:
-        return None
-    stmts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
-    blocks = [block for stmt in stmts if (block := _plain_block(stmt)) is not None]
-    if len(blocks) < len(stmts):
-        return None
-    extents = [axis.dom.extent for block in blocks for axis in block.block.iter_vars]
-    return None if all(isinstance(extent, tirx.IntImm) for extent in extents) else blocks
-
-
-def _plain_block(stmt: tirx.Stmt) -> _Block | None:
-    """A block with a loop for each axis; axes of one summand are 0."""
-    loops = []
-    while isinstance(stmt, tirx.For):
-        loops.append(stmt.loop_var)
-        stmt = stmt.body
-    if not isinstance(stmt, s_tir.SBlockRealize) or len(loops) != len(stmt.iter_values):
-        return None
-    if not _is(stmt.predicate, 1) or not all(map(tirx.Var.same_as, loops, stmt.iter_values)):
-        return None
-    block = stmt.block
-    if block.alloc_buffers or block.match_buffers or _takes_whole_buffers(block):
-        return None
-    units = {
-        axis.var: int64(0)
-        for axis in block.iter_vars
-        if axis.iter_type == tirx.IterVar.CommReduce and same(axis.dom.extent, int64(1))
-    }
-    return _Block(_without(block, units) if units else block)
-
-
-def _takes_whole_buffers(block: SBlock) -> bool:
-    """Whether ``block`` gives a buffer to a function, which may access it in any way."""
-    calls: list[ir.Call] = []
-    tvm_ffi.structural_walk(block.body, (ir.Call, calls.append))
-    given = (arg for call in calls for arg in call.args)
-    return any(isinstance(arg, tirx.Var) and tirx.is_buffer_var(arg) for arg in given)
-
-
 def _joints(blocks: list[_Block], buffers: Sequence[tirx.Var]) -> dict[tirx.Var, Joints]:
     """Of each buffer, which axes are one with the next; of blocks, it is noted there."""
     joints = {buffer: [True] * (len(buffer.ty.shape) - 1) for buffer in buffers}
@@ -257,7 +181,9 @@ def _part(block: _Block, joints: Joints, shape: Sequence, indices: Sequence) -> 
             extents = block.extent(joint), block.extent(joint + 1)
             joints[at] &= all(map(same, extents, dims))
         else:
-            joints[at] &= all(_is(index, 0) for index in pair) and all(_is(dim, 1) for dim in dims)
+            joints[at] &= all(is_number(index, 0) for index in pair) and all(
+                is_number(dim, 1) for dim in dims
+            )
     ends = [False, *joints, False]
     for at, index in enumerate(indices):
         if index in block.axes:
@@ -265,10 +191,6 @@ def _part(block: _Block, joints: Joints, shape: Sequence, indices: Sequence) -> 
             for joint, joined in ((axis - 1, ends[at]), (axis, ends[at + 1])):
                 if 0 <= joint < len(block.joints):
                     block.joints[joint] &= joined
-
-
-def _is(value: ir.Expr, number: int) -> bool:
-    return isinstance(value, tirx.IntImm) and int(value) == number
 
 
 def _groups(joints: Joints, parts: Sequence) -> list[list]:
@@ -309,7 +231,7 @@ def _rebuilt(block: _Block, buffers: Mapping, joints: Mapping[tirx.Var, Joints])
         shape = buffers[node.source].ty.shape
         parts = []
         for group, size in zip(groups, shape, strict=True):
-            points = all(_is(part.extent, 1) for part in group)
+            points = all(is_number(part.extent, 1) for part in group)
             first = own.get(group[0].min, group[0].min)
             whole = Range.from_min_extent(int64(0), size)
             merged = Range.from_min_extent(first, int64(1)) if points else whole
@@ -317,13 +239,20 @@ def _rebuilt(block: _Block, buffers: Mapping, joints: Mapping[tirx.Var, Joints])
         return tirx.BufferRegion(buffers[node.source], parts)
 
     def moved(part):
-        return None if part is None else _with_buffers(part, buffers, indices, region)
+        return with_buffers(part, buffers, indices, region)
 
-    return nest(_with_parts(block.block, axes, moved))
+    return nest(with_parts(block.block, axes, moved))
 
 
-def _without(block: SBlock, units: Mapping[tirx.Var, ir.Expr]) -> SBlock:
-    """``block``, at whose places axes are 0."""
+def _without_units(block: SBlock) -> SBlock:
+    """``block``, at whose places axes of one summand are 0."""
+    units = {
+        axis.var: int64(0)
+        for axis in block.iter_vars
+        if axis.iter_type == tirx.IterVar.CommReduce and same(axis.dom.extent, int64(1))
+    }
+    if not units:
+        return block
     analyzer = Analyzer()
 
     def load(node: TensorLoad) -> ir.Expr:
@@ -340,13 +269,6 @@ def _without(block: SBlock, units: Mapping[tirx.Var, ir.Expr]) -> SBlock:
 
     def told(part):
         steps = [(TensorLoad, load), (tirx.BufferStore, store), (TensorRegion, region)]
-        return None if part is None else tvm_ffi.structural_map(substituted(part, units), steps)
+        return tvm_ffi.structural_map(substituted(part, units), steps)
 
-    return _with_parts(block, list(block.iter_vars), told)
-
-
-def _with_parts(block: SBlock, axes: list[tirx.IterVar], told: Callable) -> SBlock:
-    """``block`` over ``axes``, with what it reads, writes and computes ``told``."""
-    reads, writes = ([told(part) for part in parts] for parts in (block.reads, block.writes))
-    body, init = told(block.body), told(block.init)
-    return SBlock(axes, reads, writes, block.name_hint, body, init, [], [], block.annotations)
+    return with_parts(block, list(block.iter_vars), told)

@@ -1,0 +1,155 @@
+"""Kernels that run over a batch in strips of a few images."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from tests.oracle import reference
+from tvm_ext import convert_and_build, load, pipeline, targets
+from tvm_ext.build import leave_out
+from tvm_ext.passes.strips import NAME, strips
+
+CONVOLUTIONS = """
+    a = Conv <pads=[1, 1, 1, 1]> (x, w0, b0)
+    r = Relu (a)
+    d = Conv <pads=[1, 1, 1, 1], group=16> (r, w1)
+    s = Add (d, r)
+    m = GlobalAveragePool (s)
+    y = Mul (s, m)
+"""
+WEIGHTS = {"w0": (16, 3, 3, 3), "b0": (16,), "w1": (16, 1, 3, 3)}
+
+
+def network(text, x, weights, outputs="float[n,c,h,w] y"):
+    """A model and its input."""
+    rng = np.random.default_rng(0)
+    dims = ",".join(map(str, x))
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 22]>
+        graph (float[{dims}] x) => ({outputs}) {{{text}}}"""
+    )
+    for name, shape in weights.items():
+        array = rng.standard_normal(shape).astype("float32")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model, {"x": rng.standard_normal(x).astype("float32")}
+
+
+def in_strips(cache=4096, target="llvm", opt_level=3):
+    """The pipeline that cuts batches also where caches hold what kernels hand on."""
+    target = targets.resolve(target)
+    steps = leave_out(pipeline.default(target, opt_level), [NAME])
+    return steps.insert(NAME, strips(target, cache, start=0), before="ScheduleKernels")
+
+
+def cut(built):
+    """The number of images that each kernel takes at once, of those that run in strips."""
+    names = (kernel.symbol.rpartition("_strip") for kernel in built.executor.plan.kernels)
+    return [int(size) for _, found, size in names if found]
+
+
+def equals_reference(built, model, feeds):
+    for got, wanted in zip(built.run(None, feeds), reference(model, feeds), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("opt_level", [2, 3])
+@pytest.mark.parametrize("images", [2, 7, 12])
+def test_results_are_those_of_the_whole_batch(images, opt_level):
+    model, feeds = network(CONVOLUTIONS, (images, 3, 17, 19), WEIGHTS)
+    built = convert_and_build(model, steps=in_strips(opt_level=opt_level))
+    assert set(cut(built)) == {1}
+    equals_reference(built, model, feeds)
+
+
+def test_the_larger_the_caches_the_larger_the_strips():
+    model, feeds = network(CONVOLUTIONS, (12, 3, 16, 16), WEIGHTS)
+    image = 16 * 16 * 16 * 4
+    found = []
+    for images in 1, 2, 4:
+        built = convert_and_build(model, steps=in_strips(cache=3 * images * image))
+        found.append(cut(built)[-1])
+        equals_reference(built, model, feeds)
+    assert found == sorted(set(found))
+    assert not cut(convert_and_build(model, steps=in_strips(cache=1 << 30)))
+
+
+def test_the_arena_holds_one_strip():
+    model, _ = network(CONVOLUTIONS, (12, 3, 64, 64), WEIGHTS)
+    one, _ = network(CONVOLUTIONS, (1, 3, 64, 64), WEIGHTS)
+    built = convert_and_build(model, steps=in_strips())
+    alone = convert_and_build(one, steps=in_strips())
+    whole = convert_and_build(model, steps=leave_out(in_strips(), [NAME]))
+    assert built.memory.arena_bytes < 2 * alone.memory.arena_bytes < whole.memory.arena_bytes / 4
+
+
+BLUR = "MaxPool <kernel_shape=[3, 3]>"
+READ_AND_WRITTEN = {
+    "an output that later kernels read": f"t = Exp (x) u = {BLUR} (t) y = Exp (u)",
+    "weights for all images": "t = Exp (x) u = Concat <axis=1> (t, x) y = MatMul (u, all)",
+    "weights for each image": f"t = Mul (x, each) u = {BLUR} (t) y = Neg (u)",
+    "something of all images": f"t = {BLUR} (x) m = ReduceMean (t, first) y = Sub (t, m)",
+    "images as rows": f"""f = Flatten (x) t = Softmax (f) u = Reshape (t, halves)
+        y = {BLUR} (u)""",
+    "other images": f"t = {BLUR} (x) u = Transpose <perm=[1, 0, 2, 3]> (t) y = {BLUR} (u)",
+    "images in another order": f"t = {BLUR} (x) u = Gather <axis=0> (t, order) y = {BLUR} (u)",
+    "several results": f"t = {BLUR} (x) a, b = Split <axis=1, num_outputs=2> (t) y = Mul (a, b)",
+    "nothing but one kernel": f"y = {BLUR} (x)",
+}
+
+
+@pytest.mark.parametrize("what", READ_AND_WRITTEN)
+def test_what_kernels_read_and_write(what):
+    text = READ_AND_WRITTEN[what]
+    outputs = "float[n,c,h,w] y, float[6,4,12,9] t" if "later" in what else "float[n,c,h,w] y"
+    weights = {"all": (9, 9), "each": (6, 1, 1, 9)}
+    model, feeds = network(text, (6, 4, 12, 9), weights, outputs)
+    numbers = {"halves": [12, 1, 6, 36], "order": [3, 0, 5, 5, 1, 2], "first": [0]}
+    for name, values in numbers.items():
+        array = np.array(values, "int64")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    built = convert_and_build(model, steps=in_strips())
+    assert cut(built)
+    equals_reference(built, model, feeds)
+
+
+def test_what_is_kept_for_later_outlives_the_strips_of_others():
+    """Of a tensor read behind the loop, all images are there: other kernels of the loop run between
+    one and the next."""
+    model, feeds = network(
+        """t = MaxPool <kernel_shape=[3, 3]> (x) u = MaxPool <kernel_shape=[3, 3]> (t)
+        v = MaxPool <kernel_shape=[3, 3]> (u) w = MaxPool <kernel_shape=[3, 3]> (v)
+        m = ReduceMax <axes=[0, 1, 2, 3], keepdims=0> (w)
+        a = MaxPool <kernel_shape=[3, 3]> (t) b = Mul (a, m) c = Mul (u, m)
+        y = Add (b, c)""",
+        (6, 4, 22, 29),
+        {},
+    )
+    model.opset_import[0].version = 13
+    built = convert_and_build(model, steps=in_strips())
+    assert len(cut(built)) >= 4
+    equals_reference(built, model, feeds)
+
+
+def test_a_saved_model_a_profile_and_the_values_of_kernels(tmp_path):
+    model, feeds = network(CONVOLUTIONS, (6, 3, 17, 19), WEIGHTS)
+    built = convert_and_build(model, steps=in_strips())
+    whole = convert_and_build(model, steps=leave_out(in_strips(), [NAME]))
+    built.save(tmp_path / "model.tvmx")
+    loaded = load(tmp_path / "model.tvmx")
+    (got,), (wanted,) = loaded.run(None, feeds), whole.run(None, feeds)
+    np.testing.assert_array_equal(got, wanted)
+    kernels, plain = loaded.profile(feeds, repeat=2).kernels, whole.profile(feeds, repeat=2).kernels
+    assert [(k.flops, k.bytes) for k in kernels] == [(k.flops, k.bytes) for k in plain]
+    assert all(k.seconds > 0 for k in kernels)
+    values, others = (dict(m.executor.values([feeds["x"]])) for m in (loaded, whole))
+    assert values.keys() == others.keys()
+    for name, arrays in others.items():
+        for array, other in zip(values[name], arrays, strict=True):
+            np.testing.assert_array_equal(array, other)
+
+
+def test_large_images_are_cut_by_default_and_small_ones_are_not():
+    for size, expected in (128, True), (8, False):
+        model, _ = network(CONVOLUTIONS, (4, 3, size, size), WEIGHTS)
+        assert bool(cut(convert_and_build(model, "llvm"))) == expected
