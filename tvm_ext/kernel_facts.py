@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
+import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
+import numpy as np
 import tvm_ffi
 from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir import Call, Op
@@ -12,7 +14,6 @@ from tvm.ir.expr import GenericConst
 from tvm.s_tir.dlight.analysis import get_root_block
 from tvm.tirx import IntImm, PrimFunc
 
-from .passes.facts import bytes_of
 from .passes.fused import C_SOURCE
 from .peak import DOTS
 from .profile import KernelFacts
@@ -41,9 +42,9 @@ def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFa
                 facts[name] = KernelFacts(
                     tuple(provenance.nodes(name)),
                     None if count is None else count[_FLOPS],
-                    bytes_of(*operands, *call.ty_args),
+                    _bytes([*operands, *call.ty_args]),
                     tuple(provenance.compounds(name)),
-                    bytes_of(*weights) or 0,
+                    _bytes(weights) or 0,
                     {kind: n for kind, n in (count or {}).items() if n and kind != _FLOPS},
                 )
     return facts
@@ -112,3 +113,22 @@ def _operations(body: tirx.Stmt | tirx.Expr) -> int:
 
     tvm_ffi.structural_walk(body, ((*_ARITHMETIC, tirx.Select), visit), order="pre")
     return count
+
+
+def _bytes(types: list[relax.Type]) -> int | None:
+    """Bytes of all tensors, each counted once; None where a shape is symbolic."""
+    total = 0
+    for ty in types:
+        if isinstance(ty, relax.TupleType):
+            size = _bytes(list(ty.fields))
+        elif isinstance(ty, relax.TensorType) and ty.shape is not None:
+            dims = ty.shape.values
+            static = all(isinstance(dim, IntImm) for dim in dims)
+            width = np.dtype(str(ty.dtype.dtype)).itemsize
+            size = width * prod(int(d) for d in dims) if static else None
+        else:
+            size = None
+        if size is None:
+            return None
+        total += size
+    return total

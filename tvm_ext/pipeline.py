@@ -24,6 +24,7 @@ from tvm.target import Target
 from . import schedules
 from .deadline import Overrun, within
 from .errors import BuildError, OptionError, TargetError, unknown
+from .executors.choice import is_planned
 from .frontend import rewrites
 from .passes.alike_dims import alike_dims
 from .passes.bfloat16 import bfloat16_conv2d, bfloat16_matmul
@@ -294,7 +295,7 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     steps += _select(target, opt_level, precision)
     steps += _fuse(target, opt_level, precision)
     if opt_level >= 2 and target.kind.name == "llvm":
-        steps.append(_step("schedule", strips(target)))
+        steps.append(_step("schedule", strips(target, is_planned)))
     steps.append(_step("schedule", schedules.apply(target, opt_level)))
     built_in = Pipeline(target, opt_level, tuple(steps), precision)
     return reduce(lambda pipeline, extend: extend(pipeline), EXTENSIONS, built_in)

@@ -8,6 +8,7 @@ from onnx import parser
 from tests.oracle import reference
 from tvm_ext import convert_and_build, load, pipeline, targets
 from tvm_ext.build import leave_out
+from tvm_ext.executors.choice import is_planned
 from tvm_ext.passes.strips import NAME, strips
 
 CONVOLUTIONS = """
@@ -39,7 +40,7 @@ def in_strips(cache=4096, target="llvm", opt_level=3):
     """The pipeline that cuts batches also where caches hold what kernels hand on."""
     target = targets.resolve(target)
     steps = leave_out(pipeline.default(target, opt_level), [NAME])
-    return steps.insert(NAME, strips(target, cache, start=0), before="ScheduleKernels")
+    return steps.insert(NAME, strips(target, is_planned, cache, start=0), before="ScheduleKernels")
 
 
 def cut(built):
@@ -98,16 +99,21 @@ READ_AND_WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("what", READ_AND_WRITTEN)
-def test_what_kernels_read_and_write(what):
-    text = READ_AND_WRITTEN[what]
-    outputs = "float[n,c,h,w] y, float[6,4,12,9] t" if "later" in what else "float[n,c,h,w] y"
+def several(text):
+    """A model with one or two outputs, and its input."""
+    outputs = "float[n,c,h,w] y" + ", float[n,4,12,9] t" * text.startswith("t = Exp (x) u = Max")
     weights = {"all": (9, 9), "each": (6, 1, 1, 9)}
     model, feeds = network(text, (6, 4, 12, 9), weights, outputs)
     numbers = {"halves": [12, 1, 6, 36], "order": [3, 0, 5, 5, 1, 2], "first": [0]}
     for name, values in numbers.items():
         array = np.array(values, "int64")
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model, feeds
+
+
+@pytest.mark.parametrize("what", READ_AND_WRITTEN)
+def test_what_kernels_read_and_write(what):
+    model, feeds = several(READ_AND_WRITTEN[what])
     built = convert_and_build(model, steps=in_strips())
     assert cut(built)
     equals_reference(built, model, feeds)
@@ -128,6 +134,57 @@ def test_what_is_kept_for_later_outlives_the_strips_of_others():
     model.opset_import[0].version = 13
     built = convert_and_build(model, steps=in_strips())
     assert len(cut(built)) >= 4
+    equals_reference(built, model, feeds)
+
+
+def with_symbolic(model, *names):
+    for dim, name in zip(model.graph.input[0].type.tensor_type.shape.dim, names, strict=False):
+        if name:
+            dim.dim_param = name
+    return model
+
+
+@pytest.mark.parametrize("names", [("n",), ("n", None, "h", "w")])
+def test_a_symbolic_number_of_images(names):
+    model, _ = network(CONVOLUTIONS, (6, 3, 17, 19), WEIGHTS)
+    built = convert_and_build(with_symbolic(model, *names), steps=in_strips())
+    assert sum("_strip1" in symbol for symbol, _ in built.executor.plan.kernels) >= 4
+    rng = np.random.default_rng(0)
+    for images in 3, 1, 8, 0:
+        x = rng.standard_normal((images, 3, 17, 19)).astype("float32")
+        (got,) = built.run(None, {"x": x})
+        assert got.shape == (images, 16, 17, 19)
+        if images:
+            (wanted,) = reference(model, {"x": x})
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    kernels = built.profile({"x": rng.standard_normal((3, 3, 17, 19)).astype("float32")}).kernels
+    assert all(kernel.seconds > 0 for kernel in kernels)
+
+
+@pytest.mark.parametrize("what", [what for what in READ_AND_WRITTEN if "each" not in what])
+def test_what_kernels_of_a_symbolic_number_of_images_read_and_write(what):
+    model, feeds = several(READ_AND_WRITTEN[what])
+    built = convert_and_build(with_symbolic(model, "n"), steps=in_strips())
+    assert any("_strip1" in symbol for symbol, _ in built.executor.plan.kernels)
+    equals_reference(built, model, feeds)
+
+
+def test_kernels_whose_results_tell_sizes_run_on_the_whole_batch():
+    model, feeds = network(
+        f"""t = {BLUR} (x) s = Softmax (t) m = ReduceMax (s, rest) i = Cast <to=7> (m)
+        j = Mul (i, zero) k = Add (j, two) y = Tile (t, k)""",
+        (4, 3, 9, 9),
+        {},
+    )
+    numbers = {"rest": [1, 2, 3], "zero": [[[[0]]]], "two": [2]}
+    for name, values in numbers.items():
+        array = np.array(values, "int64")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    model = with_symbolic(model, None, "c")
+    model.graph.node.insert(6, onnx.helper.make_node("Reshape", ["k", "flat"], ["f"]))
+    model.graph.node[-1].input[1] = "f"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4]), "flat"))
+    built = convert_and_build(model, steps=in_strips())
     equals_reference(built, model, feeds)
 
 

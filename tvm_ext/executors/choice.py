@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import logging
 
-from tvm import IRModule
+from tvm import IRModule, tirx
 from tvm.target import Target
 
+from .c_abi import calls_tvm
 from .formulas import NotStatic
 from .static import StaticExecutor
-from .static_build import build_static
+from .static_build import build_static, walk_static
 from .symbolic import SymbolicExecutor
-from .symbolic_build import build_symbolic
+from .symbolic_build import build_symbolic, walk_symbolic
 from .vm import VMExecutor
 
-__all__ = ["build_executor"]
+__all__ = ["build_executor", "is_planned"]
 
 _log = logging.getLogger(__name__)
 
 
 Executor = StaticExecutor | SymbolicExecutor | VMExecutor
+
+
+def is_planned(module: IRModule, target: Target) -> bool:
+    """Whether one of our executors will run ``module``, not the VM, once kernels are scheduled."""
+    kernels = [f for _, f in module.functions_items() if isinstance(f, tirx.PrimFunc)]
+    if target.kind.name == "cuda" or any(map(calls_tvm, kernels)):
+        return False
+    for walk in walk_static, walk_symbolic:
+        try:
+            walk(module, target)
+        except NotStatic:
+            continue
+        return True
+    return False
 
 
 def build_executor(module: IRModule, target: Target) -> Executor:

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
-from .plan import Check, Kernel, Plan, Slot
+from .plan import Check, Kernel, Plan, Slot, Strips
 
 __all__ = [
-    "ENTRY", "ENTRY_PARAMETERS", "UNUSED", "checks_after", "entry_source", "kernel_symbol", "reads",
-    "with_functions",
+    "ENTRY", "ENTRY_PARAMETERS", "UNUSED", "checks_after", "entry_source", "in_loops",
+    "kernel_symbol", "moved", "reads", "with_functions",
 ]  # fmt: skip
 
 ENTRY = "tvmx_execute"
@@ -115,14 +116,8 @@ def _body(plan: Plan, tag: str, entry: str) -> Iterator[str]:
     yield "  double start = observe ? tvmx_seconds() : 0;"
     yield f"  {UNUSED};"
     yield from checks_after(-1, plan.checks, _address)
-    for strips, run in groupby(enumerate(plan.kernels), lambda numbered: numbered[1].strips):
-        calls = [line for number, kernel in run for line in _call(number, kernel, plan, tag)]
-        if strips is None:
-            yield from calls
-        else:
-            yield f"  for (int64_t strip = 0; strip < {strips.count}; ++strip) {{"
-            yield from (f"  {line}" for line in calls)
-            yield "  }"
+    calls = ((k.strips, _call(number, k, plan, tag)) for number, k in enumerate(plan.kernels))
+    yield from in_loops(calls, str)
     for number, slot in enumerate(plan.outputs):
         if (slot.root.kind, slot.root.index) != ("output", number):
             yield f"  memcpy(outputs[{number}], {_address(slot)}, {slot.nbytes});"
@@ -131,13 +126,33 @@ def _body(plan: Plan, tag: str, entry: str) -> Iterator[str]:
 
 
 def _call(number: int, kernel: Kernel, plan: Plan, tag: str) -> Iterator[str]:
-    where = ", ".join(
-        f"(unsigned char *)({_address(slot)}) + strip * {step}" if step else _address(slot)
-        for slot, step in zip(kernel.operands, kernel.moves, strict=True)
-    )
+    places = zip(kernel.operands, kernel.moves, strict=True)
+    where = ", ".join(moved(_address(slot), step, str) for slot, step in places)
     yield f"  if ((code = {kernel_symbol(kernel.symbol, tag)}({where}))) return code;"
     yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
     yield from checks_after(number, plan.checks, _address)
+
+
+def moved(address: str, step: Any, text: Callable[[Any], str]) -> str:
+    """C text of the place of a strip, ``step`` bytes behind that of the one before."""
+    if isinstance(step, int) and step == 0:
+        return address
+    return f"(unsigned char *)({address}) + strip * {text(step)}"
+
+
+def in_loops(
+    calls: Iterable[tuple[Strips | None, Iterable[str]]], text: Callable[[Any], str]
+) -> Iterator[str]:
+    """C text of calls, each with the loop over strips that it is in; ``text`` makes that of a
+    number or a formula."""
+    for strips, run in groupby(calls, lambda call: call[0]):
+        lines = (line for _, of_call in run for line in of_call)
+        if strips is None:
+            yield from lines
+        else:
+            yield f"  for (int64_t strip = 0; strip < {text(strips.count)}; ++strip) {{"
+            yield from (f"  {line}" for line in lines)
+            yield "  }"
 
 
 def checks_after(

@@ -57,9 +57,10 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Strips:
-    """A loop: its kernels run one after the other on each of ``count`` parts of a batch."""
+    """A loop: its kernels run one after the other on each of ``count`` parts of a batch; that is a
+    number, or a formula of sizes."""
 
-    count: int
+    count: Any
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Kernel:
     and arrays of its own that live in the arena while it runs.
 
     ``strips``: the loop that it is in, if any; its kernels follow each other. ``steps``: the bytes
-    by which the places of ``reads`` and ``writes`` move with each strip.
+    by which the places of ``reads`` and ``writes`` move with each strip, as numbers or formulas.
     """
 
     symbol: str
@@ -77,7 +78,7 @@ class Kernel:
     variable: str
     scratch: tuple[Slot, ...] = ()
     strips: Strips | None = None
-    steps: tuple[int, ...] = ()
+    steps: tuple[Any, ...] = ()
 
     @property
     def operands(self) -> tuple[Slot, ...]:
@@ -85,7 +86,7 @@ class Kernel:
         return *self.reads, *self.writes, *self.scratch
 
     @property
-    def moves(self) -> tuple[int, ...]:
+    def moves(self) -> tuple[Any, ...]:
         """Of each of ``operands``, the bytes between its strips; 0: it stays."""
         return (*self.steps, *(0 for _ in range(len(self.operands) - len(self.steps))))
 

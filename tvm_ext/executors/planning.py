@@ -176,15 +176,15 @@ class Walk:
         params = (param.ty.shape for param in func.params if tirx.is_buffer_var(param))
         pairs = zip(kernel.operands, params, strict=True)
         parts = [(slot, parts_of(slot.shape, dims)) for slot, dims in pairs]
-        count = max((part for _, part in parts), default=1)
-        if count == 1:
+        count = next((part for _, part in parts if not _is_one(part)), None)
+        if count is None:
             return kernel
         before = self.kernels[-1].strips if self.kernels else None
-        whole = {slot.root for slot, part in parts if part == 1}
-        if before is None or before.count != count or whole & self._written:
+        whole = {slot.root for slot, part in parts if _is_one(part)}
+        if before is None or not _equal(before.count, count) or whole & self._written:
             before, self._written = Strips(count), set()
         self._written |= set(kernel.writes)
-        steps = [slot.nbytes // part if part > 1 else 0 for slot, part in parts]
+        steps = (0 if _is_one(part) else _step(slot, part) for slot, part in parts)
         return replace(kernel, strips=before, steps=tuple(steps))
 
     def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
@@ -288,6 +288,23 @@ ANALYZER = Analyzer()
 _CALL_TIR = tirx.op.Op.get("relax.call_tir")
 _TO_SHAPE = tirx.op.Op.get("relax.tensor_to_shape")
 _RESHAPE = tirx.op.Op.get("relax.reshape")
+
+
+def _is_one(part: Any) -> bool:
+    return isinstance(part, int) and part == 1
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(ANALYZER.can_prove_equal(tirx.convert(a), tirx.convert(b)))
+
+
+def _step(slot: Slot, count: Any) -> Any:
+    """The bytes of one of ``count`` parts of a tensor."""
+    first, *dims = slot.shape
+    size = np.dtype(slot.dtype).itemsize
+    for dim in (first // count if isinstance(count, int) else 1, *dims):
+        size = size * dim
+    return size
 
 
 def _flatten(value: Any) -> Iterable[Slot]:

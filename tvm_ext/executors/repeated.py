@@ -25,10 +25,11 @@ def repeated(kernels: Sequence[Kernel], outputs: Sequence[Slot]) -> tuple[Kernel
             found += run
             continue
         first, last = numbers[0], numbers[-1]
-        own = {slot for slot in _written(run) if first <= slot.live[0] and slot.live[1] <= last}
+        own = {slot for slot in _written(run) if slot.base is None and slot.live[1] <= last}
         own -= {slot.root for slot in outputs}
         for slot in own:
-            slot.shape = (slot.shape[0] // strips.count, *slot.shape[1:])
+            images = slot.shape[0] // strips.count if isinstance(strips.count, int) else 1
+            slot.shape = (images, *slot.shape[1:])
         for slot in {slot.root for kernel in run for slot in kernel.operands} - own:
             if slot.live[0] >= first:
                 slot.live[0] = first

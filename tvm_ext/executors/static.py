@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from .parts import Parts
 from .plan import Kernel, MemoryPlan, Plan, Slot, aligned_bytes
 from .results import Results
 
-__all__ = ["LibraryExecutor", "Linked", "StaticExecutor"]
+__all__ = ["LibraryExecutor", "Linked", "StaticExecutor", "add_seconds"]
 
 
 class Linked(Protocol):
@@ -191,11 +191,7 @@ class StaticExecutor(LibraryExecutor):
         """Each call's symbol and variable; its seconds in whole runs, ``[repeat, calls]``."""
         seconds = np.zeros((repeat, len(self.plan.kernels)))
         for row in seconds:
-
-            def observe(number: int, taken: float, row: np.ndarray = row) -> None:
-                row[number] += taken  # of all strips
-
-            self._run(inputs, observe)
+            self._run(inputs, partial(add_seconds, row))
         return [(kernel.symbol, kernel.variable) for kernel in self.plan.kernels], seconds
 
     def values(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, list[np.ndarray]]]:
@@ -238,6 +234,11 @@ class StaticExecutor(LibraryExecutor):
         if made is None:
             made = self._local.results = Results()
         return made
+
+
+def add_seconds(row: np.ndarray, number: int, seconds: float) -> None:
+    """Note those of a kernel, which is observed once for each strip."""
+    row[number] += seconds
 
 
 def _joined(kernel: Kernel, strips: Sequence[Sequence[np.ndarray]]) -> Iterator[np.ndarray]:

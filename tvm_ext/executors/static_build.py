@@ -22,13 +22,13 @@ from .formulas import NotStatic
 from .machine_code import MachineCode
 from .parts import Parts
 from .plan import Plan
-from .planning import draft
+from .planning import Walk, draft
 from .static import StaticExecutor
 from .toolchain import link_shared
 from .views import rewrite_views
 from .work_folder import work_folder
 
-__all__ = ["Compiled", "Program", "build_static", "compile_kernels", "texts"]
+__all__ = ["Compiled", "Program", "build_static", "compile_kernels", "texts", "walk_static"]
 
 
 def texts(code: Sequence[str], kernels: MachineCode) -> dict[str, str]:
@@ -104,6 +104,17 @@ def build_static(module: IRModule, target: Target) -> StaticExecutor:
     if not program.needs.foreign:
         program.linked()
     return StaticExecutor(planned, program.needs, drafted.weights, program)
+
+
+def walk_static(module: IRModule, _target: Target) -> Walk:
+    """The kernels that ``main`` of ``module`` runs.
+
+    Raises:
+        NotStatic: the module needs the VM, or has symbolic dims.
+    """
+    walk = Walk(lower_views(module))
+    walk.run(walk.module["main"])
+    return walk
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from .cpu import CpuNeeds
 from .library import Library, opened
 from .plan import aligned_bytes
 from .results import MOST, NO_MEMORY, SPARE, Results
-from .static import LibraryExecutor, Linked
+from .static import LibraryExecutor, Linked, add_seconds
 
 __all__ = ["SIZES", "SymbolicExecutor", "SymbolicLibrary", "SymbolicPlan"]
 
@@ -177,9 +177,9 @@ class SymbolicExecutor(LibraryExecutor):
         self, inputs: Sequence[np.ndarray], repeat: int
     ) -> tuple[list[tuple[str, str]], np.ndarray]:
         """Each call's symbol and variable; its seconds in whole runs, ``[repeat, calls]``."""
-        seconds = np.empty((repeat, len(self.plan.kernels)))
+        seconds = np.zeros((repeat, len(self.plan.kernels)))
         for row in seconds:
-            self._run(inputs, row.__setitem__)
+            self._run(inputs, partial(add_seconds, row))
         return list(self.plan.kernels), seconds
 
     @property

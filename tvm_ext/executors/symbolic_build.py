@@ -27,6 +27,7 @@ from .formulas import NotStatic, c_text
 from .parts import write_objects
 from .plan import ALIGNMENT, Slot
 from .planning import ANALYZER, Walk, adjacent, alive_during, arguments, peak, place
+from .repeated import repeated
 from .static_build import Compiled, compile_kernels, texts
 from .storages import size_of
 from .symbolic import SymbolicExecutor, SymbolicPlan
@@ -36,7 +37,7 @@ from .toolchain import compiler, link_shared
 from .views import rewrite_views
 from .work_folder import work_folder
 
-__all__ = ["build_symbolic"]
+__all__ = ["build_symbolic", "walk_symbolic"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +77,11 @@ class _Program:
             return texts([self.entry, *self.compiled.code], self.compiled.kernels)
 
 
-def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
-    """Plan and compile ``module`` (kernels already scheduled).
+def walk_symbolic(module: IRModule, target: Target) -> tuple[_Walk, tuple[Slot, ...]]:
+    """The kernels that ``main`` of ``module`` runs, and its outputs.
 
     Raises:
         NotStatic: the module needs the VM, or there is no C compiler, which that can do without.
-        BuildError: the compiler fails.
     """
     needs = needs_of(target, module)
     try:
@@ -90,6 +90,18 @@ def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
         raise NotStatic(str(error)) from error
     walk = _Walk(rewrite_views(module))
     _, outputs = walk.run(walk.module["main"])
+    return walk, outputs
+
+
+def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
+    """Plan and compile ``module`` (kernels already scheduled).
+
+    Raises:
+        NotStatic: the module needs the VM, or there is no C compiler, which that can do without.
+        BuildError: the compiler fails.
+    """
+    needs = needs_of(target, module)
+    walk, outputs = walk_symbolic(module, target)
     used = {
         kernel.symbol: walk.numbered(walk.module.get_global_var(kernel.symbol))[0]
         for kernel in walk.kernels
@@ -268,7 +280,7 @@ class _Walk(Walk):
             super().check(*row)
         kernels = tuple(
             replace(kernel, scratch=alive_during(number, arrays.get(kernel.symbol, ())))
-            for number, kernel in enumerate(self.kernels)
+            for number, kernel in enumerate(repeated(self.kernels, outputs))
         )
         tensors = [slot for slot in self.arena if slot.kind == "arena"]
         tensors += [slot for kernel in kernels for slot in kernel.scratch]

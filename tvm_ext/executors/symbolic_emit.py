@@ -15,7 +15,9 @@ from .emit import (
     ENTRY_PARAMETERS,
     UNUSED,
     checks_after,
+    in_loops,
     kernel_symbol,
+    moved,
     with_functions,
 )
 from .formulas import c_text
@@ -104,20 +106,25 @@ def _execute(entry: Entry, tag: str) -> Iterator[str]:
         yield f"  unsigned char *const part{number} = arena;"
         yield f"  arena += {total} * unit{number};"
     yield from checks_after(-1, entry.checks, partial(_address, entry))
-    for number, (kernel, numbers) in enumerate(entry.calls):
-        tensors = [*kernel.reads, *kernel.writes]
-        where = [_address(entry, slot) for slot in tensors] + [c_text(n) for n in numbers]
-        where += [_address(entry, slot) for slot in kernel.scratch]
-        call = f"{kernel_symbol(kernel.symbol, tag)}({', '.join(where)})"
-        yield f"  if ((code = {call})) return code;"
-        yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
-        yield from checks_after(number, entry.checks, partial(_address, entry))
+    calls = enumerate(entry.calls)
+    yield from in_loops(((k.strips, _call(entry, at, tag)) for at, (k, _) in calls), c_text)
     for number, slot in enumerate(entry.outputs):
         if (slot.root.kind, slot.root.index) != ("output", number):
             size = prod(map(tirx.convert, slot.shape), start=_item_size(slot))
             yield f"  memcpy(outputs[{number}], {_address(entry, slot)}, {c_text(size)});"
     yield "  return 0;"
     yield "}"
+
+
+def _call(entry: Entry, number: int, tag: str) -> Iterator[str]:
+    kernel, numbers = entry.calls[number]
+    operands = zip(kernel.operands, kernel.moves, strict=True)
+    where = [moved(_address(entry, slot), step, c_text) for slot, step in operands]
+    count = len(kernel.operands) - len(kernel.scratch)
+    where[count:count] = map(c_text, numbers)
+    yield f"  if ((code = {kernel_symbol(kernel.symbol, tag)}({', '.join(where)}))) return code;"
+    yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
+    yield from checks_after(number, entry.checks, partial(_address, entry))
 
 
 def _item_size(slot: Slot) -> tirx.Expr:

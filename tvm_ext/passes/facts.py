@@ -1,11 +1,8 @@
 """What passes ask of Relax expressions."""
 
 from collections.abc import Iterable, Sequence
-from math import prod
 from typing import Any
 
-import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
-import numpy as np
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.ir.expr import GenericConst
@@ -15,7 +12,6 @@ __all__ = [
     "OUT_ELEMWISE_FUSABLE",
     "allocated",
     "axes_of",
-    "bytes_of",
     "dims_of",
     "dtype_of",
     "have_equal_dims",
@@ -111,21 +107,6 @@ def allocated(body: tirx.Stmt) -> list[tirx.Var]:
     found: list[tirx.Var] = []
     tvm_ffi.structural_walk(body, (s_tir.SBlock, lambda block: found.extend(block.alloc_buffers)))
     return found
-
-
-def bytes_of(*types: relax.Type) -> int | None:
-    """The bytes of all tensors, each counted once; None where a shape is symbolic."""
-    total = 0
-    for ty in types:
-        if isinstance(ty, relax.TupleType):
-            size = bytes_of(*ty.fields)
-        else:
-            dims = dims_of(ty)
-            size = None if dims is None else np.dtype(str(ty.dtype.dtype)).itemsize * prod(dims)
-        if size is None:
-            return None
-        total += size
-    return total
 
 
 def is_empty(dims: Sequence[int | tirx.Expr]) -> bool:

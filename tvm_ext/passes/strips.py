@@ -17,20 +17,24 @@ After, where kernels are of 2 images, and calls still stand for the whole batch:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from math import prod
 from operator import itemgetter
 
 import tvm
-from tvm import IRModule, relax
+import tvm_ffi
+from tvm import DataType, IRModule, relax, tirx
 from tvm.ir import GlobalVar, Op
+from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvm_ext.schedules.llvm.contraction import divisors
+from tvm_ext.schedules.llvm.plain_blocks import is_number
 from tvm_ext.schedules.llvm.strips import ApartImages, apart_images
 from tvm_ext.schedules.machine import Machine
 
-from .facts import bytes_of, dims_of, tensors_of
 from .graph import variables
 
 __all__ = ["NAME", "strips"]
@@ -38,17 +42,28 @@ __all__ = ["NAME", "strips"]
 #: Of the pass.
 NAME = "Strips"
 
-_CALL_TIR, _RESHAPE = Op.get("relax.call_tir"), Op.get("relax.reshape")
+_CALL_TIR = Op.get("relax.call_tir")
 
 # What starting a kernel costs, in bytes of what caches do not hold.
 _START = 64 << 10
 
+# What symbolic sizes usually are.
+_IMAGES, _SIDE = 8, 256
+
+_ANALYZER = Analyzer()
+
 _COST = itemgetter(0)
 
 
-def strips(target: Target, cache: int | None = None, start: int = _START) -> tvm.ir.transform.Pass:
+def strips(
+    target: Target,
+    is_planned: Callable[[IRModule, Target], bool],
+    cache: int | None = None,
+    start: int = _START,
+) -> tvm.ir.transform.Pass:
     """The module pass, before kernels are scheduled.
 
+    ``is_planned`` tells whether a module will run by a memory plan, which repeats kernels.
     ``cache``: the bytes that stay in caches from kernel to kernel, by default those of the second
     level of all cores. ``start``: what starting a kernel costs, in bytes of what does not stay.
     """
@@ -57,26 +72,11 @@ def strips(target: Target, cache: int | None = None, start: int = _START) -> tvm
 
     @tvm.transform.module_pass(opt_level=0, name=NAME)
     def run(module: IRModule, _context: object) -> IRModule:
-        functions = [f for _, f in module.functions_items() if isinstance(f, relax.Function)]
-        if len(functions) != 1 or not _is_static(functions[0]):
-            return module
-        return _Cutting(module, held, start).transform()
+        cutting = _Cutting(module, held, start)
+        cut = cutting.transform()
+        return cut if cutting.cut and is_planned(module, target) else module
 
     return run
-
-
-def _is_static(main: relax.Function) -> bool:
-    """Whether all that ``main`` does is to call kernels on tensors of known sizes."""
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    known = (*main.params, *(binding.var for binding in bindings))
-    plain = all(isinstance(b, relax.VarBinding) and _is_plain(b.value) for b in bindings)
-    return plain and all(bytes_of(var.ty) is not None for var in known)
-
-
-def _is_plain(value: relax.Expr) -> bool:
-    if not isinstance(value, relax.Call):
-        return isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem)
-    return value.op == _RESHAPE or _is_kernel(value)
 
 
 def _is_kernel(value: relax.Expr) -> bool:
@@ -103,13 +103,59 @@ class _Call:
     alive: int
     kept: int
 
+    @property
+    def strips(self) -> list[int]:
+        """How many images may go together: divisors, of a symbolic number one or all."""
+        found = divisors(self.images, self.images)
+        symbolic = self.kernel is not None and not isinstance(self.kernel.images, int)
+        return [found[0], found[-1]] if symbolic else found
+
+
+class _Sizes:
+    """Dims as numbers: those that are symbolic as they usually are.
+
+    ``batches``: what the first axes of the inputs of ``main`` are.
+    """
+
+    def __init__(self, main: relax.Function):
+        shapes = (getattr(param.ty, "shape", None) for param in main.params)
+        firsts = [shape.values[0] for shape in shapes if getattr(shape, "values", None)]
+        self.batches = [dim for dim in firsts if not is_number(dim, 1)]
+
+    def are_batch(self, dims: Sequence[tirx.Expr]) -> bool:
+        """Whether all ``dims`` are the batch of one of the inputs."""
+        return any(all(map(tvm_ffi.structural_equal, dims, repeat(b))) for b in self.batches)
+
+    def number(self, dim: tirx.Expr) -> int:
+        """``dim`` as a number."""
+
+        def usual(var: tirx.Var) -> tirx.Expr:
+            batch = any(var.same_as(other) for other in self.batches)
+            return tirx.const(_IMAGES if batch else _SIDE, str(var.ty.dtype))
+
+        value = _ANALYZER.simplify(tvm_ffi.structural_map(dim, (tirx.Var, usual)))
+        return int(value) if isinstance(value, tirx.IntImm) else _SIDE
+
+    def bytes(self, values: Iterable[relax.Expr]) -> int:
+        """Those of all tensors together."""
+        return sum(self._of_type(value.ty) for value in values)
+
+    def _of_type(self, ty: relax.Type) -> int:
+        if isinstance(ty, relax.TupleType):
+            return sum(map(self._of_type, ty.fields))
+        if not isinstance(ty, relax.TensorType):
+            return 0
+        dims = getattr(ty.shape, "values", [])
+        return prod(map(self.number, dims)) * DataType(str(ty.dtype.dtype)).itemsize
+
 
 class _Lives:
     """The bytes of what the bindings of a block compute and read later."""
 
-    def __init__(self, block: relax.BindingBlock):
+    def __init__(self, block: relax.BindingBlock, sizes: _Sizes):
         roots: dict[relax.Var, relax.Var] = {}  # of what only has another shape
         lives: dict[relax.Var, list[int]] = {}
+        self.told: set[relax.Var] = set()  # whose elements tell sizes
         for number, binding in enumerate(block.bindings):
             used = {roots.get(var, var) for var in variables(binding.value)}
             for var in used & lives.keys():
@@ -117,16 +163,14 @@ class _Lives:
             if _is_kernel(binding.value):
                 lives[binding.var] = [number, number]
             elif len(used) == 1:
-                roots[binding.var] = used.pop()
-        self._rows = [(first, last, _bytes([var])) for var, (first, last) in lives.items()]
+                roots[binding.var], *_ = used
+            if not isinstance(binding.var.ty, relax.TensorType | relax.TupleType):
+                self.told |= used
+        self._rows = [(first, last, sizes.bytes([v])) for v, (first, last) in lives.items()]
 
     def before(self, number: int) -> int:
         """Of what is computed before this binding, and read by it or later."""
         return sum(size for first, last, size in self._rows if first < number <= last)
-
-
-def _bytes(values: Iterable[relax.Expr]) -> int:
-    return bytes_of(*(value.ty for value in values)) or 0
 
 
 class _Cutting:
@@ -134,6 +178,7 @@ class _Cutting:
 
     def __init__(self, module: IRModule, cache: int, start: int):
         self.module = module
+        self.sizes = _Sizes(module["main"])
         self.builder = relax.BlockBuilder(module)
         self.cache = cache
         self.start = start
@@ -151,9 +196,10 @@ class _Cutting:
         return relax.transform.DeadCodeElimination()(module)
 
     def _block(self, block: relax.BindingBlock) -> relax.BindingBlock:
-        sizes = iter(self._chosen(list(self._calls(block))))
+        calls = list(self._calls(block))
+        sizes = iter(zip(calls, self._chosen(calls), strict=True))
         bindings = [
-            relax.VarBinding(b.var, self._of_strips(b.value, next(sizes)))
+            relax.VarBinding(b.var, self._of_strips(b.value, *next(sizes)))
             if _is_kernel(b.value)
             else b
             for b in block.bindings
@@ -162,22 +208,24 @@ class _Cutting:
 
     def _calls(self, block: relax.BindingBlock) -> Iterator[_Call]:
         """Those of ``block``, each with its batch: the first axis of an input and all results."""
-        inputs = [dims_of(param.ty) for param in self.module["main"].params]
-        batches = {dims[0] for dims in inputs if dims and dims[0] > 1}
-        lives = _Lives(block)
+        lives, number_of = _Lives(block, self.sizes), self.sizes.number
         for number, binding in enumerate(block.bindings):
             if not _is_kernel(binding.value):
                 continue
             symbol, operands = binding.value.args
-            results = [dims or [0] for dims in tensors_of(binding.value.ty_args[0])]
-            images = results[0][0]
-            alike = images in batches and all(first == images for first, *_ in results)
-            kernel = self._kernel(symbol) if alike else None
-            images = images if kernel else 1
+            (ty,) = binding.value.ty_args
+            results = ty.fields if isinstance(ty, relax.TupleType) else [ty]
+            firsts = [result.shape.values[0] for result in results if result.shape.values]
+            alike = len(firsts) == len(results) and self.sizes.are_batch(firsts)
+            kernel = self._kernel(symbol) if alike and binding.var not in lives.told else None
+            images = number_of(firsts[0]) if kernel else 1
             flags = kernel.reads if kernel else [True] * len(operands.fields)
             pairs = list(zip(operands.fields, flags, strict=True))
-            read, shared = (_bytes(o for o, flag in pairs if flag == apart) for apart in (1, 0))
-            moved, kept = read + _bytes([binding.var]), lives.before(number)
+            read, shared = (
+                self.sizes.bytes(operand for operand, flag in pairs if flag == apart)
+                for apart in (True, False)
+            )
+            moved, kept = read + self.sizes.bytes([binding.var]), lives.before(number)
             alive = max(moved, lives.before(number + 1), kept)
             yield _Call(images, kernel, moved // images, shared, alive // images, kept)
 
@@ -197,7 +245,7 @@ class _Cutting:
         before: _Call | None = None
         for call in calls:
             found = {}
-            for size in reversed(divisors(call.images, call.images)):
+            for size in reversed(call.strips):
                 found[size] = min(
                     (
                         (cost + self._between(before, last, call, size), sizes)
@@ -221,14 +269,12 @@ class _Cutting:
         same = before is None or (before.images == call.images and last == size)
         return 0.0 if same else float(max(call.kept - self.cache, 0))
 
-    def _of_strips(self, call: relax.Call, size: int) -> relax.Call:
-        """``call`` with the kernel for ``size`` images."""
-        symbol = call.args[0]
-        kernel = self.apart.get(symbol)
-        if kernel is None or size == kernel.images:
-            return call
+    def _of_strips(self, value: relax.Call, call: _Call, size: int) -> relax.Call:
+        """``value`` with the kernel for ``size`` images."""
+        if call.kernel is None or size == call.images:
+            return value
+        symbol, *operands = value.args
         if (symbol, size) not in self.cut:
             name = f"{symbol.name_hint}_strip{size}"
-            self.cut[symbol, size] = self.builder.add_func(kernel.cut(size), name)
-        operands = [self.cut[symbol, size], *call.args[1:]]
-        return relax.Call(call.op, operands, call.attrs, call.ty_args)
+            self.cut[symbol, size] = self.builder.add_func(call.kernel.cut(size), name)
+        return relax.Call(value.op, [self.cut[symbol, size], *operands], value.attrs, value.ty_args)

@@ -15,7 +15,7 @@ from tvm.ir.expr import TensorRegion
 from tvm.s_tir import SBlock
 
 from .plain_blocks import accesses, is_number, plain_blocks, variables, with_buffers, with_parts
-from .register_tiles import int64, nest, sequence
+from .register_tiles import int64, nest, same, sequence
 
 __all__ = ["ApartImages", "apart_images", "parts_of"]
 
@@ -34,9 +34,10 @@ class ApartImages:
     buffers: frozenset[tirx.Var]
 
     @property
-    def images(self) -> int:
+    def images(self) -> int | tirx.Var:
         """How many a batch has."""
-        return int(self.blocks[0][1].dom.extent)
+        extent = self.blocks[0][1].dom.extent
+        return extent if isinstance(extent, tirx.Var) else int(extent)
 
     @property
     def reads(self) -> list[bool]:
@@ -83,15 +84,17 @@ def apart_images(func: tirx.PrimFunc) -> ApartImages | None:
         found.append((block, axis))
         for buffer, indices in accesses(block):
             places.setdefault(buffer, set()).add(_is_at(indices, axis.var))
-    extents = {int(axis.dom.extent) for _, axis in found}
     of_images = frozenset(buffer for buffer, at in places.items() if at == {True})
-    if len(extents) > 1 or any(len(at) > 1 for at in places.values()):
+    if any(len(at) > 1 for at in places.values()) or not of_images.issuperset(root.alloc_buffers):
         return None
-    if not of_images.issuperset(root.alloc_buffers):
+    images, *others = [axis.dom.extent for _, axis in found]
+    others += [buffer.ty.shape[0] for buffer in of_images]
+    if not all(same(images, other) for other in others):
         return None
-    if not all(is_number(buffer.ty.shape[0], *extents) for buffer in of_images):
-        return None
-    return ApartImages(func, found, of_images)
+    apart = ApartImages(func, found, of_images)
+    if isinstance(images, tirx.Var) and any(map(images.same_as, variables([apart.cut(1)]))):
+        return None  # something else depends on how many there are
+    return apart
 
 
 def _images(block: SBlock) -> tirx.IterVar | None:
@@ -104,8 +107,8 @@ def _images(block: SBlock) -> tirx.IterVar | None:
     (axis,) = axes
     uses = sum(var.same_as(axis.var) for var in variables([block.body, block.init]))
     plain = sum(_is_at(indices, axis.var) for _, indices in accesses(block))
-    static = isinstance(axis.dom.extent, tirx.IntImm) and is_number(axis.dom.min, 0)
-    return axis if static and axis.iter_type == axis.DataPar and uses == plain else None
+    counted = isinstance(axis.dom.extent, tirx.IntImm | tirx.Var) and is_number(axis.dom.min, 0)
+    return axis if counted and axis.iter_type == axis.DataPar and uses == plain else None
 
 
 def _is_at(indices: Sequence[ir.Expr], axis: tirx.Var) -> bool:
@@ -117,11 +120,12 @@ def _cut(buffer: tirx.Var, images: int) -> tirx.Var:
     return tirx.decl_buffer(shape, str(buffer.ty.dtype.dtype), buffer.name, scope=buffer.scope())
 
 
-def parts_of(given: Sequence[ir.Expr | int], wanted: Sequence[ir.Expr | int]) -> int:
+def parts_of(given: Sequence[ir.Expr | int], wanted: Sequence[ir.Expr | int]) -> ir.Expr | int:
     """Into how many parts along its first axis a tensor of the dims ``given`` is cut for a kernel
     that takes the dims ``wanted``."""
-    first, *_ = [*zip(given, wanted, strict=True), (1, 1)]
-    if not all(isinstance(dim, int | tirx.IntImm) and int(dim) > 0 for dim in first):
+    whole, part = next(zip(given, wanted, strict=True), (1, 1))
+    if not isinstance(part, int | tirx.IntImm) or int(part) == 0:
         return 1
-    whole, part = map(int, first)
-    return whole // part
+    if isinstance(whole, int | tirx.IntImm):
+        return int(whole) // int(part)
+    return whole  # one by one
