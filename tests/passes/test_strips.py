@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from tvm import relax, tirx, topi
 
 from tests.oracle import reference
 from tvm_ext import convert_and_build, load, pipeline, targets
@@ -170,22 +171,21 @@ def test_what_kernels_of_a_symbolic_number_of_images_read_and_write(what):
 
 
 def test_kernels_whose_results_tell_sizes_run_on_the_whole_batch():
-    model, feeds = network(
-        f"""t = {BLUR} (x) s = Softmax (t) m = ReduceMax (s, rest) i = Cast <to=7> (m)
-        j = Mul (i, zero) k = Add (j, two) y = Tile (t, k)""",
-        (4, 3, 9, 9),
-        {},
-    )
-    numbers = {"rest": [1, 2, 3], "zero": [[[[0]]]], "two": [2]}
-    for name, values in numbers.items():
-        array = np.array(values, "int64")
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    model = with_symbolic(model, None, "c")
-    model.graph.node.insert(6, onnx.helper.make_node("Reshape", ["k", "flat"], ["f"]))
-    model.graph.node[-1].input[1] = "f"
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([4]), "flat"))
-    built = convert_and_build(model, steps=in_strips())
-    equals_reference(built, model, feeds)
+    """Sizes are read as soon as they are there, in a loop after its first strip."""
+    target, builder = targets.resolve("llvm"), relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4,), "int64"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            doubled = builder.emit_te(topi.add, x, x)
+            halved = builder.emit_te(topi.right_shift, doubled, tirx.const(1, "int64"))
+            held = builder.emit(relax.op.tensor_to_shape(halved))
+            dims = [tirx.Var(f"d{k}", "int64") for k in range(4)]
+            builder.match_cast(held, relax.ShapeType(dims))
+            result = builder.emit_output(builder.emit_te(topi.add, halved, x))
+        builder.emit_func_output(result)
+    made = strips(target, lambda *_: True, cache=8, start=0)(builder.get())
+    names = {gv.name_hint for gv in made.functions}
+    assert {"add_strip1", "right_shift"} <= names
 
 
 def test_a_saved_model_a_profile_and_the_values_of_kernels(tmp_path):

@@ -215,7 +215,8 @@ class _Cutting:
             symbol, operands = binding.value.args
             (ty,) = binding.value.ty_args
             results = ty.fields if isinstance(ty, relax.TupleType) else [ty]
-            firsts = [result.shape.values[0] for result in results if result.shape.values]
+            shapes = (getattr(result.shape, "values", None) for result in results)
+            firsts = [dims[0] for dims in shapes if dims]
             alike = len(firsts) == len(results) and self.sizes.are_batch(firsts)
             kernel = self._kernel(symbol) if alike and binding.var not in lives.told else None
             images = number_of(firsts[0]) if kernel else 1
