@@ -232,9 +232,7 @@ class _Cutting:
 
     def _kernel(self, symbol: GlobalVar) -> ApartImages | None:
         if symbol not in self.apart:
-            func = self.module[symbol]
-            view = relax.analysis.has_reshape_pattern(func)
-            self.apart[symbol] = None if view else apart_images(func)
+            self.apart[symbol] = apart_images(self.module[symbol])
         return self.apart[symbol]
 
     def _chosen(self, calls: Sequence[_Call]) -> list[int]:
