@@ -14,7 +14,7 @@ from tvm.ir.expr import GenericConst
 from tvm.sym import Analyzer
 
 from ..checks import CHECKS
-from ..schedules.llvm.strips import parts_of
+from ..schedules.llvm.strips import part_shape
 from .formulas import NotStatic, c_text
 from .plan import Check, Kernel, Plan, Slot, Strips, aligned, aligned_bytes
 from .repeated import repeated
@@ -71,7 +71,7 @@ def draft(module: IRModule) -> Draft:
     walk = Walk(module)
     inputs, outputs = walk.run(module["main"])
     arena = tuple(slot for slot in walk.arena if slot.kind == "arena")
-    kernels, checks = repeated(walk.kernels, outputs), tuple(walk.checks)
+    kernels, checks = repeated(walk.kernels, outputs, walk.parts), tuple(walk.checks)
     return Draft(kernels, inputs, outputs, adjacent(walk.weights), arena, checks)
 
 
@@ -96,6 +96,7 @@ class Walk:
         self.module = module
         self.kernels: list[Kernel] = []
         self._written: set[Slot] = set()  # by the loop over strips of the last kernel
+        self.parts: dict[Slot, Sequence[Any]] = {}  # what such a loop writes -> shape of a strip
         self.checks: list[Check] = []
         self.weights: dict[Slot, np.ndarray] = {}
         self.arena: list[Slot] = []
@@ -174,17 +175,19 @@ class Walk:
         """``kernel`` in a loop, if ``func`` takes parts of its operands (see passes/strips.py):
         that of the kernel before, unless it reads for each strip what that has yet to write."""
         params = (param.ty.shape for param in func.params if tirx.is_buffer_var(param))
-        pairs = zip(kernel.operands, params, strict=True)
-        parts = [(slot, parts_of(slot.shape, dims)) for slot, dims in pairs]
-        count = next((part for _, part in parts if not _is_one(part)), None)
+        operands = kernel.operands
+        parts = [part_shape(s.shape, dims) for s, dims in zip(operands, params, strict=True)]
+        count = next((count for _, count in parts if not _is_one(count)), None)
         if count is None:
             return kernel
         before = self.kernels[-1].strips if self.kernels else None
-        whole = {slot.root for slot, part in parts if _is_one(part)}
+        pairs = list(zip(operands, parts, strict=True))
+        whole = {slot.root for slot, (_, times) in pairs if _is_one(times)}
         if before is None or not _equal(before.count, count) or whole & self._written:
             before, self._written = Strips(count), set()
         self._written |= set(kernel.writes)
-        steps = (0 if _is_one(part) else _step(slot, part) for slot, part in parts)
+        self.parts |= {slot: shape for slot, (shape, _) in pairs if slot in kernel.writes}
+        steps = (0 if _is_one(times) else _bytes(shape, s.dtype) for s, (shape, times) in pairs)
         return replace(kernel, strips=before, steps=tuple(steps))
 
     def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
@@ -298,11 +301,9 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(ANALYZER.can_prove_equal(tirx.convert(a), tirx.convert(b)))
 
 
-def _step(slot: Slot, count: Any) -> Any:
-    """The bytes of one of ``count`` parts of a tensor."""
-    first, *dims = slot.shape
-    size = np.dtype(slot.dtype).itemsize
-    for dim in (first // count if isinstance(count, int) else 1, *dims):
+def _bytes(shape: Sequence[Any], dtype: str) -> Any:
+    size = np.dtype(dtype).itemsize
+    for dim in shape:
         size = size * dim
     return size
 

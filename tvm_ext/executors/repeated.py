@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from .plan import Kernel, Slot
 
 __all__ = ["repeated"]
 
 
-def repeated(kernels: Sequence[Kernel], outputs: Sequence[Slot]) -> tuple[Kernel, ...]:
+def repeated(
+    kernels: Sequence[Kernel], outputs: Sequence[Slot], parts: Mapping[Slot, Sequence[Any]]
+) -> tuple[Kernel, ...]:
     """``kernels`` with the steps between strips; their tensors learn how long they live.
+
+    ``parts``: the shape of a strip of what loops write.
 
     What a loop alone writes and reads takes the memory of a strip, and stays where it is. What
     else it writes is kept from the begin of the loop on: other kernels run before the next strip
@@ -28,8 +33,7 @@ def repeated(kernels: Sequence[Kernel], outputs: Sequence[Slot]) -> tuple[Kernel
         own = {slot for slot in _written(run) if slot.base is None and slot.live[1] <= last}
         own -= {slot.root for slot in outputs}
         for slot in own:
-            images = slot.shape[0] // strips.count if isinstance(strips.count, int) else 1
-            slot.shape = (images, *slot.shape[1:])
+            slot.shape = tuple(parts[slot])
         for slot in {slot.root for kernel in run for slot in kernel.operands} - own:
             if slot.live[0] >= first:
                 slot.live[0] = first

@@ -280,7 +280,7 @@ class _Walk(Walk):
             super().check(*row)
         kernels = tuple(
             replace(kernel, scratch=alive_during(number, arrays.get(kernel.symbol, ())))
-            for number, kernel in enumerate(repeated(self.kernels, outputs))
+            for number, kernel in enumerate(repeated(self.kernels, outputs, self.parts))
         )
         tensors = [slot for slot in self.arena if slot.kind == "arena"]
         tensors += [slot for kernel in kernels for slot in kernel.scratch]

@@ -17,9 +17,9 @@ After, where kernels are of 2 images, and calls still stand for the whole batch:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from math import prod
 from operator import itemgetter
 
@@ -31,8 +31,7 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvm_ext.schedules.llvm.contraction import divisors
-from tvm_ext.schedules.llvm.plain_blocks import is_number
-from tvm_ext.schedules.llvm.strips import ApartImages, apart_images
+from tvm_ext.schedules.llvm.strips import Count, Strip, outer_axis, strip_of
 from tvm_ext.schedules.machine import Machine
 
 from .graph import variables
@@ -79,6 +78,11 @@ def strips(
     return run
 
 
+def _outer_dim(dims: Sequence[tirx.Expr]) -> tirx.Expr | None:
+    at = outer_axis(dims)
+    return None if at is None else dims[at]
+
+
 def _is_kernel(value: relax.Expr) -> bool:
     plain = isinstance(value, relax.Call) and value.op == _CALL_TIR and len(value.args) == 2
     return plain and isinstance(value.args[1], relax.Tuple)
@@ -86,10 +90,10 @@ def _is_kernel(value: relax.Expr) -> bool:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a kernel on ``images``, which are one where it cannot be cut.
+    """A call of a kernel on a batch of ``images``, which are one where it cannot be cut.
 
     Attributes:
-        kernel: what it calls; None where that cannot be cut.
+        strips: what it may call instead, by the images of a strip.
         moved: the bytes of an image that it reads and writes.
         shared: the bytes that it reads for every strip.
         alive: the bytes of an image that are there meanwhile: those, and what is read later.
@@ -97,40 +101,35 @@ class _Call:
     """
 
     images: int
-    kernel: ApartImages | None
+    strips: Mapping[int, Strip]
     moved: int
     shared: int
     alive: int
     kept: int
 
     @property
-    def strips(self) -> list[int]:
-        """How many images may go together: divisors, of a symbolic number one or all."""
-        found = divisors(self.images, self.images)
-        symbolic = self.kernel is not None and not isinstance(self.kernel.images, int)
-        return [found[0], found[-1]] if symbolic else found
+    def sizes(self) -> list[int]:
+        """How many images may go together, the most first."""
+        return [self.images, *sorted(self.strips, reverse=True)]
 
 
 class _Sizes:
     """Dims as numbers: those that are symbolic as they usually are.
 
-    ``batches``: what the first axes of the inputs of ``main`` are.
+    ``batch``: the outer axis of most inputs of ``main``; None: they have none.
     """
 
     def __init__(self, main: relax.Function):
-        shapes = (getattr(param.ty, "shape", None) for param in main.params)
-        firsts = [shape.values[0] for shape in shapes if getattr(shape, "values", None)]
-        self.batches = [dim for dim in firsts if not is_number(dim, 1)]
-
-    def are_batch(self, dims: Sequence[tirx.Expr]) -> bool:
-        """Whether all ``dims`` are the batch of one of the inputs."""
-        return any(all(map(tvm_ffi.structural_equal, dims, repeat(b))) for b in self.batches)
+        shapes = (getattr(getattr(param.ty, "shape", None), "values", []) for param in main.params)
+        outer = [dim for dim in map(_outer_dim, shapes) if dim is not None]
+        counts = Counter(map(str, outer))
+        self.batch = max(outer, key=lambda dim: counts[str(dim)], default=None)
 
     def number(self, dim: tirx.Expr) -> int:
         """``dim`` as a number."""
 
         def usual(var: tirx.Var) -> tirx.Expr:
-            batch = any(var.same_as(other) for other in self.batches)
+            batch = isinstance(self.batch, tirx.Var) and var.same_as(self.batch)
             return tirx.const(_IMAGES if batch else _SIDE, str(var.ty.dtype))
 
         value = _ANALYZER.simplify(tvm_ffi.structural_map(dim, (tirx.Var, usual)))
@@ -182,8 +181,8 @@ class _Cutting:
         self.builder = relax.BlockBuilder(module)
         self.cache = cache
         self.start = start
-        self.apart: dict[GlobalVar, ApartImages | None] = {}
-        self.cut: dict[tuple[GlobalVar, int], GlobalVar] = {}
+        self.strips: dict[tuple[GlobalVar, Count], Strip | None] = {}
+        self.cut: dict[Strip, GlobalVar] = {}
 
     def transform(self) -> IRModule:
         main = self.module["main"]
@@ -207,33 +206,43 @@ class _Cutting:
         return type(block)(bindings)
 
     def _calls(self, block: relax.BindingBlock) -> Iterator[_Call]:
-        """Those of ``block``, each with its batch: the first axis of an input and all results."""
-        lives, number_of = _Lives(block, self.sizes), self.sizes.number
+        lives = _Lives(block, self.sizes)
         for number, binding in enumerate(block.bindings):
             if not _is_kernel(binding.value):
                 continue
             symbol, operands = binding.value.args
-            (ty,) = binding.value.ty_args
-            results = ty.fields if isinstance(ty, relax.TupleType) else [ty]
-            shapes = (getattr(result.shape, "values", None) for result in results)
-            firsts = [dims[0] for dims in shapes if dims]
-            alike = len(firsts) == len(results) and self.sizes.are_batch(firsts)
-            kernel = self._kernel(symbol) if alike and binding.var not in lives.told else None
-            images = number_of(firsts[0]) if kernel else 1
-            flags = kernel.reads if kernel else [True] * len(operands.fields)
-            pairs = list(zip(operands.fields, flags, strict=True))
+            found = {} if binding.var in lives.told else dict(self._strips(symbol))
+            images = self.sizes.number(self.sizes.batch) if found else 1
+            reads = next((s.reads for s in found.values()), [True] * len(operands.fields))
+            pairs = list(zip(operands.fields, reads, strict=True))
             read, shared = (
-                self.sizes.bytes(operand for operand, flag in pairs if flag == apart)
-                for apart in (True, False)
+                self.sizes.bytes(operand for operand, is_cut in pairs if is_cut == wanted)
+                for wanted in (True, False)
             )
             moved, kept = read + self.sizes.bytes([binding.var]), lives.before(number)
             alive = max(moved, lives.before(number + 1), kept)
-            yield _Call(images, kernel, moved // images, shared, alive // images, kept)
+            yield _Call(images, found, moved // images, shared, alive // images, kept)
 
-    def _kernel(self, symbol: GlobalVar) -> ApartImages | None:
-        if symbol not in self.apart:
-            self.apart[symbol] = apart_images(self.module[symbol])
-        return self.apart[symbol]
+    def _strips(self, symbol: GlobalVar) -> Iterator[tuple[int, Strip]]:
+        """What a kernel can be cut to, by the images of a strip."""
+        func = self.module[symbol]
+        batch = self.sizes.batch
+        if isinstance(batch, tirx.IntImm):
+            for size in divisors(int(batch), int(batch) // 2):
+                strip = self._strip(symbol, int(batch) // size)
+                if strip is not None:
+                    yield size, strip
+        elif batch is not None:
+            dim = _outer_dim(getattr(func.params[-1].ty, "shape", []))
+            symbols = [] if dim is None else tirx.analysis.undefined_vars(dim, [])
+            strip = self._strip(symbol, symbols[0]) if len(symbols) == 1 else None
+            if strip is not None:
+                yield 1, strip
+
+    def _strip(self, symbol: GlobalVar, count: Count) -> Strip | None:
+        if (symbol, count) not in self.strips:
+            self.strips[symbol, count] = strip_of(self.module[symbol], count)
+        return self.strips[symbol, count]
 
     def _chosen(self, calls: Sequence[_Call]) -> list[int]:
         """For each call the images of a strip: the cheapest way from the first to the last.
@@ -244,7 +253,7 @@ class _Cutting:
         before: _Call | None = None
         for call in calls:
             found = {}
-            for size in reversed(call.strips):
+            for size in call.sizes:
                 found[size] = min(
                     (
                         (cost + self._between(before, last, call, size), sizes)
@@ -270,10 +279,11 @@ class _Cutting:
 
     def _of_strips(self, value: relax.Call, call: _Call, size: int) -> relax.Call:
         """``value`` with the kernel for ``size`` images."""
-        if call.kernel is None or size == call.images:
+        strip = call.strips.get(size)
+        if strip is None:
             return value
         symbol, *operands = value.args
-        if (symbol, size) not in self.cut:
+        if strip not in self.cut:
             name = f"{symbol.name_hint}_strip{size}"
-            self.cut[symbol, size] = self.builder.add_func(call.kernel.cut(size), name)
-        return relax.Call(value.op, [self.cut[symbol, size], *operands], value.attrs, value.ty_args)
+            self.cut[strip] = self.builder.add_func(strip.func, name)
+        return relax.Call(value.op, [self.cut[strip], *operands], value.attrs, value.ty_args)

@@ -27,7 +27,7 @@ from ..errors import OptionError, TargetError
 from ..executors.cpu_features import needs_of
 from ..passes.facts import dims_of
 from ..passes.fused import C_SOURCE
-from ..schedules.llvm.strips import parts_of
+from ..schedules.llvm.strips import part_shape
 from .contest import Contest, Recipe, digest, enter_rules, followed, own_rule
 from .device import FAILED, Device
 from .records import Record, Records, TunedKernel, TuningReport
@@ -288,4 +288,4 @@ def _strips(call: relax.Call, module: IRModule) -> int:
     results = ty.fields if isinstance(ty, relax.TupleType) else [ty]
     buffers = list(filter(tirx.is_buffer_var, module[call.args[0]].params))
     dims = dims_of(results[0])
-    return 1 if dims is None else parts_of(dims, buffers[-len(results)].ty.shape)
+    return 1 if dims is None else part_shape(dims, buffers[-len(results)].ty.shape)[1]
