@@ -1,5 +1,7 @@
 """Kernels that run over a batch in strips of a few images."""
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -179,6 +181,46 @@ def test_what_kernels_of_a_symbolic_number_of_images_read_and_write(what):
     model, feeds = several(READ_AND_WRITTEN[what])
     built = convert_and_build(with_symbolic(model, "n"), steps=in_strips())
     assert any("_strip1" in symbol for symbol, _ in built.executor.plan.kernels)
+    equals_reference(built, model, feeds)
+
+
+TOKENS = {
+    "rows": "t = MatMul (x, square) s = Softmax (t) y = Relu (s)",
+    "rows as one axis": """f = Reshape (x, rows) t = MatMul (f, square) s = Softmax (t)
+        y = Reshape (s, tokens)""",
+    "windows": """a = Reshape (x, halves) w = LayerNormalization <axis=-1> (a, scale)
+        t = MatMul (w, square) b = Reshape (t, tokens) y = Add (b, x)""",
+    "attention": """q = MatMul (x, square) k = MatMul (x, other)
+        y = Attention <q_num_heads=2, kv_num_heads=2> (q, k, x)""",
+    "heads and what all have": """a = Reshape (x, heads) b = Transpose <perm=[0, 2, 1, 3]> (a)
+        c = Mul (b, each) d = Transpose <perm=[0, 2, 1, 3]> (c) y = Reshape (d, tokens)""",
+    "several parts": """a = Reshape (x, thirds) b = Transpose <perm=[2, 0, 1, 3]> (a)
+        p, q, r = Split <axis=0, num_outputs=3> (b) c = Mul (p, q) y = Add (c, r)""",
+}
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("what", TOKENS)
+def test_several_rows_for_each_image(what, symbolic):
+    weights = {"square": (24, 24), "other": (24, 24), "scale": (24,), "each": (2, 1, 12)}
+    model, feeds = network(TOKENS[what], (6, 10, 24), weights, "float y")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    model.opset_import[0].version = 23
+    shapes = {
+        "rows": [-1, 24],
+        "tokens": [-1, 10, 24],
+        "halves": [-1, 5, 24],
+        "heads": [-1, 10, 2, 12],
+        "thirds": [-1, 10, 3, 8],
+    }
+    for name, dims in shapes.items():
+        array = np.array(dims, "int64")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    if symbolic:
+        with_symbolic(model, "n")
+    built = convert_and_build(model, steps=in_strips(cache=2000))
+    symbols = re.findall(r"tvmx_kernel_\w+?_strip(\d)\(", built.sources()["c"])
+    assert len(symbols) >= 2
     equals_reference(built, model, feeds)
 
 

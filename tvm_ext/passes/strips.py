@@ -31,7 +31,14 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvm_ext.schedules.llvm.contraction import divisors
-from tvm_ext.schedules.llvm.strips import Count, Strip, outer_axis, strip_of
+from tvm_ext.schedules.llvm.strips import (
+    Count,
+    Rows,
+    Strip,
+    multiple,
+    outer_axis,
+    strip_of,
+)
 from tvm_ext.schedules.machine import Machine
 
 from .graph import variables
@@ -210,8 +217,8 @@ class _Cutting:
         for number, binding in enumerate(block.bindings):
             if not _is_kernel(binding.value):
                 continue
-            symbol, operands = binding.value.args
-            found = {} if binding.var in lives.told else dict(self._strips(symbol))
+            operands = binding.value.args[1]
+            found = {} if binding.var in lives.told else dict(self._strips(binding.value))
             images = self.sizes.number(self.sizes.batch) if found else 1
             reads = next((s.reads for s in found.values()), [True] * len(operands.fields))
             pairs = list(zip(operands.fields, reads, strict=True))
@@ -223,26 +230,32 @@ class _Cutting:
             alive = max(moved, lives.before(number + 1), kept)
             yield _Call(images, found, moved // images, shared, alive // images, kept)
 
-    def _strips(self, symbol: GlobalVar) -> Iterator[tuple[int, Strip]]:
-        """What a kernel can be cut to, by the images of a strip."""
-        func = self.module[symbol]
+    def _strips(self, call: relax.Call) -> Iterator[tuple[int, Strip]]:
+        """What the kernel of ``call`` can be cut to, by the images of a strip."""
+        for size, count in self._counts(call):
+            key = call.args[0], count
+            if key not in self.strips:
+                self.strips[key] = strip_of(self.module[call.args[0]], count)
+            strip = self.strips[key]
+            if strip is not None:
+                yield size, strip
+
+    def _counts(self, call: relax.Call) -> Iterator[tuple[int, Count]]:
+        """Into how many parts a batch can be cut, by the images of each."""
         batch = self.sizes.batch
         if isinstance(batch, tirx.IntImm):
             for size in divisors(int(batch), int(batch) // 2):
-                strip = self._strip(symbol, int(batch) // size)
-                if strip is not None:
-                    yield size, strip
-        elif batch is not None:
-            dim = _outer_dim(getattr(func.params[-1].ty, "shape", []))
-            symbols = [] if dim is None else tirx.analysis.undefined_vars(dim, [])
-            strip = self._strip(symbol, symbols[0]) if len(symbols) == 1 else None
-            if strip is not None:
-                yield 1, strip
-
-    def _strip(self, symbol: GlobalVar, count: Count) -> Strip | None:
-        if (symbol, count) not in self.strips:
-            self.strips[symbol, count] = strip_of(self.module[symbol], count)
-        return self.strips[symbol, count]
+                yield size, int(batch) // size
+        elif isinstance(batch, tirx.Var):
+            (ty,) = call.ty_args
+            result = ty.fields[-1] if isinstance(ty, relax.TupleType) else ty
+            rows = _outer_dim(getattr(result.shape, "values", []))
+            own = _outer_dim(getattr(self.module[call.args[0]].params[-1].ty, "shape", []))
+            named = [] if own is None else tirx.analysis.undefined_vars(own, [])
+            if rows is not None and len(named) == 1:
+                image, each = multiple(rows, batch), multiple(own, named[0])
+                if image and each and image % each == 0:
+                    yield 1, Rows(named[0], image // each)
 
     def _chosen(self, calls: Sequence[_Call]) -> list[int]:
         """For each call the images of a strip: the cheapest way from the first to the last.
@@ -282,8 +295,11 @@ class _Cutting:
         strip = call.strips.get(size)
         if strip is None:
             return value
-        symbol, *operands = value.args
+        symbol, operands = value.args
+        if strip.told is not None:
+            fields = [field for at, field in enumerate(operands.fields) if at != strip.told]
+            operands = relax.Tuple(fields)
         if strip not in self.cut:
             name = f"{symbol.name_hint}_strip{size}"
             self.cut[strip] = self.builder.add_func(strip.func, name)
-        return relax.Call(value.op, [self.cut[strip], *operands], value.attrs, value.ty_args)
+        return relax.Call(value.op, [self.cut[strip], operands], value.attrs, value.ty_args)

@@ -20,12 +20,21 @@ from ..statements import substituted
 from .plain_blocks import accesses, is_number, plain_blocks, variables, with_buffers, with_parts
 from .register_tiles import int64, nest, same, sequence
 
-__all__ = ["Strip", "outer_axis", "part_shape", "strip_of"]
+__all__ = ["Count", "Rows", "Strip", "multiple", "outer_axis", "part_shape", "strip_of"]
 
 _ANALYZER = Analyzer()
 
-#: How many parts: a number, or a variable that dims are multiples of.
-Count = int | tirx.Var
+
+@dataclass(frozen=True)
+class Rows:
+    """Parts of so many rows each, where ``var`` is how many rows all have."""
+
+    var: tirx.Var
+    rows: int
+
+
+#: How many parts, or what each has.
+Count = int | Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +58,14 @@ class Strip:
         written = {region.source for block, _ in self.blocks for region in block.writes}
         return [param in self.cut for param in self.whole.params if param not in written]
 
+    @property
+    def told(self) -> int | None:
+        """The number of the parameter of ``whole`` that tells how many there are, if there is."""
+        if isinstance(self.count, int):
+            return None
+        var = self.count.var
+        return next((at for at, p in enumerate(self.whole.params) if p.same_as(var)), None)
+
     @cached_property
     def func(self) -> tirx.PrimFunc:
         """The kernel for one part."""
@@ -70,6 +87,8 @@ class Strip:
         allocated = [new[buffer] for buffer in root.alloc_buffers]
         body = SBlock([], [], [], root.name_hint, sequence(nests), None, allocated, [], {})
         params = [new.get(param, param) for param in self.whole.params]
+        if self.told is not None:
+            del params[self.told]
         realize = s_tir.SBlockRealize([], tirx.const(True), body)
         return tirx.PrimFunc(params, realize, self.whole.ret_type, self.whole.attrs)
 
@@ -107,7 +126,7 @@ def strip_of(func: tirx.PrimFunc, count: Count) -> Strip | None:
     if not cut.keys() >= {*func.body.block.alloc_buffers}:
         return None
     strip = Strip(func, count, found, cut)
-    if isinstance(count, tirx.Var) and any(map(count.same_as, variables([strip.func]))):
+    if isinstance(count, Rows) and any(map(count.var.same_as, variables([strip.func]))):
         return None  # something else depends on how many there are
     return strip
 
@@ -203,8 +222,14 @@ def _share(extent: ir.Expr, count: Count) -> int | None:
     if isinstance(count, int):
         whole = int(extent) if isinstance(extent, tirx.IntImm) else 1
         return whole // count if whole % count == 0 else None
-    one = _ANALYZER.simplify(substituted(extent, {count: int64(1)}))
-    return int(one) if isinstance(one, tirx.IntImm) and same(extent, count * one) else None
+    times = multiple(extent, count.var)
+    return None if times is None else times * count.rows
+
+
+def multiple(extent: ir.Expr, var: tirx.Var) -> int | None:
+    """How many times ``var`` an extent is; None where it is something else."""
+    times = _ANALYZER.simplify(substituted(extent, {var: int64(1)}))
+    return int(times) if isinstance(times, tirx.IntImm) and same(extent, var * times) else None
 
 
 def _cut(buffer: tirx.Var, at: int, count: Count) -> tirx.Var:
