@@ -260,6 +260,12 @@ def test_a_saved_model_a_profile_and_the_values_of_kernels(tmp_path):
             np.testing.assert_array_equal(array, other)
 
 
+def test_an_image_alone_is_not_cut():
+    """Nor its channels, which depthwise kernels treat apart."""
+    model, _ = network(CONVOLUTIONS, (1, 3, 17, 19), WEIGHTS)
+    assert not cut(convert_and_build(model, steps=in_strips()))
+
+
 def test_large_images_are_cut_by_default_and_small_ones_are_not():
     for size, expected in (128, True), (8, False):
         model, _ = network(CONVOLUTIONS, (4, 3, size, size), WEIGHTS)

@@ -31,6 +31,7 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvm_ext.schedules.llvm.contraction import divisors
+from tvm_ext.schedules.llvm.plain_blocks import is_number
 from tvm_ext.schedules.llvm.strips import (
     Count,
     Rows,
@@ -123,14 +124,14 @@ class _Call:
 class _Sizes:
     """Dims as numbers: those that are symbolic as they usually are.
 
-    ``batch``: the outer axis of most inputs of ``main``; None: they have none.
+    ``batch``: the first axis of most inputs of ``main``; None: it is 1, or they have none.
     """
 
     def __init__(self, main: relax.Function):
         shapes = (getattr(getattr(param.ty, "shape", None), "values", []) for param in main.params)
-        outer = [dim for dim in map(_outer_dim, shapes) if dim is not None]
-        counts = Counter(map(str, outer))
-        self.batch = max(outer, key=lambda dim: counts[str(dim)], default=None)
+        firsts = [dims[0] for dims in shapes if dims and not is_number(dims[0], 1)]
+        counts = Counter(map(str, firsts))
+        self.batch = max(firsts, key=lambda dim: counts[str(dim)], default=None)
 
     def number(self, dim: tirx.Expr) -> int:
         """``dim`` as a number."""
