@@ -261,8 +261,8 @@ def test_a_saved_model_a_profile_and_the_values_of_kernels(tmp_path):
 
 
 def test_an_image_alone_is_not_cut():
-    """Nor its channels, which depthwise kernels treat apart."""
-    model, _ = network(CONVOLUTIONS, (1, 3, 17, 19), WEIGHTS)
+    """Nor its channels, which kernels treat apart, too."""
+    model, _ = network(f"t = {BLUR} (x) y = {BLUR} (t)", (1, 4, 12, 9), {})
     assert not cut(convert_and_build(model, steps=in_strips()))
 
 
