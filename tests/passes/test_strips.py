@@ -263,7 +263,7 @@ def test_a_saved_model_a_profile_and_the_values_of_kernels(tmp_path):
 def test_an_image_alone_is_not_cut():
     """Nor its channels, which kernels treat apart, too."""
     model, _ = network(f"t = {BLUR} (x) y = {BLUR} (t)", (1, 4, 12, 9), {})
-    assert not cut(convert_and_build(model, steps=in_strips()))
+    assert not cut(convert_and_build(model, steps=in_strips(cache=1000)))
 
 
 def test_large_images_are_cut_by_default_and_small_ones_are_not():
