@@ -51,10 +51,10 @@ _CHEAP = frozenset({
 # Operators of several outputs, of which some may be left out.
 _SEVERAL = frozenset({"BatchNormalization", "LayerNormalization", "Split"})
 # What numpy's reference of onnx gets wrong: Softmax before opset 13, LRN of borders, sums of
-# absolute values, groups, slopes of fewer dims, masks of one row.
+# absolute values, groups, slopes of fewer dims, masks of one row, pools of other than images.
 _WRONG_IN_REFERENCE = frozenset({
-    "Attention", "ConvTranspose", "Hardmax", "LRN", "LogSoftmax", "LpNormalization",
-    "MeanVarianceNormalization", "PRelu", "Softmax",
+    "Attention", "ConvTranspose", "GlobalMaxPool", "Hardmax", "LRN", "LogSoftmax",
+    "LpNormalization", "MeanVarianceNormalization", "PRelu", "Softmax",
 })  # fmt: skip
 _EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
                       ValueError)  # fmt: skip

@@ -92,6 +92,16 @@ def test_constants_fold_into_what_onnxruntime_computes(node, opset):
     assert_same(proto, rewritten(proto, 1))
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 4), (2, 3, 4, 3, 2)])
+@pytest.mark.parametrize("operator", ["GlobalMaxPool", "GlobalAveragePool"])
+def test_global_pools_of_constants(operator, shape):
+    """Numpy's reference of onnx takes the maximum over the wrong axes of all but images."""
+    c = np.random.default_rng(0).normal(size=shape).astype("float32")
+    dims = ", ".join("23abc"[: len(shape)])
+    proto = model(f"g () => (float[{dims}] y) {{ y = {operator} (c) }}", 22, c=c)
+    assert_same(proto, rewritten(proto, 1))
+
+
 def test_a_constant_that_cannot_be_split_is_left_to_the_converter():
     proto = model("g (float[8] x) => (float[4] y) { a, b = Split(w, parts) y = Add(a, b) }",
                   17, w=np.ones(8, "float32"), parts=np.array([4, 4]))  # fmt: skip

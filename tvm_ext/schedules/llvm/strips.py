@@ -43,19 +43,19 @@ class Strip:
 
     Attributes:
         whole: the kernel for all of them.
-        blocks: each with the axis whose parts it treats apart.
+        blocks: each with the axis whose parts it treats apart, and what a part has of it.
         cut: the buffers that are cut, too, and along which axes.
     """
 
     whole: tirx.PrimFunc
     count: Count
-    blocks: Sequence[tuple[SBlock, tirx.IterVar]]
+    blocks: Sequence[tuple[SBlock, tirx.IterVar, int]]
     cut: Mapping[tirx.Var, int]
 
     @property
     def reads(self) -> list[bool]:
         """Of each parameter but the results, whether it is cut."""
-        written = {region.source for block, _ in self.blocks for region in block.writes}
+        written = {region.source for block, *_ in self.blocks for region in block.writes}
         return [param in self.cut for param in self.whole.params if param not in written]
 
     @property
@@ -78,9 +78,8 @@ class Strip:
             return with_buffers(part, new, lambda _, indices: indices, region)
 
         nests = []
-        for block, axis in self.blocks:
-            fewer = Range(int64(0), int64(_share(axis.dom.extent, self.count)))
-            fewer = tirx.IterVar(fewer, axis.var, axis.iter_type)
+        for block, axis, extent in self.blocks:
+            fewer = tirx.IterVar(Range(int64(0), int64(extent)), axis.var, axis.iter_type)
             axes = [fewer if other.same_as(axis) else other for other in block.iter_vars]
             nests.append(nest(with_parts(block, axes, told)))
         root = self.whole.body.block
@@ -108,11 +107,11 @@ def strip_of(func: tirx.PrimFunc, count: Count) -> Strip | None:
     # The axis that is cut; None: none is. Of what is allocated that is up to those who read it.
     results = {buffer for block in blocks for buffer in _written(block)} & params.keys()
     along = {result: params[result] for result in results}
-    found: list[tuple[SBlock, tirx.IterVar]] = []
+    found: list[tuple[SBlock, tirx.IterVar, int]] = []
     for block in reversed(blocks):
         axis = _written_along(block, along)
         extent = None if axis is None else _share(axis.dom.extent, count)
-        if extent is None:
+        if axis is None or extent is None:
             return None
         places = _Places(block, axis.var, extent, count)
         for buffer, indices in accesses(block):
@@ -121,7 +120,7 @@ def strip_of(func: tirx.PrimFunc, count: Count) -> Strip | None:
                 return None
         if not places.told_all:
             return None
-        found.insert(0, (block, axis))
+        found.insert(0, (block, axis, extent))
     cut = {buffer: at for buffer, at in along.items() if at is not None}
     if not cut.keys() >= {*func.body.block.alloc_buffers}:
         return None
@@ -234,7 +233,9 @@ def multiple(extent: ir.Expr, var: tirx.Var) -> int | None:
 
 def _cut(buffer: tirx.Var, at: int, count: Count) -> tirx.Var:
     shape = list(buffer.ty.shape)
-    shape[at] = int64(_share(shape[at], count))
+    part = _share(shape[at], count)
+    assert part is not None
+    shape[at] = int64(part)
     return tirx.decl_buffer(shape, str(buffer.ty.dtype.dtype), buffer.name, scope=buffer.scope())
 
 
