@@ -32,14 +32,7 @@ from tvm.target import Target
 
 from tvm_ext.schedules.llvm.contraction import divisors
 from tvm_ext.schedules.llvm.plain_blocks import is_number
-from tvm_ext.schedules.llvm.strips import (
-    Count,
-    Rows,
-    Strip,
-    multiple,
-    outer_axis,
-    strip_of,
-)
+from tvm_ext.schedules.llvm.strips import Count, Rows, Strip, multiple, outer_axis, strip_of
 from tvm_ext.schedules.machine import Machine
 
 from .graph import variables
@@ -53,6 +46,9 @@ _CALL_TIR = Op.get("relax.call_tir")
 
 # What starting a kernel costs, in bytes of what caches do not hold.
 _START = 64 << 10
+
+# Strips that a batch is cut into at most.
+_MOST = 64
 
 # What symbolic sizes usually are.
 _IMAGES, _SIDE = 8, 256
@@ -245,8 +241,8 @@ class _Cutting:
         """Into how many parts a batch can be cut, by the images of each."""
         batch = self.sizes.batch
         if isinstance(batch, tirx.IntImm):
-            for size in divisors(int(batch), int(batch) // 2):
-                yield size, int(batch) // size
+            for count in divisors(int(batch), _MOST)[1:]:
+                yield int(batch) // count, count
         elif isinstance(batch, tirx.Var):
             (ty,) = call.ty_args
             result = ty.fields[-1] if isinstance(ty, relax.TupleType) else ty
