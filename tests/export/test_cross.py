@@ -196,6 +196,21 @@ def test_answers_are_those_of_onnxruntime(machine, tmp_path):
     check(machine, kernels(), tmp_path / "out", weights="file")
 
 
+@each_machine
+def test_batches_in_strips(machine, tmp_path):
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        pools (float[4, 16, 1, 98] x) => (float[4, 16, 1, 1] y) {
+            r = Concat <axis = 2> (x, x, x, x, x, x, x, x, x, x)
+            a = Concat <axis = 2> (r, r, r, r, r, r, r, r, r, r)
+            b = MaxPool <kernel_shape = [3, 3]> (a)
+            c = MaxPool <kernel_shape = [3, 3]> (b)
+            y = GlobalMaxPool (c)
+        }""")
+    built = tvm_ext.convert_and_build(model, machine.target)
+    assert sum("_strip" in kernel.symbol for kernel in built.executor.plan.kernels) >= 3
+    check(machine, model, tmp_path / "out")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [*MACHINES, VECTORS], ids=lambda machine: machine.target)
 @pytest.mark.parametrize(
