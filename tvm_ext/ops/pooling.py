@@ -6,7 +6,9 @@ Every function takes ``x[N, C, I...]`` and the window as lists with one entry pe
 """
 
 from contextlib import ExitStack
+from functools import reduce
 from math import inf
+from operator import mul
 
 from tvm import te, tirx
 from tvm.ir import Range
@@ -275,10 +277,8 @@ class _Window:
 
 
 def _power(value, p, dtype):
-    if p == 1:
-        return value
-    if p == 2:
-        return value * value
+    if p in (1, 2, 3, 4):
+        return reduce(mul, [value] * int(p))
     if p == 0.5:
         return te.sqrt(value)
     return te.power(value, tirx.const(p, dtype))
