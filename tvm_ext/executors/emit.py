@@ -9,7 +9,7 @@ from .plan import Check, Kernel, Plan, Slot, Strips
 
 __all__ = [
     "ENTRY", "ENTRY_PARAMETERS", "UNUSED", "checks_after", "entry_source", "in_loops",
-    "kernel_symbol", "moved", "reads", "with_functions",
+    "kernel_symbol", "moved", "observed", "reads", "with_functions",
 ]  # fmt: skip
 
 ENTRY = "tvmx_execute"
@@ -127,10 +127,15 @@ def _body(plan: Plan, tag: str, entry: str) -> Iterator[str]:
 
 def _call(number: int, kernel: Kernel, plan: Plan, tag: str) -> Iterator[str]:
     places = zip(kernel.operands, kernel.moves, strict=True)
-    where = ", ".join(moved(_address(slot), step, str) for slot, step in places)
-    yield f"  if ((code = {kernel_symbol(kernel.symbol, tag)}({where}))) return code;"
-    yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
+    where = [moved(_address(slot), step, str) for slot, step in places]
+    yield from observed(number, kernel_symbol(kernel.symbol, tag), where)
     yield from checks_after(number, plan.checks, _address)
+
+
+def observed(number: int, symbol: str, arguments: Iterable[str]) -> Iterator[str]:
+    """C text of the call of a kernel, which may fail, and of what observes it."""
+    yield f"  if ((code = {symbol}({', '.join(arguments)}))) return code;"
+    yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
 
 
 def moved(address: str, step: Any, text: Callable[[Any], str]) -> str:

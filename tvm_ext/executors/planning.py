@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from .plan import Check, Kernel, Plan, Slot, Strips, aligned, aligned_bytes
 from .repeated import repeated
 
 __all__ = [
-    "ANALYZER", "Draft", "Walk", "adjacent", "alive_during", "arguments", "draft", "peak", "place",
+    "ANALYZER", "Draft", "Walk", "adjacent", "alive_during", "arguments", "draft", "equal", "peak",
+    "place",
 ]  # fmt: skip
 
 
@@ -183,11 +185,14 @@ class Walk:
         before = self.kernels[-1].strips if self.kernels else None
         pairs = list(zip(operands, parts, strict=True))
         whole = {slot.root for slot, (_, times) in pairs if _is_one(times)}
-        if before is None or not _equal(before.count, count) or whole & self._written:
+        if before is None or not equal(before.count, count) or whole & self._written:
             before, self._written = Strips(count), set()
         self._written |= set(kernel.writes)
         self.parts |= {slot: shape for slot, (shape, _) in pairs if slot in kernel.writes}
-        steps = (0 if _is_one(times) else _bytes(shape, s.dtype) for s, (shape, times) in pairs)
+        steps = (
+            0 if _is_one(times) else prod(shape, start=np.dtype(slot.dtype).itemsize)
+            for slot, (shape, times) in pairs
+        )
         return replace(kernel, strips=before, steps=tuple(steps))
 
     def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
@@ -297,15 +302,9 @@ def _is_one(part: Any) -> bool:
     return isinstance(part, int) and part == 1
 
 
-def _equal(a: Any, b: Any) -> bool:
+def equal(a: Any, b: Any) -> bool:
+    """Whether two numbers or formulas are known to be equal."""
     return bool(ANALYZER.can_prove_equal(tirx.convert(a), tirx.convert(b)))
-
-
-def _bytes(shape: Sequence[Any], dtype: str) -> Any:
-    size = np.dtype(dtype).itemsize
-    for dim in shape:
-        size = size * dim
-    return size
 
 
 def _flatten(value: Any) -> Iterable[Slot]:

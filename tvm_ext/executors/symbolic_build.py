@@ -26,7 +26,7 @@ from .cpu_features import needs_of
 from .formulas import NotStatic, c_text
 from .parts import write_objects
 from .plan import ALIGNMENT, Slot
-from .planning import ANALYZER, Walk, adjacent, alive_during, arguments, peak, place
+from .planning import Walk, adjacent, alive_during, arguments, equal, peak, place
 from .repeated import repeated
 from .static_build import Compiled, compile_kernels, texts
 from .storages import size_of
@@ -338,7 +338,7 @@ def _placed(
     for slot in tensors:
         number, unit = size_of(slot.shape, slot.dtype)
         power = min(number & -number, ALIGNMENT) or ALIGNMENT
-        group = next((g for p, u, g in groups if p == power and _equal(u, unit)), None)
+        group = next((g for p, u, g in groups if p == power and equal(u, unit)), None)
         if group is None:
             groups.append((power, unit, group := {}))
         group[slot] = Slot((number // power * ALIGNMENT,), "uint8", live=slot.live)
@@ -350,10 +350,6 @@ def _placed(
         for slot, stands in group.items():
             places[slot] = part, stands.offset // ALIGNMENT * power
     return units, places
-
-
-def _equal(a: tirx.Expr, b: tirx.Expr) -> bool:
-    return bool(ANALYZER.can_prove_equal(a, b))
 
 
 def _rounded(unit: tirx.Expr, multiple: int) -> tirx.Expr:

@@ -18,6 +18,7 @@ from .emit import (
     in_loops,
     kernel_symbol,
     moved,
+    observed,
     with_functions,
 )
 from .formulas import c_text
@@ -122,8 +123,7 @@ def _call(entry: Entry, number: int, tag: str) -> Iterator[str]:
     where = [moved(_address(entry, slot), step, c_text) for slot, step in operands]
     count = len(kernel.operands) - len(kernel.scratch)
     where[count:count] = map(c_text, numbers)
-    yield f"  if ((code = {kernel_symbol(kernel.symbol, tag)}({', '.join(where)}))) return code;"
-    yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
+    yield from observed(number, kernel_symbol(kernel.symbol, tag), where)
     yield from checks_after(number, entry.checks, partial(_address, entry))
 
 

@@ -153,9 +153,7 @@ def conv2d_winograd(
 
     def pixel(image, band, o, t, i, j, lane):
         row = (band * rows + t // across % rows) * (m * stride) + i
-        column = t % across * (m * stride) + j
-        if images > 1:
-            image = image * images + t // (rows * across)
+        image, column = image * images + t // (rows * across), t % across * (m * stride) + j
         if not frames:
             return source(image, o, row, column, lane)
         frame = image % frames_out[0] * step + o // ic_blocks * dilation

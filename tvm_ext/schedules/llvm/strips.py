@@ -55,7 +55,7 @@ class Strip:
     @property
     def reads(self) -> list[bool]:
         """Of each parameter but the results, whether it is cut."""
-        written = {region.source for block, *_ in self.blocks for region in block.writes}
+        written = {buffer for block, *_ in self.blocks for buffer in _written(block)}
         return [param in self.cut for param in self.whole.params if param not in written]
 
     @property
@@ -250,7 +250,7 @@ def part_shape(
     part = int(wanted[at])
     whole = given[at]
     if isinstance(whole, int | tirx.IntImm):
-        count: ir.Expr | int = int(whole) // max(part, 1) or 1
+        count: ir.Expr | int = int(whole) // part
     else:
         count = _ANALYZER.simplify(tirx.floordiv(whole, int64(part)))
     return [*given[:at], part, *given[at + 1 :]], count
