@@ -148,16 +148,37 @@ def multi_head_attention(bb, query, key=None, value=None, bias=None, key_padding
         if bias is not None:
             raise NotImplementedError("a bias for keys whose heads are apart")
     if bias is not None:
-        widths = [bb.shape(part)[2] for part in (query, key, value)]
-        query, key, value = (
-            _plus(bb, part, piece)
-            for part, piece in zip((query, key, value), split_last(bb, bias, widths), strict=True)
-        )
+        query, key, value = biased(bb, [query, key, value], bias)
     y, keys, values, scores = _multi_head(
         bb, query, key, value, num_heads, key_padding_mask, attention_bias,
         (past_key, past_value), mask_filter_value, scale, unidirectional,
     )  # fmt: skip
     return (flat_heads(bb, y) if bb.rank(y) == 4 else y), keys, values, scores
+
+
+def biased(bb, parts, bias):
+    """Queries, keys and values plus their parts of ``bias``, whose size says what no dim does."""
+    widths = _widths([bb.shape(part)[-1] for part in parts], bb.shape(bias)[0])
+    parts = [
+        bb.of_shape(part, [*bb.shape(part)[:-1], width])
+        for part, width in zip(parts, widths, strict=True)
+    ]
+    pieces = split_last(bb, bias, widths)
+    return [_plus(bb, part, piece) for part, piece in zip(parts, pieces, strict=True)]
+
+
+def _widths(dims, total):
+    """The sizes of queries, keys and values: queries are as wide as keys, all together ``total``.
+
+    Where only that is known they are alike.
+    """
+    *rest, last, total = (dim if isinstance(dim, int) else None for dim in (*dims, total))
+    width = next((size for size in rest if size is not None), None)
+    if None in (width, last) and total is None:
+        raise NotImplementedError(f"a bias of unknown size for rows of {dims}")
+    if width is None:
+        width = total // 3 if last is None else (total - last) // 2
+    return width, width, total - 2 * width if last is None else last
 
 
 @microsoft("GroupQueryAttention")

@@ -15,7 +15,7 @@ from ..microsoft import microsoft
 from ..precision import cast
 from .gather_scatter import gather, scatter_nd_replace
 from .matmul import matmul
-from .microsoft_attention import multi_head_attention, split_last
+from .microsoft_attention import biased, multi_head_attention, split_last
 from .shape import reshaped
 from .slicing import take_slice
 
@@ -64,11 +64,7 @@ def packed_multi_head_attention(bb, query, key, value, bias, token_offset,
     if key is None:
         query, key, value = _unpacked(bb, query)
     if bias is not None:
-        widths = [bb.shape(x)[1] for x in (query, key, value)]
-        parts = split_last(bb, bias, widths)
-        query, key, value = (
-            added(bb, x, part) for x, part in zip((query, key, value), parts, strict=True)
-        )
+        query, key, value = biased(bb, [query, key, value], bias)
     rows, batch = bb.shape(query)[0], bb.shape(token_offset)[0]
     ends = bb.of_shape(cumulative_sequence_length, [bb.simplify(batch + 1)])
     counts = bb.emit(relax.op.subtract(_part(bb, ends, 1, batch), _part(bb, ends, 0, batch)))

@@ -26,6 +26,7 @@ from .quantization import (
     qlinear_conv,
     quantize_linear,
 )
+from .softmax import softmax, softmax_of_rows
 
 
 @microsoft("QuantizeLinear")
@@ -157,10 +158,8 @@ def qlinear_concat(bb, y_scale, y_zero_point, *inputs, axis):
 def qlinear_softmax(bb, x, x_scale, x_zero_point, y_scale, y_zero_point, *, axis=-1, opset):
     """Before opset 13 the axes from ``axis`` on form one row."""
     y = dequantize_linear(bb, x, x_scale, x_zero_point)
-    rank = bb.rank(x)
-    if opset < 13 and axis % rank != rank - 1:
-        raise NotImplementedError(f"opset {opset} with axis {axis}, which joins several axes")
-    return _quantized(bb, bb.emit(relax.op.nn.softmax(y, axis)), y_scale, y_zero_point, x)
+    function = softmax_of_rows if opset < 13 else softmax
+    return _quantized(bb, function(bb, y, axis), y_scale, y_zero_point, x)
 
 
 @microsoft("QLinearReduceMean")

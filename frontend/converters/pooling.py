@@ -109,6 +109,7 @@ def global_lp_pool(bb, x, *, p=2):
 
 @converter("MaxUnpool", 9, 11, 22)
 def max_unpool(bb, x, indices, output_shape=None, *, kernel_shape, pads=None, strides=None):
+    """Places count in the image that a MaxPool has numbered, or else in that the windows give."""
     shape = bb.shape(x)
     indices = bb.of_shape(indices, shape)
     rank = len(kernel_shape)
@@ -127,14 +128,16 @@ def max_unpool(bb, x, indices, output_shape=None, *, kernel_shape, pads=None, st
             f"axis {axis} of the output_shape is {{given}}, not {{wanted}}" for axis in (0, 1)
         ]
         bb.demand_dims(outputs[:2], shape[:2], *reasons)
-    if not _are_of_pool(bb, x, inferred):
+    if _are_of_pool(bb, outputs):  # of an odd size, of which the windows leave some out
+        inferred = outputs
+    elif not _are_of_pool(bb, inferred):
         area = prod(map(as_expr, inferred[2:]))
         inside = bb.emit_te(ops.channel_places, indices, area)
         demand_between(bb, inside, 0, bb.simplify(area - 1), "a place in a channel")
     return bb.emit_te(ops.max_unpool, x, indices, outputs, inferred)
 
 
-def _are_of_pool(bb, x, shape):
+def _are_of_pool(bb, shape):
     """Whether the indices of the node come from a MaxPool of a tensor of ``shape``."""
     pool = None if bb.walk is None else bb.node.inputs[1].producer()
     if pool is None or (pool.domain, pool.op_type) != ("", "MaxPool"):

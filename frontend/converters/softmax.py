@@ -12,7 +12,7 @@ from ..precision import accumulator, cast
 from ..table import converter
 
 
-def _softmax(bb, x, axis):
+def softmax(bb, x, axis):
     return _in_float32(bb, relax.op.nn.softmax, x, axis)
 
 
@@ -29,7 +29,7 @@ def _in_float32(bb, operator, x, axis):
     return cast(bb, bb.emit(operator(cast(bb, x, accumulator(dtype)), axis)), dtype)
 
 
-def softmax_of_rows(bb, x, axis, function=_softmax):
+def softmax_of_rows(bb, x, axis, function=softmax):
     """``function`` of rows that are the axes from ``axis`` on."""
     rank = bb.rank(x)
     axis = placed(axis, rank) if rank else 0
@@ -54,7 +54,7 @@ def _register(op_type, function):
 
 
 for _op_type, _function in {
-    "Softmax": _softmax,
+    "Softmax": softmax,
     "LogSoftmax": _log_softmax,
     "Hardmax": _hardmax,
 }.items():

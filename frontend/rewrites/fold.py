@@ -77,6 +77,7 @@ def fold_constants(model: ir.Model) -> ir.Model:
 
 def _fold_single(model: ir.Model) -> None:
     """Fold what gives one output: onnxscript."""
+    splits = set(_splits(model))
     try:
         with without_misjudged(model), _quiet():
             fold_constants_ir(model, onnx_shape_inference=True, input_size_limit=_UNLIMITED,
@@ -85,6 +86,14 @@ def _fold_single(model: ir.Model) -> None:
         # onnxscript 0.7 fails on some valid nodes (SplitToSequence whose split is no constant). It
         # replaces nodes one by one, so what is folded so far stands, and the rest is converted.
         _log.debug("folding stops: %s: %s", error, error.__cause__)
+    if model.opset_imports.get("", 18) < 18:
+        for node in set(_splits(model)) - splits:  # of a SplitToSequence, whose parts are alike
+            node.attributes.pop("num_outputs", None)
+
+
+def _splits(model: ir.Model) -> Iterator[ir.Node]:
+    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
+    return (node for node in nodes if node.op_type == "Split" and not node.domain)
 
 
 @contextmanager

@@ -220,6 +220,8 @@ def test_quantised_arithmetic(op_type, dtype):
         ("QLinearSigmoid", {}),
         ("QLinearLeakyRelu", {"alpha": 0.2}),
         ("QLinearSoftmax", {"axis": -1, "opset": 13}),
+        ("QLinearSoftmax", {"axis": 1, "opset": 13}),
+        ("QLinearSoftmax", {"axis": 2, "opset": 11}),
         ("QLinearGlobalAveragePool", {}),
         ("QLinearGlobalAveragePool", {"channels_last": 1}),
         ("QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 1], "pads": [1, 0, 0, 1]}),

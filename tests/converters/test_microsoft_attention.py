@@ -58,6 +58,17 @@ def test_multi_head_attention(mask):
     check("MultiHeadAttention", operands, {"num_heads": N})
 
 
+@pytest.mark.parametrize(
+    "size, symbolic", [(3, (N * H,)), (3, (N * 3,)), (3, (N * 35,)), (H, True)], ids=str
+)
+def test_multi_head_attention_of_unknown_widths(size, symbolic):
+    """The bias, where it is a constant, says what they are."""
+    operands = [data(B, S, N * H), data(B, T, N * H), data(B, T, N * size),
+                data(N * (2 * H + size))]  # fmt: skip
+    constants = () if symbolic == (N * 35,) else (3,)
+    check("MultiHeadAttention", operands, {"num_heads": N}, constants=constants, symbolic=symbolic)
+
+
 def test_multi_head_attention_of_packed_operands():
     """onnxruntime has no kernel for them: it is given the parts."""
     first, rest, attributes = data(B, S, N, 1, H), data(B, S, N, 2, H), {"num_heads": N}

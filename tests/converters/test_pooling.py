@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -11,6 +12,7 @@ from tvm import tirx
 from tvm_ext.frontend.window import resolve
 
 from tests.oracle import check_model, check_node, node_model
+from tvm_ext import convert_and_build
 from tvm_ext.errors import RunError
 
 RNG = np.random.default_rng(0)
@@ -191,6 +193,24 @@ def test_max_unpool_into_a_larger_image():
     places[1, 0, 1, 1] = 2
     with pytest.raises(RunError, match=r"a place in a channel is -30, not 0\.\.15"):
         check_node("MaxUnpool", inputs, attributes, expected=[want], constants=(2,))
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_max_unpool_of_a_pool_that_leaves_rows_out(symbolic):
+    """onnxruntime's places too count in the image of odd sizes, not in that of the windows."""
+    dims = "A, B, C, D" if symbolic else "2, 3, 7, 5"
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> '
+        f"g (float[{dims}] x) => (float[E, F, G, H] y) {{ "
+        "p, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) s = Shape(x) "
+        "y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (p, i, s) }"
+    )
+    x = data(2, 3, 7, 5)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (want,) = session.run(None, {"x": x})
+    for level in (0, 3):
+        built = convert_and_build(model, "llvm", opt_level=level)
+        np.testing.assert_array_equal(built(x), want)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -24,6 +24,13 @@ def test_per_tensor_rounds_to_even_and_saturates(dtype):
                expected=[quantised(x, scale, 3, dtype)], rtol=0)  # fmt: skip
 
 
+def test_a_number_by_a_scale_that_has_a_dim():
+    x, scale, zero = np.array(1.3, "float32"), np.float32([0.5]), np.int8([4])
+    code = np.array(7, "int8")
+    check_node("QuantizeLinear", [x, scale, zero], expected=[code])
+    check_node("DequantizeLinear", [code, scale, zero], expected=[np.array(1.5, "float32")])
+
+
 @pytest.mark.parametrize("axis", [0, -1])
 def test_per_axis(axis):
     x = RNG.normal(size=(3, 4, 3)).astype("float32")

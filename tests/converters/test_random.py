@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+import tvm
+from tvm import te
 
 from tests.oracle import node_model
 from tests.uses import record
 from tvm_ext import convert_and_build
+from tvm_ext.ops.random import random_share
+from tvm_ext.targets import resolve
 
 N = 100_000
 SHAPE = {"shape": [100, N // 100]}
@@ -34,6 +38,37 @@ def test_normal(dtype):
     np.testing.assert_allclose(moments, [0, 1, 0, 3], atol=0.1)
     neighbours = np.corrcoef(z[:, 1:].ravel(), z[:, :-1].ravel())[0, 1]
     assert abs(neighbours) < 5 / np.sqrt(N)
+
+
+@pytest.mark.parametrize("count", [3, 36, 64, 5000])
+@pytest.mark.parametrize("target", ["any CPU", "this CPU"])
+def test_a_share_is_the_hash_of_its_place(count, target):
+    """TVM and LLVM suppose that no product of unsigned numbers wraps."""
+    seed = 12345
+    target = tvm.target.Target("llvm") if target == "any CPU" else resolve("llvm")
+    shares = te.compute((count,), lambda i: random_share(i, seed), "shares")
+    built = tvm.compile(te.create_prim_func([shares]).with_attr("global_symbol", "f"), target)
+    got = tvm.runtime.tensor(np.zeros(count))
+    built["f"](got)
+    places = np.arange(count, dtype="uint32")
+    own = _hashed(places ^ _hashed(np.uint32([seed])) ^ _hashed(np.uint32([0])))
+    want = ((own ^ _hashed(np.uint32([0x9E3779B9]))) + 0.5) / 2**32
+    np.testing.assert_array_equal(got.numpy(), want)
+
+
+def _hashed(x):
+    """lowbias32, as its author writes it: https://nullprogram.com/blog/2018/07/31/"""
+    x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+@pytest.mark.parametrize("op_type", ["RandomUniform", "RandomNormal"])
+def test_all_levels_draw_the_same(op_type):
+    model = node_model(op_type, [], {"shape": [64], "seed": 1.0})
+    first, *others = (convert_and_build(model, "llvm", opt_level=k)() for k in range(4))
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=1e-6)
 
 
 def test_seeds_and_names_make_a_difference():

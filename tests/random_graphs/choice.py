@@ -2,7 +2,9 @@
 
 import numpy as np
 
-__all__ = ["broadcasts", "floats", "images", "is_f32", "of_shape", "other", "spoil", "swap"]
+__all__ = [
+    "broadcasts", "floats", "images", "is_f32", "of_shape", "operand", "other", "sizes", "spoil", "swap",
+]  # fmt: skip
 
 
 def floats(v):
@@ -58,3 +60,20 @@ def spoil(g, v):
     if g.chance(0.06):
         g.outputs.append(v)
     return v
+
+
+def sizes(x, axis):
+    """The sizes of an axis in both sets."""
+    return tuple(a.shape[axis] for a in x.arrays)
+
+
+def operand(g, extents, dtype="float32"):
+    """A new input, or a constant where all sizes are the same in both sets.
+
+    ``extents`` are sizes, or pairs of them.
+    """
+    pairs = [e if isinstance(e, tuple) else (e, e) for e in extents]
+    if all(a == b for a, b in pairs) and g.chance(0.5):
+        return g.const(g.numbers([a for a, _ in pairs], dtype))
+    names = [g.name("d") if a != b or g.chance(0.3) else None for a, b in pairs]
+    return g.input(pairs, names, dtype)

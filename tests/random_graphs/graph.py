@@ -141,21 +141,25 @@ class Graph:
             domain=domain,
             **{k: v for k, v in attributes.items() if v is not None},
         )
-        results = self._evaluated(node, [v for v in inputs if v is not None], names)
+        results = self._evaluated([node], [v for v in inputs if v is not None], names)
         self.nodes.append(node)
         self.values += results
         return results[0] if outputs == 1 else tuple(results)
 
     def add(self, node, read):
         """A node with subgraphs that capture the values ``read``."""
-        results = self._evaluated(node, read, node.output)
-        self.nodes.append(node)
+        return self.add_all([node], read)
+
+    def add_all(self, nodes, read):
+        """Nodes of which only the last gives tensors, evaluated together."""
+        results = self._evaluated(nodes, read, nodes[-1].output)
+        self.nodes += nodes
         self.values += results
         return results
 
-    def _evaluated(self, node, read, names):
+    def _evaluated(self, nodes, read, names):
         unique = list({v.name: v for v in read}.values())
-        arrays = [_run(node, unique, k, self.opset) for k in (0, 1)]
+        arrays = [_run(nodes, unique, k, self.opset) for k in (0, 1)]
         for pair in zip(*arrays, strict=True):
             for array in pair:
                 if array.size > _MOST:
@@ -231,10 +235,10 @@ def session(model, optimised=False):
     return run
 
 
-def _run(node, read, which, opset):
+def _run(nodes, read, which, opset):
     fixed = [v for v in read if v.constant]
     graph = helper.make_graph(
-        [node],
+        nodes,
         "one",
         [
             helper.make_tensor_value_info(
@@ -243,7 +247,7 @@ def _run(node, read, which, opset):
             for v in read
             if not v.constant
         ],
-        [helper.make_empty_tensor_value_info(name) for name in node.output],
+        [helper.make_empty_tensor_value_info(name) for name in nodes[-1].output],
         [numpy_helper.from_array(v.array, v.name) for v in fixed],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]

@@ -191,6 +191,17 @@ def test_a_node_that_the_folding_fails_on_is_kept():
     assert "SplitToSequence" in assert_same(proto, rewritten(proto), feeds)
 
 
+@pytest.mark.parametrize("opset", [13, 17, 18])
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_sequence_of_parts_folds_to_a_split_of_the_opset(opset, size):
+    proto = model(
+        "g (float[6] x) => (float[A] y) { q = SplitToSequence(x, s) y = SequenceAt(q, one) }",
+        opset=opset, s=np.array(size), one=np.array(1),
+    )  # fmt: skip
+    onnx.checker.check_model(ir.to_proto(rewritten(proto, 1)))
+    assert_same(proto, rewritten(proto, 1))
+
+
 def test_the_names_of_all_steps_differ():
     for level in range(4):
         names = [name for name, _ in steps(level)]

@@ -141,8 +141,8 @@ def _rounded(value, zero, bounds):
 
 def _parameter(tensor, index, axis, block):
     """The scale or zero point of one element."""
-    if len(tensor.shape) == 0:
-        return tensor()
+    if not tensor.shape or not index:  # a number, too, may have a scale of one dim
+        return tensor(*[0] * len(tensor.shape))
     if block:
         return tensor(*index[:axis], tirx.floordiv(index[axis], block), *index[axis + 1 :])
     return tensor(_clamped(index[axis], tensor.shape[0]))

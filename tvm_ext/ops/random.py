@@ -69,9 +69,14 @@ def random_share(place, seed):
 
 def _hashed(x):
     """A permutation of the 32-bit words that leaves no bit correlated with another (lowbias32)."""
-    x = (x ^ (x >> _word(16))) * _word(0x7FEB352D)
-    x = (x ^ (x >> _word(15))) * _word(0x846CA68B)
+    x = _product(x ^ (x >> _word(16)), 0x7FEB352D)
+    x = _product(x ^ (x >> _word(15)), 0x846CA68B)
     return x ^ (x >> _word(16))
+
+
+def _product(x, factor):
+    """In 64 bits: TVM tells LLVM that a product of 32 does not wrap, and its sign is lost."""
+    return (x.astype("uint64") * tirx.const(factor, "uint64")).astype("uint32")
 
 
 def _mixed(seed):
