@@ -109,6 +109,44 @@ def _hostile_divisions(dtype):
     return (np.array(column, dtype) for column in zip(*inside, strict=True))
 
 
+@pytest.mark.parametrize(
+    "body, compute",
+    [
+        ("s = Add(x, c) y = Greater(s, x)", lambda x, c: x + c > x),
+        ("s = Sub(x, c) y = Less(s, x)", lambda x, c: x - c < x),
+        ("s = Mul(x, x) z = Sub(c, c) y = Less(s, z)", lambda x, c: x * x < 0),
+        ("s = Mul(x, c) t = Div(s, c) y = Equal(t, x)", lambda x, c: _quotient(x * c, c) == x),
+        ("s = Add(x, c) m = Max(s, x) y = Equal(m, s)", lambda x, c: np.maximum(x + c, x) == x + c),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+def test_what_follows_a_sum_or_product_sees_it_wrapped(dtype, body, compute):
+    """TVM takes ``x + 1 > x`` for true, and fails on differences of unsigned numbers."""
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(info.min, info.max, 61, dtype, endpoint=True)
+    x[:3], c = [info.min, info.max, 0], np.array(5, dtype)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> '
+        f"g ({dtype}[N] x) => (bool[N] y) {{ {body} }}"
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(c, "c"))
+    check_model(model, {"x": x}, expected=[compute(x, c)], opt_levels=(0, 1, 3))
+
+
+def _quotient(x, y):
+    """Toward zero."""
+    return (x.astype("int64") / y.astype("int64")).astype(x.dtype)
+
+
+def test_unsigned_numbers_of_64_bits_compare_with_their_sums():
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (uint64[N] x, uint64[N] c) => (bool[N] y) '
+        "{ s = Add(x, c) d = Sub(s, x) m = Max(d, x) y = Less(m, s) }"
+    )
+    feeds = {"x": np.arange(7, dtype="uint64"), "c": np.full(7, 3, "uint64")}
+    check_model(model, feeds, expected=[np.arange(7) > 0], opt_levels=(0, 1, 3))
+
+
 def test_integer_powers_are_exact():
     x, y = np.array([3, -2, -1, 0, 7], "int64"), np.array([39, 5, 101, 0, -1], "int64")
     check_node("Pow", [x, y], expected=[np.array([3**39, -32, -1, 1, 0])])

@@ -1,12 +1,15 @@
 """Attention as one kernel: numbers in hostile cases against float64, structure, refusals."""
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 import tvm
 from tvm import relax, te, tirx, topi
 from tvm.s_tir import Schedule
 from tvm.tirx import ForKind
 
+from tests.oracle import check_model
 from tvm_ext import targets
 from tvm_ext.executors.lowering import TIR_PIPELINE
 from tvm_ext.ops.attention_tiled import EPSILONS, Step, attention_tiled
@@ -227,6 +230,16 @@ def softmax_read_twice(bb, q, k, v):
     keys = bb.emit(relax.op.permute_dims(k, [0, 1, 3, 2]))
     weights = bb.emit(relax.op.nn.softmax(bb.emit(relax.op.matmul(q, keys)), -1))
     return relax.op.add(bb.emit(relax.op.matmul(weights, v)), bb.emit(relax.op.sum(weights)))
+
+
+def test_heads_of_symbolic_size_whose_products_are_static():
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> '
+        "g (float[2, 4, D] q, float[2, D, 5] k, float[2, 5, 8] v) => (float[2, 4, 8] y) "
+        "{ s = MatMul(q, k) w = Softmax <axis = -1> (s) y = MatMul(w, v) }"
+    )
+    feeds = {"q": data(0, 2, 4, 3), "k": data(1, 2, 3, 5), "v": data(2, 2, 5, 8)}
+    check_model(model, feeds, opt_levels=(2, 3))
 
 
 @pytest.mark.parametrize("shape, build", [

@@ -72,8 +72,14 @@ def top_k_of_size(g):
 def random_like(g):
     """Of random numbers only what does not depend on them."""
     x = g.choose(lambda v: is_f32(v) and v.ndim)
-    y = g.node(g.pick("RandomNormalLike", "RandomUniformLike"), x, seed=1.0)
-    return g.node("Add", g.node("Mul", y, g.scalar(0.0)), x)
+    zero, (drawn, nothing, same) = g.scalar(0.0), (g.name() for _ in range(3))
+    op = g.pick("RandomNormalLike", "RandomUniformLike")
+    nodes = [
+        helper.make_node(op, [x.name], [drawn], g.name(f"{op}_"), seed=1.0),
+        helper.make_node("Mul", [drawn, zero.name], [nothing], g.name("Mul_")),
+        helper.make_node("Add", [nothing, x.name], [same], g.name("Add_")),
+    ]
+    return g.add_all(nodes, [x, zero])[0]
 
 
 def dropout(g):
@@ -108,7 +114,8 @@ def loss(g):
 
 def scan(g):
     """A running product of the slices along an axis, and what it is at each."""
-    x = g.choose(lambda v: is_f32(v) and v.ndim >= 2 and v.array.size < 3000)
+    # Of slices without elements onnxruntime divides by zero.
+    x = g.choose(lambda v: is_f32(v) and v.ndim >= 2 and 0 < v.array.size < 3000)
     axis = g.int(0, x.ndim - 1)
     if g.opset < 9:
         raise Rejected

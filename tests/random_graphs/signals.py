@@ -1,6 +1,7 @@
 """Transforms of signals, and windows."""
 
 from .choice import operand
+from .graph import Rejected
 
 _SIZES = [1, 2, 3, 5, 8, 12, 17, (6, 9)]
 
@@ -14,6 +15,8 @@ def dft(g):
     else:
         extents, axis = (g.pick(1, (2, 3)), n, width), 1
     x = operand(g, extents)
+    if onesided and inverse and n == 1:
+        raise Rejected  # a signal of no points
     least = min(n) if isinstance(n, tuple) else n
     length = g.const(g.rng.integers(1, 2 * least + 1), "int64") if g.chance(0.4) else None
     if g.opset < 20:

@@ -4,12 +4,13 @@ Why not TVM's own: maximum and minimum drop NaN, and an integer division by zero
 integer by -1 kills the process.
 """
 
+import operator
 from functools import reduce
 
 from tvm import tirx
 
 from .elementwise import dtype_of, elementwise
-from .formula import once, once_bits
+from .formula import once, once_bits, opaque
 
 __all__ = ["add", "div", "fmod", "integer_power", "maximum", "mean", "minimum", "mod", "mul",
            "power", "sub"]  # fmt: skip
@@ -18,19 +19,19 @@ __all__ = ["add", "div", "fmod", "integer_power", "maximum", "mean", "minimum", 
 @elementwise
 def add(a, b):
     """``a[...] + b[...]``; integers wrap."""
-    return a + b
+    return _wrapping(operator.add, a, b)
 
 
 @elementwise
 def sub(a, b):
     """``a[...] - b[...]``; integers wrap."""
-    return a - b
+    return _wrapping(operator.sub, a, b)
 
 
 @elementwise
 def mul(a, b):
     """``a[...] * b[...]``; integers wrap."""
-    return a * b
+    return _wrapping(operator.mul, a, b)
 
 
 @elementwise
@@ -126,6 +127,19 @@ def _libm_fmod(a, b):
     """TVM has no lowering of its own fmod for llvm."""
     dtype = dtype_of(a)
     return tirx.call_pure_extern(dtype, "fmodf" if dtype == "float32" else "fmod", a, b)
+
+
+def _wrapping(operation, a, b):
+    """Of integers modulo 2**bits, which TVM and LLVM suppose not to wrap: ``x + 1 > x``.
+
+    TVM is not shown the result; LLVM, for which 32 bits are those that 64 lose, not the flag.
+    """
+    if _is_float(a):
+        return operation(a, b)
+    if "32" not in dtype_of(a):
+        return opaque(operation(a, b))
+    wide = "uint64" if operation is operator.mul and _is_unsigned(a) else "int64"
+    return opaque(operation(a.astype(wide), b.astype(wide))).astype(dtype_of(a))
 
 
 def _by_floats(b):

@@ -69,8 +69,9 @@ REPLACED = {
     "relax.logical_xor": logic.logical_xor,
 }
 
-# TVM's, but for a float 0 that is known: ``x * 0`` is NaN for infinities, ``-0 + 0`` is 0.
-_KEEPING_ZERO = {
+# TVM's, but for integers, which it supposes not to wrap, and for a float 0 that is known:
+# ``x * 0`` is NaN for infinities, ``-0 + 0`` is 0.
+_ARITHMETIC = {
     "relax.add": arithmetic.add,
     "relax.subtract": arithmetic.sub,
     "relax.multiply": arithmetic.mul,
@@ -104,10 +105,10 @@ def to_kernel(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def _legalizations() -> dict[str, Legalization]:
     replaced = {name: _legalization(compute) for name, compute in REPLACED.items()}
-    kept = {name: _keeping_zero(_legalization(own)) for name, own in _KEEPING_ZERO.items()}
+    of_floats = {name: _unless_float(_legalization(own)) for name, own in _ARITHMETIC.items()}
     return (
         replaced
-        | kept
+        | of_floats
         | {
             "relax.reshape": lambda _bb, call: call,
             "relax.mean": _mean,
@@ -130,11 +131,12 @@ def _legalization(compute: Callable[..., te.Tensor]) -> Legalization:
     return replace
 
 
-def _keeping_zero(own: Legalization) -> Legalization:
-    """``own``, which reads its operands, where TVM's would have a float 0 as a literal."""
+def _unless_float(own: Legalization) -> Legalization:
+    """``own``, which reads its operands, where TVM's would have a float 0 as a literal, and for
+    all that are no floats."""
 
     def replace(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        if any(map(_is_float_zero, call.args)):
+        if any(map(_is_float_zero, call.args)) or "float" not in str(call.ty.dtype.dtype):
             return own(bb, call)
         return call.op.get_attr("FLegalize")(bb, call)
 

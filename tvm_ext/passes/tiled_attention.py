@@ -125,7 +125,9 @@ def _at_product(graph: Graph, var: relax.Var) -> _Attention | None:
     if scores is None:
         return None
     q, k = scores.args
-    left, right, plain = known_dims(q), known_dims(k), known_dims(scores)
+    left, right, plain = static_dims(q), static_dims(k), static_dims(scores)
+    if left is None or right is None or plain is None:
+        return None
     if min(len(left), len(right)) < 2 or 0 in (*left, *right, *value):
         return None
     if plain[:-1] != dims[:-1] or {dtype_of(x) for x in (q, k, v)} - _FLOATS:
