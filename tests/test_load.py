@@ -511,6 +511,33 @@ def test_a_sparse_initializer_is_a_dense_one(indices):
     np.testing.assert_array_equal(built(np.zeros((2, 3), "float32")), [[0, 5, 0], [0, 0, 7]])
 
 
+@pytest.mark.parametrize("place", ["graph", "branch", "function"])
+def test_a_sparse_constant_is_a_dense_one(place):
+    nodes = "{ c = Constant () y = Add (x, c) }"
+    head = '<ir_version: 10, opset_import: ["" : 21, "f" : 1]> '
+    model = parser.parse_model(head + {
+        "graph": f"g (float[2, 3] x) => (float[2, 3] y) {nodes}",
+        "branch": "g (float[2, 3] x, bool p) => (float[2, 3] z) { z = If (p) <then_branch = t () "
+                  f"=> (float[2, 3] y) {nodes}, else_branch = e () => (float[2, 3] u) "
+                  "{ u = Identity (x) }> }",
+        "function": "g (float[2, 3] x) => (float[2, 3] z) { z = f.plus (x) } "
+                    f'<domain: "f", opset_import: ["" : 21]> plus (x) => (y) {nodes}',
+    }[place])  # fmt: skip
+    values = sparse([1, 5]).graph.sparse_initializer[0]
+    scopes = {"graph": model.graph, "function": (model.functions or [None])[0]}
+    if place == "branch":
+        scopes[place] = model.graph.node[0].attribute[0].g
+    constant = scopes[place].node[0]
+    constant.attribute.add(
+        name="sparse_value", type=onnx.AttributeProto.SPARSE_TENSOR
+    ).sparse_tensor.CopyFrom(values)
+    feeds = {"x": np.zeros((2, 3), "float32")} | (
+        {"p": np.array(True)} if place == "branch" else {}
+    )
+    (y,) = convert_and_build(model, "llvm", opt_level=0).run(None, feeds)
+    np.testing.assert_array_equal(y, [[0, 5, 0], [0, 0, 7]])
+
+
 @pytest.mark.parametrize("given, reason", [
     (sparse([1, 6]), "do not fit"), (sparse([-1, 2]), "do not fit"), (sparse([1]), "do not fit"),
     (sparse([[0, 1], [2, 0]]), "invalid entry"), (sparse([0, 1], (1 << 40, 1 << 20)), "over the"),

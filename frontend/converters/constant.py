@@ -21,7 +21,6 @@ def constant(
     bb,
     *,
     value=None,
-    sparse_value=None,
     value_int=None,
     value_ints=None,
     value_float=None,
@@ -32,8 +31,6 @@ def constant(
     """The first versions have ``value`` only; constant folding writes the others all the same."""
     if value is not None:
         return bb.const(value.numpy())
-    if sparse_value is not None:
-        raise NotImplementedError("sparse tensors are not supported")
     texts = value_strings if value_string is None else value_string
     if texts is not None:
         return bb.const(np.array(texts, object))

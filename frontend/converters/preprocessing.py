@@ -10,6 +10,7 @@ from tvm_ext.ops.narrow import STRING
 
 from .. import host
 from ..class_scores import rows_of
+from ..indices import demand_between
 from ..precision import cast
 from ..table import converter
 from .cast import cast as cast_of_onnx
@@ -72,10 +73,12 @@ def feature_vectorizer(bb, *inputs, inputdimensions=()):
 
 @converter("OneHotEncoder", 1, domain=_ML)
 def one_hot_encoder(bb, x, *, cats_int64s=(), cats_strings=(), zeros=1):
-    if not zeros:
-        raise NotImplementedError("zeros=0, an error where an element is no category")
     categories = bb.numbers(cats_strings) if cats_strings else np.asarray(cats_int64s, "int64")
-    return bb.emit_te(ops.one_hot, cast(bb, x, "int64"), bb.const(categories))
+    y = bb.emit_te(ops.one_hot, cast(bb, x, "int64"), bb.const(categories))
+    if not zeros:
+        unknown = relax.op.equal(bb.emit(relax.op.sum(y, -1)), bb.const(np.float32(0)))
+        demand_between(bb, cast(bb, bb.emit(unknown), "int64"), 0, 0, "whether one is no category")
+    return y
 
 
 @converter("LabelEncoder", 2, 4, domain=_ML)

@@ -126,8 +126,7 @@ def test_what_follows_a_sum_or_product_sees_it_wrapped(dtype, body, compute):
     x = np.random.default_rng(0).integers(info.min, info.max, 61, dtype, endpoint=True)
     x[:3], c = [info.min, info.max, 0], np.array(5, dtype)
     model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 18]> '
-        f"g ({dtype}[N] x) => (bool[N] y) {{ {body} }}"
+        f'<ir_version: 8, opset_import: ["" : 18]> g ({dtype}[N] x) => (bool[N] y) {{ {body} }}'
     )
     model.graph.initializer.append(onnx.numpy_helper.from_array(c, "c"))
     check_model(model, {"x": x}, expected=[compute(x, c)], opt_levels=(0, 1, 3))

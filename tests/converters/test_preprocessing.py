@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.onnxruntime_oracle import check_against_onnxruntime
+from tests.onnxruntime_oracle import check_against_onnxruntime, contrib_model
 from tests.oracle import check_node
 from tests.uses import record
 from tvm_ext import convert_and_build, load
@@ -60,6 +60,16 @@ def test_feature_vectorizer():
 def test_one_hot_encoder():
     check("OneHotEncoder", [np.array([[3, 1], [7, 9]])], {"cats_int64s": [1, 3, 7], "zeros": 1},
           types=["float32"])  # fmt: skip
+
+
+def test_one_hot_encoder_that_refuses_what_is_no_category():
+    """onnxruntime fails too; known elements are refused when the model is built."""
+    x, attributes = np.array([[3, 1], [7, 3]]), {"cats_int64s": [1, 3, 7], "zeros": 0}
+    check("OneHotEncoder", [x], attributes, types=["float32"])
+    x[1, 1] = 2
+    model = contrib_model("OneHotEncoder", [x], attributes, domain="ai.onnx.ml", types=["float32"])
+    with pytest.raises(RunError, match="whether one is no category is 1, not 0"):
+        convert_and_build(model, "llvm").run(None, {"x0": x})
 
 
 @pytest.mark.parametrize("size", [1, 4, 5])

@@ -3,7 +3,8 @@
 import numpy as np
 
 __all__ = [
-    "broadcasts", "floats", "images", "is_f32", "of_shape", "operand", "other", "sizes", "spoil", "swap",
+    "broadcasts", "floats", "images", "is_f32", "of_shape", "operand", "other", "sizes", "spoil",
+    "swap",
 ]  # fmt: skip
 
 

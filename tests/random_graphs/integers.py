@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .choice import images, is_f32, operand, other, sizes
+from .choice import images, is_f32, operand, other
 from .graph import Rejected
 
 _MICROSOFT = {"domain": "com.microsoft"}
@@ -98,8 +98,8 @@ def qlinear_matmul(g):
 
 def qlinear(g):
     """Operators of codes, of com.microsoft; its Softmax of them rounds down."""
-    kind = g.pick("Add", "Mul", "Sigmoid", "LeakyRelu", "AveragePool", "GlobalAveragePool", "Concat",
-                  "ReduceMean")  # fmt: skip
+    kind = g.pick("Add", "Mul", "Sigmoid", "LeakyRelu", "AveragePool", "GlobalAveragePool",
+                  "Concat", "ReduceMean")  # fmt: skip
     pools = kind.endswith("Pool")
     x = g.choose(lambda v: is_f32(v) and v.ndim and v.array.size and (not pools or v.ndim == 4))
     a = codes(g, x)
@@ -167,7 +167,9 @@ def tests(g):
         x = y
     if g.chance(0.5):
         return g.node("IsNaN", x)
-    return g.node("IsInf", x, detect_negative=g.pick(None, 0, 1), detect_positive=g.pick(None, 0, 1))
+    return g.node(
+        "IsInf", x, detect_negative=g.pick(None, 0, 1), detect_positive=g.pick(None, 0, 1)
+    )
 
 
 def cast_like(g):
@@ -189,7 +191,7 @@ def shapes(g):
 
 
 def cumulated(g):
-    x = g.choose(lambda v: v.ndim and v.dtype.kind == "f" or v.dtype.kind == "i" and v.ndim)
+    x = g.choose(lambda v: (v.ndim and v.dtype.kind == "f") or (v.dtype.kind == "i" and v.ndim))
     op = g.pick("CumSum", "CumProd") if g.opset >= 26 else "CumSum"
     axis = g.const(np.array(g.int(-x.ndim, x.ndim - 1), g.pick("int32", "int64")))
     return g.node(op, x, axis, exclusive=g.pick(None, 1), reverse=g.pick(None, 1))
@@ -198,7 +200,9 @@ def cumulated(g):
 def functions(g):
     """What elementwise operators are left."""
     x = g.choose(lambda v: v.dtype.kind == "f")
-    op = g.pick("Acos", "Acosh", "Asin", "Asinh", "Atanh", "Cosh", "Sinh", "Tan", "Shrink", "SwiGLU")
+    op = g.pick(
+        "Acos", "Acosh", "Asin", "Asinh", "Atanh", "Cosh", "Sinh", "Tan", "Shrink", "SwiGLU"
+    )
     if op in ("Acos", "Asin", "Atanh", "Tan"):
         x = g.node("Mul", g.node("Tanh", x), g.scalar(0.9, x.dtype))
     elif op == "Acosh":

@@ -95,9 +95,7 @@ def deform_conv(g):
     n, c, *image = x.shape
     m, kernel, stride = g.pick(1, 3, 8), [g.pick(1, 3), g.pick(1, 2, 3)], g.pick(1, 2)
     pads = [g.int(0, 1) for _ in range(4)]
-    out = [
-        (size + pads[k] + pads[k + 2] - kernel[k]) // stride + 1 for k, size in enumerate(image)
-    ]
+    out = [(size + pads[k] + pads[k + 2] - kernel[k]) // stride + 1 for k, size in enumerate(image)]
     if min(out) < 1:
         raise Rejected
     groups, taps = g.pick(1, c), kernel[0] * kernel[1]

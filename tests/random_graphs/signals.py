@@ -30,9 +30,7 @@ def stft(g):
     x = operand(g, (g.pick(1, (2, 3)), g.pick(16, 31, (24, 37)), 1))
     window = operand(g, (frame,)) if g.chance(0.6) else None
     length = g.const(frame, "int64") if window is None or g.chance(0.3) else None
-    return g.node(
-        "STFT", x, g.const(step, "int64"), window, length, onesided=g.pick(None, 0, 1)
-    )
+    return g.node("STFT", x, g.const(step, "int64"), window, length, onesided=g.pick(None, 0, 1))
 
 
 def window(g):
