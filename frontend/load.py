@@ -172,9 +172,10 @@ def _sort(model: ir.Model) -> bool:
 
 
 def _keep_types(graph: ir.Graph, proto: onnx.GraphProto) -> None:
-    """Give inputs and initializers the types that outputs of their names, without one, took."""
+    """Give inputs and initializers the types that outputs of their names took: those may have
+    none, or fewer dims that are known."""
     for value, declared in zip(graph.inputs, proto.input, strict=True):
-        if value.type is None:
+        if value.type is None or value.is_graph_output():
             ir.serde.deserialize_value_info_proto(declared, value)
     _keep_initializer_types(graph)
 

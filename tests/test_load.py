@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from tvm_ext.frontend import Limits, convert, load, specialise
 
 from tvm_ext import convert_and_build
-from tvm_ext.errors import ConversionError, ModelError, ModelLimitError
+from tvm_ext.errors import InputError, ConversionError, ModelError, ModelLimitError
 from tvm_ext.inspect import inspect_model
 
 ADD = """
@@ -491,6 +491,17 @@ def test_initializers_of_early_models_need_not_be_inputs(add):
 def test_graphs_need_no_name(add):
     add.graph.ClearField("name")
     assert convert_and_build(add, "llvm", opt_level=0).outputs[0].name == "y"
+
+
+def test_an_input_that_is_an_output_too_keeps_its_dims():
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> '
+        "g (float[2, N] x) => (float[A, B] x, float[2, N] y) { y = Neg (x) }"
+    )
+    built = convert_and_build(model, "llvm", opt_level=0)
+    assert built.inputs[0].shape == (2, "N")
+    with pytest.raises(InputError, match="x"):
+        built(np.zeros((3, 4), "float32"))
 
 
 def sparse(indices, dims=(2, 3), values=(5.0, 7.0)):

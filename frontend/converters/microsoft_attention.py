@@ -294,9 +294,7 @@ def _of_keys(bb, padding, batch, queries, keys):
         for side in bb.shape(padding)[2:]:
             demand_range(bb, side, "a side of the mask", least=keys)
         return bb.of_shape(padding, [batch, 1, *bb.shape(padding)[2:]])
-    if rank == 1:
-        return padding
-    return bb.of_shape(padding, [batch, queries, keys] if rank == 3 else [batch, keys])
+    return bb.of_shape(padding, [batch, *[queries, keys][3 - rank :]])
 
 
 def _multi_head(bb, q, k, v, heads, padding, bias, past, hidden, scale, causal):
@@ -307,10 +305,8 @@ def _multi_head(bb, q, k, v, heads, padding, bias, past, hidden, scale, causal):
         keys = bb.shape(k)[-2]
         if past[0] is not None:
             keys = bb.simplify(keys + bb.shape(past[0])[2])
-        spans = bb.rank(padding) == 1 and not bb.equal(bb.shape(padding)[0], batch)
-        if spans and not bb.equal(bb.shape(padding)[0], 2 * batch):
-            raise NotImplementedError(f"a mask of shape {bb.shape(padding)}")
-        padding = _of_keys(bb, padding, batch, queries, keys)
+        spans = bb.rank(padding) == 1 and bb.equal(bb.shape(padding)[0], 2 * batch)
+        padding = _of_keys(bb, padding, 2 * batch if spans else batch, queries, keys)
         mask = bb.emit_te(ops.key_padding, padding, batch, queries, keys, hidden, bb.dtype(q),
                           spans)  # fmt: skip
         mask = mask if bias is None else _plus(bb, mask, bias)

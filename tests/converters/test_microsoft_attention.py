@@ -58,6 +58,13 @@ def test_multi_head_attention(mask):
     check("MultiHeadAttention", operands, {"num_heads": N})
 
 
+def test_multi_head_attention_of_a_batch_that_the_mask_tells():
+    """A mask of two lengths, in a model that leaves the batch open."""
+    operands = [data(B, S, N * H), data(B, T, N * H), data(B, T, N * H), None,
+                MASKS["lengths"](T)]  # fmt: skip
+    check("MultiHeadAttention", operands, {"num_heads": N}, constants=(4,), symbolic=(B,))
+
+
 @pytest.mark.parametrize(
     "size, symbolic", [(3, (N * H,)), (3, (N * 3,)), (3, (N * 35,)), (H, True)], ids=str
 )
