@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from tvm_ext.frontend import Limits, convert, load, specialise
 
 from tvm_ext import convert_and_build
-from tvm_ext.errors import InputError, ConversionError, ModelError, ModelLimitError
+from tvm_ext.errors import ConversionError, InputError, ModelError, ModelLimitError
 from tvm_ext.inspect import inspect_model
 
 ADD = """
