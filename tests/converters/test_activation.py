@@ -84,6 +84,13 @@ def test_a_factor_of_zero_keeps_nan_and_infinities(op_type, attributes, expected
     check_node(op_type, [x], attributes, expected=[np.array(expected, "f4")], opt_levels=(0, 3))
 
 
+@pytest.mark.parametrize("constants", [(), (1,)])
+def test_clip_of_unsigned_numbers_beyond_int64(constants):
+    x, low = np.array([0, 5, 2**63, 2**64 - 1], "uint64"), np.array(2**63 + 7, "uint64")
+    check_node("Clip", [x, low], expected=[np.maximum(x, low)], constants=constants)
+    check_node("Clip", [x, np.array(3, "uint64")], expected=[np.maximum(x, 3)], constants=constants)
+
+
 def test_clip_takes_the_upper_bound_where_the_bounds_cross():
     low, high = np.array(5, "int8"), np.array(-5, "int8")
     x = np.array([-9, 0, 9], "int8")

@@ -18,6 +18,7 @@ import numpy as np
 from tvm_ext import convert_and_build
 
 from .attention import attention
+from .classical import CLASSICAL
 from .control_flow import branch, loop
 from .convolutions import conv_block, squeeze_excite
 from .elementwise import ELEMENTWISE
@@ -35,8 +36,8 @@ from .signals import SIGNALS
 
 __all__ = ["Failure", "check", "random_graph"]
 
-_OPERATORS = [*ELEMENTWISE, *MOVEMENT, *LAYERS, *HEADS, *INTEGERS, *SAMPLING, *SELECTION,
-              *SEQUENCES, *SIGNALS]  # fmt: skip
+_OPERATORS = [*ELEMENTWISE, *MOVEMENT, *LAYERS, *CLASSICAL, *HEADS, *INTEGERS, *SAMPLING,
+              *SELECTION, *SEQUENCES, *SIGNALS]  # fmt: skip
 _PATTERNS = [*PLAIN, *[attention] * 3, *[conv_block] * 3, squeeze_excite, *[quantized] * 2, branch,
              loop]  # fmt: skip
 _OPSETS = [7, 8, 9, 10, 11, 12, 13, 13, 14, 15, 16, 17, 17, 18, 18, 19, 20, 21, 21, 22, 23, 24, 25,

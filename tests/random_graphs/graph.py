@@ -199,9 +199,8 @@ class Graph:
             ],
             [numpy_helper.from_array(v.array, v.name) for v in self.initializers],
         )
-        imports = [helper.make_opsetid("", self.opset)]
-        if any(node.domain for node in self.nodes):
-            imports.append(helper.make_opsetid("com.microsoft", 1))
+        domains = {node.domain for node in self.nodes}
+        imports = [entry for entry in _imports(self.opset) if entry.domain in domains]
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
     def feeds(self, which):
@@ -235,6 +234,11 @@ def session(model, optimised=False):
     return run
 
 
+def _imports(opset):
+    versions = {"": opset, "com.microsoft": 1, "ai.onnx.ml": 3}
+    return [helper.make_opsetid(domain, version) for domain, version in versions.items()]
+
+
 def _run(nodes, read, which, opset):
     fixed = [v for v in read if v.constant]
     graph = helper.make_graph(
@@ -250,8 +254,7 @@ def _run(nodes, read, which, opset):
         [helper.make_empty_tensor_value_info(name) for name in nodes[-1].output],
         [numpy_helper.from_array(v.array, v.name) for v in fixed],
     )
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    model = helper.make_model(graph, opset_imports=_imports(opset), ir_version=10)
     try:
         model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
