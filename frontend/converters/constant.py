@@ -21,6 +21,7 @@ def constant(
     bb,
     *,
     value=None,
+    sparse_value=None,
     value_int=None,
     value_ints=None,
     value_float=None,
@@ -31,6 +32,8 @@ def constant(
     """The first versions have ``value`` only; constant folding writes the others all the same."""
     if value is not None:
         return bb.const(value.numpy())
+    if sparse_value is not None:  # a loaded model has none left
+        raise NotImplementedError("a sparse tensor")
     texts = value_strings if value_string is None else value_string
     if texts is not None:
         return bb.const(np.array(texts, object))
@@ -52,11 +55,19 @@ def constant_of_shape(bb, shape, *, value=None):
     if "float8" in bb.dtype(fill):  # of which TVM makes no constant in a kernel
         codes = relax.op.full(dims, bb.const(bb.static(fill).view("uint8")), "uint8")
         return bb.emit_te(reinterpret, bb.emit(codes), bb.dtype(fill))
-    number = bb.static(fill).astype("float64")
-    # topi.full has no infinities and no NaN, and a product by its 0 would be 0 whatever it is of.
-    if not np.isfinite(number) or ("float" in bb.dtype(fill) and not number):
-        return bb.emit(relax.op.broadcast_to(fill, dims))
-    return bb.emit(relax.op.full(dims, fill, bb.dtype(fill)))
+    if _is_literal(bb.static(fill), bb.dtype(fill)):
+        return bb.emit(relax.op.full(dims, fill, bb.dtype(fill)))
+    return bb.emit(relax.op.broadcast_to(fill, dims))
+
+
+def _is_literal(number, dtype):
+    """Whether topi.full takes ``number``: neither NaN nor beyond float32 or int64.
+
+    A product by its float 0 would be 0 whatever it is of.
+    """
+    if "float" in dtype:
+        return 0 < abs(number.astype("float64")) <= np.finfo("float32").max
+    return number <= np.iinfo("int64").max
 
 
 @converter("EyeLike", 9, 22)

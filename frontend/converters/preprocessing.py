@@ -38,9 +38,17 @@ def imputer(bb, x, *, imputed_value_floats=(), imputed_value_int64s=(), replaced
         values, replaced = imputed_value_floats, replaced_value_float
     else:
         values, replaced = imputed_value_int64s, replaced_value_int64
-    if len(values) != 1 and len(values) != bb.shape(x)[-1]:
-        raise NotImplementedError(f"{len(values)} imputed values for {bb.shape(x)[-1]} features")
+    x = _of_features(bb, x, len(values))
     return bb.emit_te(ops.impute, x, bb.const(np.asarray(values, dtype)), replaced=replaced)
+
+
+def _of_features(bb, x, count):
+    """``x``, which has so many features, or any number of them if that is one.
+
+    Raises:
+        ValueError: it has others.
+    """
+    return x if count == 1 else bb.of_shape(x, [*bb.shape(x)[:-1], count])
 
 
 @converter("Normalizer", 1, domain=_ML)
@@ -54,6 +62,7 @@ def normalizer(bb, x, *, norm="MAX"):
 @converter("Scaler", 1, domain=_ML)
 def scaler(bb, x, *, offset=(), scale=()):
     offset, scale = (bb.const(np.asarray(v, "float32")) for v in (offset or (0,), scale or (1,)))
+    x = _of_features(bb, x, max(bb.shape(offset)[0], bb.shape(scale)[0]))
     shifted = bb.emit(relax.op.subtract(cast(bb, x, "float32"), offset))
     return bb.emit(relax.op.multiply(shifted, scale))
 

@@ -31,6 +31,9 @@ def test_constant_of_shape():
     for shape in ([2, 3], [0, 2], []):
         check_node("ConstantOfShape", [array(shape, "int64")])
     check_node("ConstantOfShape", [array([2, 3], "int64")], {"value": seven}, constants=[0])
+    for number, dtype in (2**64 - 1, "uint64"), (1.7e308, "float64"), (-(2**63), "int64"):
+        value = numpy_helper.from_array(np.array([number], dtype))
+        check_node("ConstantOfShape", [array([2, 3], "int64")], {"value": value})
     for endless in -np.inf, np.nan:
         value = numpy_helper.from_array(array([endless]))
         check_node("ConstantOfShape", [array([2, 3], "int64")], {"value": value})

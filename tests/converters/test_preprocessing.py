@@ -32,7 +32,9 @@ def test_binarizer():
 
 def test_imputer():
     x = np.array([[1, NAN, 3], [NAN, 0, NAN]], "float32")
-    check("Imputer", [x], {"imputed_value_floats": [7.0, 8, 9], "replaced_value_float": NAN})
+    attributes = {"imputed_value_floats": [7.0, 8, 9], "replaced_value_float": NAN}
+    for symbolic in False, True:
+        check("Imputer", [x], attributes, symbolic=symbolic)
     check("Imputer", [x], {"imputed_value_floats": [7.0]})
     check("Imputer", [np.array([[1, -1, 3]])], {"imputed_value_int64s": [7, 8, 9],
                                                 "replaced_value_int64": -1})  # fmt: skip
@@ -49,7 +51,9 @@ def test_scaler():
     x = RNG.integers(-9, 9, (3, 4))
     attributes = {"offset": [1.0, 2, 3, 4], "scale": [0.5, 2, 1, 3]}
     check("Scaler", [x], attributes, types=["float32"])
+    check("Scaler", [x], attributes, types=["float32"], symbolic=True)
     check("Scaler", [x], {"offset": [1.0], "scale": [0.5]}, types=["float32"])
+    check("Scaler", [x], {"offset": [1.0], "scale": [0.5]}, types=["float32"], symbolic=True)
 
 
 def test_feature_vectorizer():

@@ -142,7 +142,7 @@ def test_operators_on_8_bits_share_a_kernel_whatever_their_scales():
     assert compiled.sources()["schedule"].count("def fused_") == 1
     feeds = {"x0": bytes_of("uint8", 2, 3, 5), "a": bytes_of("uint8", 2, 3, 5)}
     (got,), (want,) = compiled.run(None, feeds), run(proto, feeds)
-    assert len(np.unique(want)) > 10 and np.abs(got.astype("int64") - want).max() <= 1
+    assert len(np.unique(want)) > 5 and np.abs(got.astype("int64") - want).max() <= 1
 
 
 def test_layers_that_quantise_at_run_time_share_a_kernel():

@@ -95,6 +95,7 @@ class Elements:
 
         value = tvm_ffi.structural_map(stores[0].value, (tirx.Var, lambda v: known.get(v, v)))
         value = tvm_ffi.structural_map(value, (ir.TensorLoad, load))
+        value = tvm_ffi.structural_map(value, (ir.Call, _shown))
         return _short(_ANALYZER.simplify(value.astype("int64")))
 
     def _number(self, number: relax.Expr) -> tirx.Expr:
@@ -121,6 +122,12 @@ def _place(indices: Sequence[tirx.Expr], place: int) -> dict[tirx.Var, tirx.Expr
     if len(indices) != 1 or not isinstance(indices[0], tirx.Var):
         raise NotStatic("a shape that a kernel computes in parts")
     return {indices[0]: tirx.const(place, indices[0].ty)}
+
+
+def _shown(call: ir.Call) -> tirx.Expr:
+    """What a kernel computes behind the back of TVM's simplifier: integers that may wrap."""
+    hidden = isinstance(call.op, Op) and call.op.name == "tirx.tvm_ext.value"
+    return call.args[0] if hidden else call
 
 
 def _short(formula: tirx.Expr) -> tirx.Expr:
