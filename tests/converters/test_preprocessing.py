@@ -33,7 +33,7 @@ def test_binarizer():
 def test_imputer():
     x = np.array([[1, NAN, 3], [NAN, 0, NAN]], "float32")
     attributes = {"imputed_value_floats": [7.0, 8, 9], "replaced_value_float": NAN}
-    for symbolic in False, True:
+    for symbolic in (), True:
         check("Imputer", [x], attributes, symbolic=symbolic)
     check("Imputer", [x], {"imputed_value_floats": [7.0]})
     check("Imputer", [np.array([[1, -1, 3]])], {"imputed_value_int64s": [7, 8, 9],
