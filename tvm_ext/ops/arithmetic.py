@@ -130,9 +130,10 @@ def _libm_fmod(a, b):
 
 
 def _wrapping(operation, a, b):
-    """Of integers modulo 2**bits, which TVM and LLVM suppose not to wrap: ``x + 1 > x``.
+    """Of integers modulo 2**bits; TVM and LLVM suppose that they do not wrap: ``x + 1 > x``.
 
-    TVM is not shown the result; LLVM, for which 32 bits are those that 64 lose, not the flag.
+    TVM does not see the result. LLVM sees 32 bits as what is left of 64; of 64 bits it still
+    supposes so, where a comparison follows in the same kernel.
     """
     if _is_float(a):
         return operation(a, b)
