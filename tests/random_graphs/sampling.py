@@ -86,7 +86,11 @@ def max_unpool(g):
     if any(min(sizes(x, k + 2)) < kernel[k] for k in range(spatial)):
         raise Rejected  # where no window fits, onnxruntime has one all the same
     largest, places = g.node("MaxPool", x, outputs=2, kernel_shape=kernel, strides=strides)
-    to = [g.node("Shape", x)] if g.chance(0.5) else []
+    whole = all(
+        (size - k) % 2 == 0 for a in x.arrays for size, k in zip(a.shape[2:], kernel, strict=True)
+    )
+    # Without a shape, places in rows that no window reads are not in the result.
+    to = [] if whole and g.chance(0.5) else [g.node("Shape", x)]
     return g.node("MaxUnpool", largest, places, *to, kernel_shape=kernel, strides=strides)
 
 
