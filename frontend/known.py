@@ -6,7 +6,9 @@ import numpy as np
 from tvm import tirx
 from tvm.sym import Analyzer
 
-__all__ = ["MAX_ELEMENTS", "MAX_SYMBOLIC", "Known", "as_expr", "simplified", "slice_range"]
+__all__ = [
+    "MAX_ELEMENTS", "MAX_SYMBOLIC", "Known", "as_expr", "is_literal", "simplified", "slice_range",
+]  # fmt: skip
 
 # Shapes are short; beyond this a value is data, not a shape.
 MAX_ELEMENTS = 1024
@@ -29,6 +31,13 @@ class Known:
 def as_expr(dim: object) -> tirx.Expr:
     """``dim``, an int or symbolic, as an int64 expression."""
     return dim if isinstance(dim, tirx.Expr) else tirx.const(int(dim), "int64")
+
+
+def is_literal(number: np.ndarray) -> bool:
+    """Whether a Relax operator holds ``number``: a finite float32, or an integer of int64."""
+    if "float" in str(number.dtype):
+        return bool(abs(number.astype("float64")) <= np.finfo("float32").max)
+    return int(number.item()) <= np.iinfo("int64").max
 
 
 def simplified(dim: object, analyzer: Analyzer) -> object:

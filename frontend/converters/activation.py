@@ -8,6 +8,7 @@ from tvm_ext.ops import activation as ops
 
 from ..arithmetic import multiplied
 from ..broadcasting import emit_broadcast
+from ..known import is_literal
 from ..precision import constant
 from ..table import converter
 
@@ -111,16 +112,9 @@ def clip(bb, x, low=None, high=None):
     """Two numbers known at compile time make a Relax clip, which passes recognise."""
     low, high = (_bound(bb, x, *pair) for pair in ((low, "min"), (high, "max")))
     limits = [constant(bb, bound) for bound in (low, high)]
-    if all(map(_is_literal, limits)):
+    if all(limit is not None and is_literal(limit) for limit in limits):
         return bb.emit(relax.op.clip(x, *(limit.item() for limit in limits)))
     return emit_broadcast(bb, None, ops.clip, x, low, high)
-
-
-def _is_literal(limit):
-    """Whether a Relax operator may hold ``limit``: a finite number, as an integer one of int64."""
-    if limit is None or not np.isfinite(limit.astype(float)).all():
-        return False
-    return "int" not in str(limit.dtype) or limit.max() <= np.iinfo("int64").max
 
 
 def _bound(bb, x, bound, which):

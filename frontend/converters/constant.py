@@ -11,6 +11,7 @@ from tvm_ext.ops import constant as ops
 from tvm_ext.ops.cast import bit_cast as reinterpret
 
 from ..axes import placed
+from ..known import is_literal
 from ..run_time import demand_holds
 from ..table import converter
 from .shape import scalar
@@ -55,19 +56,11 @@ def constant_of_shape(bb, shape, *, value=None):
     if "float8" in bb.dtype(fill):  # of which TVM makes no constant in a kernel
         codes = relax.op.full(dims, bb.const(bb.static(fill).view("uint8")), "uint8")
         return bb.emit_te(reinterpret, bb.emit(codes), bb.dtype(fill))
-    if _is_literal(bb.static(fill), bb.dtype(fill)):
+    number = bb.static(fill)
+    # A product by a float 0 of topi.full would be 0 whatever it is of.
+    if is_literal(number) and ("float" not in bb.dtype(fill) or number):
         return bb.emit(relax.op.full(dims, fill, bb.dtype(fill)))
     return bb.emit(relax.op.broadcast_to(fill, dims))
-
-
-def _is_literal(number, dtype):
-    """Whether topi.full takes ``number``: neither NaN nor beyond float32 or int64.
-
-    A product by its float 0 would be 0 whatever it is of.
-    """
-    if "float" in dtype:
-        return 0 < abs(number.astype("float64")) <= np.finfo("float32").max
-    return number <= np.iinfo("int64").max
 
 
 @converter("EyeLike", 9, 22)

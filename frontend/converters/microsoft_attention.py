@@ -288,7 +288,7 @@ def m_rotary_embedding(bb, x, position_ids, cos_cache, sin_cache, *, interleaved
 
 
 def _of_keys(bb, padding, batch, queries, keys):
-    """``padding``, of rank 2 to 4, which has these sizes; of rank 4 it may be larger."""
+    """``padding``, of rank 1 to 4, which has these sizes; of rank 4 it may be larger."""
     rank = bb.rank(padding)
     if rank == 4:
         for side in bb.shape(padding)[2:]:

@@ -85,8 +85,9 @@ def one_hot_encoder(bb, x, *, cats_int64s=(), cats_strings=(), zeros=1):
     categories = bb.numbers(cats_strings) if cats_strings else np.asarray(cats_int64s, "int64")
     y = bb.emit_te(ops.one_hot, cast(bb, x, "int64"), bb.const(categories))
     if not zeros:
-        unknown = relax.op.equal(bb.emit(relax.op.sum(y, -1)), bb.const(np.float32(0)))
-        demand_between(bb, cast(bb, bb.emit(unknown), "int64"), 0, 0, "whether one is no category")
+        unknown = bb.emit(relax.op.equal(bb.emit(relax.op.sum(y, -1)), bb.const(np.float32(0))))
+        count = bb.emit(relax.op.sum(cast(bb, unknown, "int64")))
+        demand_between(bb, count, 0, 0, "the number of elements that are no category")
     return y
 
 

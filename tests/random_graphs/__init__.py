@@ -19,27 +19,29 @@ from tvm_ext import convert_and_build
 
 from .attention import attention
 from .classical import CLASSICAL
-from .control_flow import branch, loop
+from .control_flow import branch, loop, scan
 from .convolutions import conv_block, squeeze_excite
 from .elementwise import ELEMENTWISE
 from .graph import Graph, Rejected, session
-from .heads import HEADS
-from .integers import INTEGERS
 from .layers import LAYERS
+from .microsoft import FUSED
 from .movement import MOVEMENT
 from .patterns import PATTERNS as PLAIN
+from .qoperator import QOPERATOR
 from .quantized import quantized
 from .sampling import SAMPLING
 from .selection import SELECTION
 from .sequences import SEQUENCES
 from .signals import SIGNALS
+from .training import TRAINING
+from .transformer import TRANSFORMER
 
 __all__ = ["Failure", "check", "random_graph"]
 
-_OPERATORS = [*ELEMENTWISE, *MOVEMENT, *LAYERS, *CLASSICAL, *HEADS, *INTEGERS, *SAMPLING,
-              *SELECTION, *SEQUENCES, *SIGNALS]  # fmt: skip
+_OPERATORS = [*ELEMENTWISE, *MOVEMENT, *LAYERS, *CLASSICAL, *FUSED, *QOPERATOR, *SAMPLING,
+              *SELECTION, *SEQUENCES, *SIGNALS, *TRAINING, *TRANSFORMER]  # fmt: skip
 _PATTERNS = [*PLAIN, *[attention] * 3, *[conv_block] * 3, squeeze_excite, *[quantized] * 2, branch,
-             loop]  # fmt: skip
+             loop, scan]  # fmt: skip
 _OPSETS = [7, 8, 9, 10, 11, 12, 13, 13, 14, 15, 16, 17, 17, 18, 18, 19, 20, 21, 21, 22, 23, 24, 25,
            26]  # fmt: skip
 _DIMS = {"n": (2, 3), "s": (7, 4), "t": (5, 6), "h": (9, 12), "w": (8, 5)}

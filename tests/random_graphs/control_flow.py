@@ -1,4 +1,4 @@
-"""If and Loop."""
+"""If, Loop and Scan."""
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -73,3 +73,34 @@ def loop(g):
         "Loop", [trips.name, "", x.name], [g.name(), g.name()], g.name("Loop_"), body=graph
     )
     return g.add(node, [trips, x, y])[0]
+
+
+def scan(g):
+    """A running product of the slices along an axis, and what it is at each."""
+    # Of slices without elements onnxruntime divides by zero.
+    x = g.choose(lambda v: is_f32(v) and v.ndim >= 2 and 0 < v.array.size < 3000)
+    axis = g.int(0, x.ndim - 1)
+    if g.opset < 9:
+        raise Rejected
+    rest = [k for k in range(x.ndim) if k != axis]
+    start = g.node("ReduceMean", x, axes=[axis], keepdims=0) if g.opset < 18 else None
+    if start is None:
+        start = g.node("ReduceMean", x, g.ints(axis), keepdims=0)
+    s, e, s2, e2, t = (g.name("s") for _ in range(5))
+    shape = [None] * len(rest)
+    body = helper.make_graph(
+        [
+            helper.make_node("Mul", [s, e], [t]),
+            helper.make_node("Tanh", [t], [s2]),
+            helper.make_node("Add", [t, e], [e2]),
+        ],
+        "body",
+        [info(s, shape=shape), info(e, shape=shape)],
+        [info(s2, TensorProto.FLOAT, shape), info(e2, TensorProto.FLOAT, shape)],
+    )
+    node = helper.make_node(
+        "Scan", [start.name, x.name], [g.name(), g.name()], g.name("Scan_"), body=body,
+        num_scan_inputs=1, scan_input_axes=[axis], scan_input_directions=[g.pick(0, 1)],
+        scan_output_axes=[g.pick(0, axis)], scan_output_directions=[g.pick(0, 1)],
+    )  # fmt: skip
+    return g.add(node, [start, x])[0]

@@ -4,6 +4,7 @@ import numpy as np
 from onnx import helper
 
 from .choice import broadcasts, floats, other
+from .graph import Rejected
 
 UNARY = {
     "Relu": 6, "Sigmoid": 6, "Tanh": 6, "Abs": 6, "Neg": 6, "Erf": 9, "Softplus": 1, "LeakyRelu": 6,
@@ -105,12 +106,12 @@ def arg(g):
     )
 
 
-def cumsum(g):
-    x = g.choose(lambda v: floats(v) and v.ndim)
+def cumulated(g):
+    x = g.choose(lambda v: v.dtype.kind in "fi" and v.ndim)
     return g.node(
-        "CumSum",
+        g.pick("CumSum", "CumProd") if g.opset >= 26 else "CumSum",
         x,
-        g.const(np.array(g.int(-x.ndim, x.ndim - 1), "int64")),
+        g.const(g.int(-x.ndim, x.ndim - 1), g.pick("int32", "int64")),
         exclusive=g.pick(0, 1),
         reverse=g.pick(0, 1),
     )
@@ -131,6 +132,64 @@ def softmax(g):
     return g.node(g.pick("Softmax", "Softmax", "LogSoftmax", "Hardmax"), x, axis=axis)
 
 
+def bits(g):
+    x = g.choose(lambda v: v.dtype in (np.int32, np.int64))
+    kind = g.pick("And", "Or", "Xor", "Not", "Shift")
+    if kind == "Not":
+        return g.node("BitwiseNot", x)
+    if kind == "Shift":
+        unsigned = g.node("Cast", x, to=g.pick(2, 12, 13))
+        by = g.const(np.array(g.int(0, 9), unsigned.dtype))
+        y = g.node("BitShift", unsigned, by, direction=g.pick("LEFT", "RIGHT"))
+        return g.node("Cast", y, to=7)
+    return g.node(f"Bitwise{kind}", x, other(g, x))
+
+
+def modulo(g):
+    """Of a divisor that is not zero: there integers of onnxruntime crash."""
+    x = g.choose(lambda v: v.dtype.kind in "fi")
+    floats = x.dtype.kind == "f"
+    numbers = [3.0, -2.5, 0.7] if floats else [1, -1, 3, -4, 7]
+    by = g.const(np.array(g.pick(*numbers), x.dtype))
+    return g.node("Mod", x, by, fmod=1 if floats else g.pick(None, 0, 1))
+
+
+def not_numbers(g):
+    x = g.choose(lambda v: v.dtype.kind == "f")
+    if g.chance(0.5):
+        y = g.node(g.pick("Log", "Sqrt", "Reciprocal"), g.node("Abs", x))
+        x = y
+    if g.chance(0.5):
+        return g.node("IsNaN", x)
+    return g.node(
+        "IsInf", x, detect_negative=g.pick(None, 0, 1), detect_positive=g.pick(None, 0, 1)
+    )
+
+
+def cast_like(g):
+    x, like = g.choose(), g.choose()
+    if x.dtype.kind == "f" and like.dtype.kind == "u":
+        raise Rejected  # what a negative number becomes, nobody says
+    return g.node("CastLike", x, like)
+
+
+def functions(g):
+    """What elementwise operators are left."""
+    x = g.choose(lambda v: v.dtype.kind == "f")
+    op = g.pick(
+        "Acos", "Acosh", "Asin", "Asinh", "Atanh", "Cosh", "Sinh", "Tan", "Shrink", "SwiGLU"
+    )
+    if op in ("Acos", "Asin", "Atanh", "Tan"):
+        x = g.node("Mul", g.node("Tanh", x), g.scalar(0.9, x.dtype))
+    elif op == "Acosh":
+        x = g.node("Add", g.node("Abs", x), g.scalar(1.1, x.dtype))
+    if op == "Shrink":
+        return g.node(op, x, bias=g.pick(None, 0.3), lambd=g.pick(None, 0.2))
+    return g.node(op, x)
+
+
 #: What makes a node, and how often it is chosen.
 ELEMENTWISE = [(unary, 8), (binary, 10), (compare, 2), (logic, 1), (cast, 2), (clip, 2),
-               (reduce, 5), (arg, 1), (cumsum, 1), (topk, 1), (softmax, 3)]  # fmt: skip
+               (reduce, 5), (arg, 1), (cumulated, 1), (topk, 1), (softmax, 3),
+               (functions, 1), (bits, 1), (modulo, 1), (not_numbers, 0.5),
+               (cast_like, 1)]  # fmt: skip

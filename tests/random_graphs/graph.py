@@ -5,7 +5,9 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-__all__ = ["Graph", "Rejected", "Value"]
+__all__ = ["MICROSOFT", "Graph", "Rejected", "Value"]
+
+MICROSOFT = {"domain": "com.microsoft"}  # attributes of a node
 
 _LARGEST, _MOST = 1e4, 60_000  # magnitude and count of elements
 

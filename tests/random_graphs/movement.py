@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import helper
 
-from .choice import broadcasts, floats, images, other
+from .choice import broadcasts, floats, images, operand, other
 from .graph import Rejected
 
 
@@ -245,8 +245,19 @@ def non_zero(g):
     )
 
 
+def of_matrices(g):
+    kind = g.pick("Size", "EyeLike", "Det")
+    if kind == "Size":
+        return g.node("Size", g.choose())
+    if kind == "EyeLike":
+        x = g.choose(lambda v: v.ndim == 2)
+        return g.node("EyeLike", x, dtype=g.pick(None, 1, 7), k=g.pick(None, 1, -2))
+    n = g.pick(1, 2, 3, 5)
+    return g.node("Det", operand(g, (g.pick(1, (2, 3)), n, n)))
+
+
 #: What makes a node, and how often it is chosen.
 MOVEMENT = [(transpose, 4), (reshape, 5), (squeeze, 2), (concat, 4), (split, 3), (slice_, 4),
             (pad, 2), (tile, 1), (expand, 2), (gather, 3), (gather_elements, 1), (gather_nd, 1),
             (embedding, 1), (ranges, 1), (constant_of_shape, 1), (trilu, 1), (one_hot, 1),
-            (depth_to_space, 1), (non_zero, 1)]  # fmt: skip
+            (depth_to_space, 1), (non_zero, 1), (of_matrices, 1)]  # fmt: skip

@@ -3,7 +3,7 @@
 import numpy as np
 
 from .choice import images, is_f32, operand, sizes
-from .graph import Rejected
+from .graph import MICROSOFT, Rejected
 
 
 def grid_sample(g):
@@ -162,7 +162,7 @@ def nhwc_max_pool(g):
     x = g.choose(lambda v: is_f32(v) and v.ndim == 4 and v.array.size and min(sizes(v, 1)) > 1)
     scale, zero = g.const(np.float32(0.05)), g.const(np.uint8(128))
     y = g.node("QuantizeLinear", x, scale, zero)
-    y = g.node("NhwcMaxPool", y, domain="com.microsoft", kernel_shape=[2, 1])
+    y = g.node("NhwcMaxPool", y, kernel_shape=[2, 1], **MICROSOFT)
     return g.node("DequantizeLinear", y, scale, zero)
 
 

@@ -5,6 +5,7 @@ integer by -1 kills the process.
 """
 
 import operator
+from collections.abc import Callable
 from functools import reduce
 
 from tvm import tirx
@@ -13,25 +14,25 @@ from .elementwise import dtype_of, elementwise
 from .formula import once, once_bits, opaque
 
 __all__ = ["add", "div", "fmod", "integer_power", "maximum", "mean", "minimum", "mod", "mul",
-           "power", "sub"]  # fmt: skip
+           "power", "sub", "wrapping"]  # fmt: skip
 
 
 @elementwise
 def add(a, b):
     """``a[...] + b[...]``; integers wrap."""
-    return _wrapping(operator.add, a, b)
+    return wrapping(operator.add, a, b)
 
 
 @elementwise
 def sub(a, b):
     """``a[...] - b[...]``; integers wrap."""
-    return _wrapping(operator.sub, a, b)
+    return wrapping(operator.sub, a, b)
 
 
 @elementwise
 def mul(a, b):
     """``a[...] * b[...]``; integers wrap."""
-    return _wrapping(operator.mul, a, b)
+    return wrapping(operator.mul, a, b)
 
 
 @elementwise
@@ -129,11 +130,12 @@ def _libm_fmod(a, b):
     return tirx.call_pure_extern(dtype, "fmodf" if dtype == "float32" else "fmod", a, b)
 
 
-def _wrapping(operation, a, b):
-    """Of integers modulo 2**bits; TVM and LLVM suppose that they do not wrap: ``x + 1 > x``.
+def wrapping(operation: Callable, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+    """A sum, difference or product of scalars; of integers modulo 2**bits.
 
-    TVM does not see the result. LLVM sees 32 bits as what is left of 64; of 64 bits it still
-    supposes so, where a comparison follows in the same kernel.
+    TVM and LLVM suppose that those do not wrap, ``x + 1 > x``. TVM does not see the result; LLVM
+    sees 32 bits as what is left of 64. Of 64 bits it still supposes so, where a comparison follows
+    in the same kernel.
     """
     if _is_float(a):
         return operation(a, b)

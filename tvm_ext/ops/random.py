@@ -4,9 +4,11 @@ Equal seeds give equal tensors, on every target and in every run.
 """
 
 from math import pi
+from operator import mul
 
 from tvm import te, tirx
 
+from .arithmetic import wrapping
 from .search import arg_extremum
 
 __all__ = ["bernoulli", "multinomial", "normal", "random_share", "uniform"]
@@ -69,14 +71,9 @@ def random_share(place, seed):
 
 def _hashed(x):
     """A permutation of the 32-bit words that leaves no bit correlated with another (lowbias32)."""
-    x = _product(x ^ (x >> _word(16)), 0x7FEB352D)
-    x = _product(x ^ (x >> _word(15)), 0x846CA68B)
+    x = wrapping(mul, x ^ (x >> _word(16)), _word(0x7FEB352D))
+    x = wrapping(mul, x ^ (x >> _word(15)), _word(0x846CA68B))
     return x ^ (x >> _word(16))
-
-
-def _product(x, factor):
-    """In 64 bits: TVM tells LLVM that a product of 32 does not wrap, and its sign is lost."""
-    return (x.astype("uint64") * tirx.const(factor, "uint64")).astype("uint32")
 
 
 def _mixed(seed):

@@ -105,10 +105,10 @@ def to_kernel(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def _legalizations() -> dict[str, Legalization]:
     replaced = {name: _legalization(compute) for name, compute in REPLACED.items()}
-    of_floats = {name: _unless_float(_legalization(own)) for name, own in _ARITHMETIC.items()}
+    partly = {name: _where_tvm_differs(_legalization(own)) for name, own in _ARITHMETIC.items()}
     return (
         replaced
-        | of_floats
+        | partly
         | {
             "relax.reshape": lambda _bb, call: call,
             "relax.mean": _mean,
@@ -131,9 +131,8 @@ def _legalization(compute: Callable[..., te.Tensor]) -> Legalization:
     return replace
 
 
-def _unless_float(own: Legalization) -> Legalization:
-    """``own``, which reads its operands, where TVM's would have a float 0 as a literal, and for
-    all that are no floats."""
+def _where_tvm_differs(own: Legalization) -> Legalization:
+    """``own`` of integers, and where TVM's would have a float 0 as a literal; else TVM's."""
 
     def replace(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if any(map(_is_float_zero, call.args)) or "float" not in str(call.ty.dtype.dtype):

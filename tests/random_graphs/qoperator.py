@@ -1,11 +1,9 @@
-"""Operators of integers, of bits and of codes."""
+"""Operators that compute on quantised values, without QuantizeLinear around them."""
 
 import numpy as np
 
 from .choice import images, is_f32, operand, other
-from .graph import Rejected
-
-_MICROSOFT = {"domain": "com.microsoft"}
+from .graph import MICROSOFT, Rejected
 
 
 def codes(g, x=None, dtype=None):
@@ -37,7 +35,7 @@ def matmul_integer(g):
     if g.chance(0.4) and len(zeros) == 2:
         scales = g.const(np.abs(g.numbers(g.pick((), (n,)))) * np.float32(0.02) + 0.01, "float32")
         bias = [operand(g, (n,))] if g.chance(0.5) else []
-        return g.node("MatMulIntegerToFloat", x, w, scale, scales, *zeros, *bias, **_MICROSOFT)
+        return g.node("MatMulIntegerToFloat", x, w, scale, scales, *zeros, *bias, **MICROSOFT)
     y = g.node("MatMulInteger", x, w, *zeros)
     if g.chance(0.8):
         y = g.node("Mul", g.node("Cast", y, to=1), g.node("Mul", scale, g.scalar(0.03)))
@@ -52,7 +50,7 @@ def dynamic(g):
     if g.chance(0.4):
         inputs = [g.const(np.float32(0.02)), _zero(g, dtype) if g.chance(0.5) else None]
         inputs.append(operand(g, (n,)) if g.chance(0.5) else None)
-        return g.node("DynamicQuantizeMatMul", x, w, *inputs, **_MICROSOFT)
+        return g.node("DynamicQuantizeMatMul", x, w, *inputs, **MICROSOFT)
     y, scale, zero = g.node("DynamicQuantizeLinear", x, outputs=3)
     if g.chance(0.2):
         return g.node("DequantizeLinear", y, scale, zero)
@@ -123,7 +121,7 @@ def qlinear(g):
                 if min(min(a.shape) for a in x.arrays) < 2:
                     raise Rejected  # onnxruntime divides by zero where no window fits
                 attributes |= {"kernel_shape": [2, 2], "strides": [g.int(1, 2)] * 2}
-    return g.node("DequantizeLinear", g.node(f"QLinear{kind}", *inputs, **attributes, **_MICROSOFT),
+    return g.node("DequantizeLinear", g.node(f"QLinear{kind}", *inputs, **attributes, **MICROSOFT),
                   *to)  # fmt: skip
 
 
@@ -135,84 +133,9 @@ def matmul_nbits(g):
     inputs = [x, w, g.const(np.abs(g.numbers((n * blocks,))) * np.float32(0.1))]
     if g.chance(0.5):
         inputs.append(g.const(g.rng.integers(0, 256, (n * -(-blocks * bits // 8),)), "uint8"))
-    return g.node("MatMulNBits", *inputs, K=k, N=n, bits=bits, block_size=block, **_MICROSOFT)
-
-
-def bits(g):
-    x = g.choose(lambda v: v.dtype in (np.int32, np.int64))
-    kind = g.pick("And", "Or", "Xor", "Not", "Shift")
-    if kind == "Not":
-        return g.node("BitwiseNot", x)
-    if kind == "Shift":
-        unsigned = g.node("Cast", x, to=g.pick(2, 12, 13))
-        by = g.const(np.array(g.int(0, 9), unsigned.dtype))
-        y = g.node("BitShift", unsigned, by, direction=g.pick("LEFT", "RIGHT"))
-        return g.node("Cast", y, to=7)
-    return g.node(f"Bitwise{kind}", x, other(g, x))
-
-
-def modulo(g):
-    """Of a divisor that is not zero: there integers of onnxruntime crash."""
-    x = g.choose(lambda v: v.dtype.kind in "fi")
-    floats = x.dtype.kind == "f"
-    numbers = [3.0, -2.5, 0.7] if floats else [1, -1, 3, -4, 7]
-    by = g.const(np.array(g.pick(*numbers), x.dtype))
-    return g.node("Mod", x, by, fmod=1 if floats else g.pick(None, 0, 1))
-
-
-def tests(g):
-    x = g.choose(lambda v: v.dtype.kind == "f")
-    if g.chance(0.5):
-        y = g.node(g.pick("Log", "Sqrt", "Reciprocal"), g.node("Abs", x))
-        x = y
-    if g.chance(0.5):
-        return g.node("IsNaN", x)
-    return g.node(
-        "IsInf", x, detect_negative=g.pick(None, 0, 1), detect_positive=g.pick(None, 0, 1)
-    )
-
-
-def cast_like(g):
-    x, like = g.choose(), g.choose()
-    if x.dtype.kind == "f" and like.dtype.kind == "u":
-        raise Rejected  # what a negative number becomes, nobody says
-    return g.node("CastLike", x, like)
-
-
-def shapes(g):
-    kind = g.pick("Size", "EyeLike", "Det")
-    if kind == "Size":
-        return g.node("Size", g.choose())
-    if kind == "EyeLike":
-        x = g.choose(lambda v: v.ndim == 2)
-        return g.node("EyeLike", x, dtype=g.pick(None, 1, 7), k=g.pick(None, 1, -2))
-    n = g.pick(1, 2, 3, 5)
-    return g.node("Det", operand(g, (g.pick(1, (2, 3)), n, n)))
-
-
-def cumulated(g):
-    x = g.choose(lambda v: (v.ndim and v.dtype.kind == "f") or (v.dtype.kind == "i" and v.ndim))
-    op = g.pick("CumSum", "CumProd") if g.opset >= 26 else "CumSum"
-    axis = g.const(np.array(g.int(-x.ndim, x.ndim - 1), g.pick("int32", "int64")))
-    return g.node(op, x, axis, exclusive=g.pick(None, 1), reverse=g.pick(None, 1))
-
-
-def functions(g):
-    """What elementwise operators are left."""
-    x = g.choose(lambda v: v.dtype.kind == "f")
-    op = g.pick(
-        "Acos", "Acosh", "Asin", "Asinh", "Atanh", "Cosh", "Sinh", "Tan", "Shrink", "SwiGLU"
-    )
-    if op in ("Acos", "Asin", "Atanh", "Tan"):
-        x = g.node("Mul", g.node("Tanh", x), g.scalar(0.9, x.dtype))
-    elif op == "Acosh":
-        x = g.node("Add", g.node("Abs", x), g.scalar(1.1, x.dtype))
-    if op == "Shrink":
-        return g.node(op, x, bias=g.pick(None, 0.3), lambd=g.pick(None, 0.2))
-    return g.node(op, x)
+    return g.node("MatMulNBits", *inputs, K=k, N=n, bits=bits, block_size=block, **MICROSOFT)
 
 
 #: What makes a node, and how often it is chosen.
-INTEGERS = [(matmul_integer, 1), (dynamic, 1), (conv_integer, 1), (qlinear_matmul, 1), (qlinear, 2),
-            (matmul_nbits, 1), (bits, 1), (modulo, 1), (tests, 0.5), (cast_like, 1), (shapes, 1),
-            (cumulated, 1), (functions, 1)]  # fmt: skip
+QOPERATOR = [(matmul_integer, 1), (dynamic, 1), (conv_integer, 1), (qlinear_matmul, 1),
+             (qlinear, 2), (matmul_nbits, 1)]  # fmt: skip
