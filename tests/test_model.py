@@ -229,6 +229,26 @@ def test_tensors_of_torch_are_read_in_every_dtype_and_layout(static):
     np.testing.assert_array_equal(negate(shifted).astype("float32"), [-1, -2, -3])
 
 
+def test_inputs_by_name_in_a_dict(static):
+    np.testing.assert_array_equal(static({"x": sample()}), static(sample()))
+    with pytest.raises(InputError, match="twice: .'x'"):
+        static({"x": sample()}, x=sample())
+    with pytest.raises(InputError, match="'z'"):
+        static({"z": sample()})
+
+
+def test_a_dict_for_an_input_that_is_a_map_is_that_input():
+    vectors = convert_and_build(
+        parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 17, "ai.onnx.ml" : 1]>
+        f (map(string, float) m) => (float[1, 2] y) {
+            y = ai.onnx.ml.DictVectorizer <string_vocabulary = ["m", "b"]> (m)
+        }
+        """)
+    )
+    np.testing.assert_array_equal(vectors({"m": 2.0}), [[2, 0]])
+
+
 def test_python_numbers_take_the_dtype_of_the_input():
     text = "f (float[2] x, int64 k) => (float[2] y) { c = CastLike (k, x)  y = Add (x, c) }"
     add = convert_and_build(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}'))

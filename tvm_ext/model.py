@@ -23,7 +23,7 @@ from .executors.plan import MemoryPlan
 from .executors.static import StaticExecutor
 from .executors.symbolic import SymbolicExecutor
 from .inputs import random_inputs
-from .interface import Info, TensorInfo, ValueInfo, as_json, from_json
+from .interface import Info, MapType, TensorInfo, ValueInfo, as_json, from_json
 from .profile import KernelFacts, Peak, Profile, summarise
 from .strings import StringTable, running
 from .values import held, is_as_given, returned
@@ -66,9 +66,9 @@ class RunTimes:
 class CompiledModel:
     """A model compiled for one target.
 
-    Call it with arrays (numpy or DLPack) by position or by input name; it returns one numpy
-    array, or a tuple of them where the model has several outputs. A sequence is a list, an
-    optional without an element is None.
+    Call it with arrays (numpy or DLPack) by position or by input name, as keywords or in one
+    dict; it returns one numpy array, or a tuple of them where the model has several outputs. A
+    sequence is a list, an optional without an element is None.
     """
 
     def __init__(
@@ -216,7 +216,8 @@ class CompiledModel:
         names = [info.name for info in self.inputs]
         if len(args) > len(names):
             raise InputError(f"{len(args)} inputs given, the model has {len(names)}: {names}")
-        feeds = dict(zip(names, args, strict=False))
+        by_name = len(args) == 1 and isinstance(args[0], Mapping) and not _is_map(self.inputs[0])
+        feeds = dict(args[0] if by_name else zip(names, args, strict=False))
         twice = sorted(feeds.keys() & kwargs.keys())
         if twice:
             raise InputError(f"inputs given twice: {twice}")
@@ -320,6 +321,10 @@ def _restored(saved: artifact.Saved) -> CompiledModel:
     }
     strings = saved.interface.get("strings")
     return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources, strings)
+
+
+def _is_map(info: Info) -> bool:
+    return isinstance(info, ValueInfo) and isinstance(info.type, MapType)
 
 
 def _cells(info: Info) -> str:
