@@ -55,6 +55,7 @@ class Builder:
         self.kernel_attrs: dict[str, object] = {}  # of the kernels that emit_te makes
         self.kinds: dict[relax.Expr, ValueType] = {}  # of values that are no tensors to Relax
         self.contradictions: dict[ir.Value, list] = {}  # declared wrongly: the dims that they have
+        self.not_one: list[tirx.Var] = []  # dims that are taken to be other than 1
         self.checks: list[list[str]] = []  # what they tell: see ``tvm_ext.checks``
         self.strings = StringTable()
         self.holds_strings = False

@@ -60,6 +60,7 @@ class Conversion:
         kinds: ONNX name -> type, of inputs and outputs that are no tensors.
         strings: those of the model, by their numbers; None where no value holds strings.
         values: variable name in ``main`` -> the ONNX value that it is.
+        not_one: dims that are taken to be other than 1.
     """
 
     module: IRModule
@@ -70,6 +71,7 @@ class Conversion:
     kinds: dict[str, ValueType]
     strings: list[str] | None
     values: dict[str, str]
+    not_one: list[tirx.Var]
 
     @property
     def input_infos(self) -> list[Info]:
@@ -80,6 +82,17 @@ class Conversion:
     def output_infos(self) -> list[Info]:
         """The outputs likewise."""
         return [self._info(name, ty) for name, ty in self.outputs.items()]
+
+    @property
+    def places_not_one(self) -> list[tuple[str, int]]:
+        """Inputs and axes of sizes that change the rank of a value where they are 1."""
+        return [
+            (name, axis)
+            for name, ty in self.inputs.items()
+            if isinstance(ty, relax.TensorType)
+            for axis, dim in enumerate(ty.shape.values)
+            if any(dim.same_as(other) for other in self.not_one)
+        ]
 
     def _info(self, name: str, ty: Type) -> Info:
         if name in self.kinds:
@@ -145,6 +158,7 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
         },
         builder.strings.texts if builder.holds_strings else None,
         {e.name: v.name for v, e in walk.values.items() if isinstance(e, relax.Var) and v.name},
+        builder.not_one,
     )
 
 

@@ -14,10 +14,12 @@ from .checker import check
 from .limits import Limits, check_size
 from .maps import map_type, without_maps
 from .sparse import dense
-from .traverse import nodes, tensors
+from .traverse import nodes, subgraphs, tensors
 from .validity import INVALID, check_imports, check_opsets, check_values, first_line
 
 __all__ = ["load"]
+
+_UNKNOWN = {-1, "-1", "?", "None"}
 
 
 def load(model: object, limits: Limits | None = None) -> ir.Model:
@@ -51,11 +53,22 @@ def load(model: object, limits: Limits | None = None) -> ir.Model:
             "give a path, bytes, onnx.ModelProto or onnx_ir.Model"
         )
     check_opsets(result, source)
+    _forget_unknown_dims(result)
     check_values(result, source, limits)
     _check_inputs(result, source)
     _name_each_output(result.graph)
     _forget_carried_dims(result)
     return result
+
+
+def _forget_unknown_dims(model: ir.Model) -> None:
+    """What exporters write for a dim of any size is no size, and no name that makes dims equal."""
+    graphs = [model.graph, *(inner for node, _ in nodes(model.graph) for inner in subgraphs(node))]
+    results = (out for node, _ in nodes(model.graph) for out in node.outputs)
+    for value in (*(value for graph in graphs for value in graph.inputs), *results):
+        dims = [] if value.shape is None else [getattr(d, "value", d) for d in value.shape]
+        if not _UNKNOWN.isdisjoint(dims):
+            value.shape = ir.Shape(None if dim in _UNKNOWN else dim for dim in dims)
 
 
 def _check_inputs(model: ir.Model, source: str) -> None:

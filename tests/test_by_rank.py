@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from tests.onnxruntime_oracle import run_onnxruntime
-from tvm_ext import ModelByRank, convert_and_build
+from tvm_ext import ModelByRank, convert_and_build, load
 from tvm_ext.errors import BuildError, ConversionError, InputError, RunError
 
 RNG = np.random.default_rng(7)
@@ -174,3 +174,40 @@ def test_a_rank_that_no_list_decides_is_refused():
           shape = Reshape (row, flat)  y = ConstantOfShape (shape) }""")
     with pytest.raises(ConversionError, match=r"ConstantOfShape.*the rank of the result"):
         convert_and_build(model, "llvm")
+
+
+SQUEEZED = "(float[n,m,k,1] x) => (float y) { z = Squeeze (x)  y = Softmax <axis = 0> (z) }"
+
+
+def test_sizes_of_1_that_are_squeezed():
+    compiled = check(
+        SQUEEZED,
+        *[(floats(*shape),) for shape in [(2, 3, 4, 1), (1, 3, 4, 1), (1, 1, 5, 1), (3, 1, 1, 1)]],
+        *[(floats(*shape),) for shape in [(1, 2, 2, 1), (4, 3, 2, 1)]],
+    )
+    x = floats(1, 3, 2, 1)
+    assert compiled.profile({"x": x}, repeat=1).kernels
+    assert compiled(x).shape == (3, 2)
+
+
+def test_a_saved_model_is_that_for_other_sizes(tmp_path):
+    compiled = convert_and_build(model_of(SQUEEZED), "llvm")
+    compiled.save(tmp_path / "model.tvmx")
+    saved = load(tmp_path / "model.tvmx")
+    assert saved(floats(2, 3, 4, 1)).shape == (2, 3, 4)
+    with pytest.raises(RunError, match=r"Squeeze-23 'z' .*2 dims are not 1, and the result has 3"):
+        saved(floats(1, 3, 4, 1))
+
+
+def test_a_cached_model_serves_sizes_of_1(tmp_path):
+    for _ in range(2):
+        compiled = convert_and_build(model_of(SQUEEZED), "llvm", cache=tmp_path)
+        assert compiled(floats(1, 3, 4, 1)).shape == (3, 4)
+
+
+def test_sizes_of_1_with_shapes_that_were_given():
+    compiled = convert_and_build(model_of(SQUEEZED), "llvm", shapes={"x": [None, 3, None, None]})
+    assert compiled(floats(1, 3, 4, 1)).shape == (3, 4)
+    assert compiled(floats(2, 3, 4, 1)).shape == (2, 3, 4)
+    with pytest.raises(InputError, match="3"):
+        compiled(floats(1, 2, 4, 1))

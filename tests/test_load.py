@@ -361,9 +361,21 @@ def test_an_initializer_that_lies_about_its_size(add):
 
 
 def test_a_negative_dim_is_refused(add):
-    add.graph.input[0].type.tensor_type.shape.dim[1].dim_value = -1
+    add.graph.input[0].type.tensor_type.shape.dim[1].dim_value = -2
     with pytest.raises(ModelError, match="'x'"):
         load(add)
+
+
+@pytest.mark.parametrize("dim", [{"dim_value": -1}, {"dim_param": "?"}, {"dim_param": "None"}])
+def test_dims_of_any_size_as_exporters_write_them(dim):
+    """PaddlePaddle has -1 and ?: dims of that name are not equal."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[a, b] x) => (float[a, b] y) { z = Neg(x)  y = Neg(z) }""")
+    for value in (*model.graph.input, *model.graph.output):
+        for declared in value.type.tensor_type.shape.dim:
+            declared.CopyFrom(onnx.TensorShapeProto.Dimension(**dim))
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    np.testing.assert_array_equal(convert_and_build(model, "llvm")(x), x)
 
 
 MATCHED = """

@@ -231,7 +231,7 @@ def test_tensors_of_torch_are_read_in_every_dtype_and_layout(static):
 
 def test_inputs_by_name_in_a_dict(static):
     np.testing.assert_array_equal(static({"x": sample()}), static(sample()))
-    with pytest.raises(InputError, match="twice: .'x'"):
+    with pytest.raises(InputError, match="inputs given twice"):
         static({"x": sample()}, x=sample())
     with pytest.raises(InputError, match="'z'"):
         static({"z": sample()})

@@ -13,7 +13,7 @@ from tvm.ir.transform import PassContext
 from tvm_ffi import register_error
 
 from . import pipeline, targets
-from .by_rank import by_rank
+from .by_rank import ModelByOnes, Shapes, by_rank
 from .cache import Cache, key_of
 from .errors import BuildError, ConversionError, InputRankError, OptionError, TvmExtError
 from .executors.choice import build_executor
@@ -155,8 +155,14 @@ def _fetched(
     def build() -> CompiledModel:
         return _build(source, steps, shapes, limits)
 
+    def again(given: Shapes) -> CompiledModel:
+        loaded = load(source, limits)
+        specialise(loaded, shapes)
+        return _fetched(loaded, steps, given, limits, cache)
+
     try:
-        return build() if cache is None or key is None else Cache(cache).fetch(key, build)
+        built = build() if cache is None or key is None else Cache(cache).fetch(key, build)
+        return ModelByOnes(built, again) if built.not_one else built
     except (InputRankError, ConversionError) as error:
         loaded = load(source, limits)
         specialise(loaded, shapes)
@@ -218,6 +224,7 @@ def _build(
         facts,
         lambda: sources | executor.sources(),
         conversion.strings,
+        conversion.places_not_one,
     )
 
 

@@ -1,13 +1,14 @@
 """Models that leave open how many dims their values have: compiled for those that a call brings.
 
 Kernels are loops, as many as there are dims. Ranks are open where an input has no shape, or where
-a list of numbers among the inputs, such as the shape for a Reshape, has any length.
+a list of numbers among the inputs, such as the shape for a Reshape, has any length; or where dims
+of 1 are squeezed, whichever they are.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -20,7 +21,7 @@ from .model import CompiledModel, RunTimes
 from .profile import Profile
 from .values import held
 
-__all__ = ["ModelByRank", "by_rank"]
+__all__ = ["ModelByOnes", "ModelByRank", "Shapes", "by_rank"]
 
 Shapes = Mapping[str, Sequence[int | None]]
 
@@ -28,45 +29,35 @@ _LENGTHS = 4, 3, 2, 1, 5, 6  # that lists of numbers are tried to have
 _INTEGERS = ir.DataType.INT64, ir.DataType.INT32
 
 
-class ModelByRank(CompiledModel):
-    """A model that is compiled for each combination of ranks when a call first brings it.
+class _ByCall(CompiledModel):
+    """A model of which :meth:`of` chooses the one for a call, built when first one asks for it."""
 
-    All sizes of these ranks are then served by the same code. What there is of a model before a
-    call, such as :meth:`save` writes, there is not of this one.
-    """
-
-    def __init__(
-        self,
-        inputs: Sequence[Info],
-        outputs: Sequence[Info],
-        shapes_of: Mapping[str, Callable[[np.ndarray], Sequence[int | None]]],
-        build: Callable[[Shapes], CompiledModel],
-    ):
-        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self._names = {info.name for info in self.inputs}
-        self._shapes_of = dict(shapes_of)
+    def __init__(self, build: Callable[[Shapes], CompiledModel]):
         self._build = build
         self._built: dict[tuple, CompiledModel] = {}
         self._building = threading.Lock()
-        self.tuning = None
 
     def of(self, feeds: Mapping[str, object]) -> CompiledModel:
-        """The model for the ranks of ``feeds``.
+        """The model for ``feeds``.
 
         Raises:
             InputError: a name or a dtype does not fit.
-            TvmExtError: as ``convert_and_build``, where it cannot be built for these ranks.
+            TvmExtError: as ``convert_and_build``, where it cannot be built for these.
         """
-        if not isinstance(feeds, Mapping) or feeds.keys() != self._names:
-            self._refuse(feeds)
-        arrays = {info.name: held(info, feeds[info.name], {}) for info in self.inputs
-                  if info.name in self._shapes_of}  # fmt: skip
-        shapes = {name: tuple(self._shapes_of[name](array)) for name, array in arrays.items()}
-        key = tuple(shapes.values())
+        raise NotImplementedError
+
+    def _of(self, key: tuple, shapes: Callable[[], Shapes]) -> CompiledModel:
         with self._building:
             if key not in self._built:
-                self._built[key] = self._build(shapes)
+                self._built[key] = self._build(shapes())
         return self._built[key]
+
+    def _held(self, feeds: object, names: Container[str]) -> dict[str, np.ndarray]:
+        """The arrays that ``feeds`` has for the inputs ``names``."""
+        if not isinstance(feeds, Mapping) or feeds.keys() != self._names:
+            self._refuse(feeds)
+        infos = (info for info in self.inputs if info.name in names)
+        return {info.name: held(info, feeds[info.name], {}) for info in infos}
 
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, object]
@@ -82,6 +73,58 @@ class ModelByRank(CompiledModel):
     ) -> RunTimes:
         feeds = self._or_random(feeds)
         return self.of(feeds).benchmark(feeds, warmup=warmup, repeat=repeat)
+
+
+class ModelByOnes(_ByCall):
+    """A model that is compiled again for sizes of 1 that are squeezed, when a call first has them.
+
+    Saved, it is the model for other sizes.
+    """
+
+    def __init__(self, model: CompiledModel, build: Callable[[Shapes], CompiledModel]):
+        super().__init__(build)
+        vars(self).update(vars(model))
+        self._other = model
+
+    def of(self, feeds: Mapping[str, object]) -> CompiledModel:
+        arrays = self._held(feeds, {name for name, _ in self.not_one})
+        ones = [(name, axis) for name, axis in self.not_one if arrays[name].shape[axis] == 1]
+        if not ones:
+            return self._other
+
+        def shapes() -> Shapes:
+            found: dict[str, list[int | None]] = {}
+            for name, axis in ones:
+                found.setdefault(name, [None] * arrays[name].ndim)[axis] = 1
+            return found
+
+        return self._of(tuple(ones), shapes)
+
+
+class ModelByRank(_ByCall):
+    """A model that is compiled for each combination of ranks when a call first brings it.
+
+    All sizes of these ranks are then served by the same code. What there is of a model before a
+    call, such as :meth:`save` writes, there is not of this one.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Info],
+        outputs: Sequence[Info],
+        shapes_of: Mapping[str, Callable[[np.ndarray], Sequence[int | None]]],
+        build: Callable[[Shapes], CompiledModel],
+    ):
+        super().__init__(build)
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self._names = {info.name for info in self.inputs}
+        self._shapes_of = dict(shapes_of)
+        self.tuning = None
+
+    def of(self, feeds: Mapping[str, object]) -> CompiledModel:
+        arrays = self._held(feeds, self._shapes_of)
+        shapes = {name: tuple(self._shapes_of[name](array)) for name, array in arrays.items()}
+        return self._of(tuple(shapes.values()), lambda: shapes)
 
     def nodes_of(self, variable: str) -> tuple[str, ...]:
         self._undecided()

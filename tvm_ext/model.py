@@ -79,6 +79,7 @@ class CompiledModel:
         facts: Mapping[str, KernelFacts] | None = None,
         sources: Callable[[], dict[str, str]] | None = None,
         strings: Sequence[str] | None = None,
+        not_one: Sequence[tuple[str, int]] = (),
     ):
         self._executor = executor
         self._facts = dict(facts or {})
@@ -88,6 +89,8 @@ class CompiledModel:
         self.outputs = tuple(outputs)
         self._as_given = all(map(is_as_given, self.outputs))
         self._strings = None if strings is None else StringTable(strings)
+        #: Inputs and axes of sizes that are not 1: values would have other ranks if they were.
+        self.not_one = [(name, axis) for name, axis in not_one]
         #: What ``tune=`` added, kernel by kernel; None where it was not asked for, and once saved.
         self.tuning: TuningReport | None = None
 
@@ -126,6 +129,7 @@ class CompiledModel:
             "outputs": [as_json(info) for info in self.outputs],
             "facts": {name: asdict(fact) for name, fact in self._facts.items()},
             "strings": None if self._strings is None else self._strings.texts,
+            "not_one": self.not_one,
         }
 
     def sources(self) -> dict[str, str]:
@@ -319,8 +323,8 @@ def _restored(saved: artifact.Saved) -> CompiledModel:
         )
         for name, row in saved.interface["facts"].items()
     }
-    strings = saved.interface.get("strings")
-    return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources, strings)
+    more = saved.interface.get("strings"), saved.interface.get("not_one", ())
+    return CompiledModel(saved.executor, inputs, outputs, facts, saved.sources, *more)
 
 
 def _is_map(info: Info) -> bool:

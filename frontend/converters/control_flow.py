@@ -220,17 +220,26 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
 
     ``trip(iteration, flag, values)`` emits a trip; ``values`` are the state, then ``constant``.
     """
-    state, made, kinds, shapes = _body(bb, graph, state, trip, constant)
+    state, made, kinds, shapes, first = _body(bb, graph, state, trip, constant)
+    without, other = "", _of_other_rank(state, shapes)
+    for k in other:
+        if _is_read(bb.node.outputs[k : k + 1]):
+            without = without or _without_trips(bb, k, state[k].ty.ndim, len(shapes[k]))
+        else:
+            shapes[k] = None
     types = [
-        relax.AnyType() if dims is None else _any_dims(x)
+        relax.AnyType() if dims is None else relax.TensorType(ndim=len(dims), dtype=x.ty.dtype)
         for x, dims in zip(state, shapes, strict=True)
     ]
-    stacked = made.results[1 + len(state) :]
+    stacked = _stacked(made, state)
     if not all(isinstance(x.ty, relax.TensorType) for x in stacked):
         raise NotImplementedError("trips give values to stack that are no tensors")
+    if first and [x.ty.ndim for x in stacked] != [x.ty.ndim for x in _stacked(first, state)]:
+        raise NotImplementedError("the first trip gives values of another rank to stack")
     empty = [bb.const(np.zeros([0, *_static_or_0(x.ty)], bb.dtype(x))) for x in stacked]
     types += [relax.TensorType(ndim=x.ty.ndim + 1, dtype=x.ty.dtype) for x in stacked]
     arguments = [
+        bb.emit((first or made).function),
         bb.emit(made.function),
         bb.emit(relax.op.reshape(trips, [])),
         bb.emit(relax.op.reshape(condition, [])),
@@ -238,6 +247,7 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
         relax.Tuple(empty),
         relax.Tuple([*constant, *made.captured]),
         host.text(bb.told("")),
+        host.text(without),
     ]
     final = bb.emit(
         relax.op.call_builtin_with_ctx(
@@ -246,7 +256,8 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
     )
     items = [bb.emit(relax.TupleGetItem(final, k)) for k in range(len(types))]
     count = bb.fresh_dim("trips")
-    shapes += [[count, *_own_dims(bb, x.ty)] for x in stacked]
+    own = [x.ty if first is None else relax.TensorType(ndim=x.ty.ndim) for x in stacked]
+    shapes += [[count, *_own_dims(bb, ty)] for ty in own]
     items = [
         x if dims is None else _sized(bb, x, dims) for x, dims in zip(items, shapes, strict=True)
     ]
@@ -269,17 +280,41 @@ def _sized(bb, x, dims):
     return bb.match(x, dims)
 
 
+def _stacked(made, state):
+    """What a trip gives beside the condition and the state."""
+    return made.results[1 + len(state) :]
+
+
+def _of_other_rank(state, shapes):
+    """Which tensors of the state begin with another rank than they go on with."""
+    pairs = enumerate(zip(state, shapes, strict=True))
+    return [k for k, (x, dims) in pairs if dims is not None and x.ty.ndim != len(dims)]
+
+
+def _is_read(values):
+    return any(value.uses() or value.is_graph_output() for value in values)
+
+
+def _without_trips(bb, k, begun, rank):
+    """Why there has to be a trip: it gives a value that is read later its rank."""
+    name = bb.node.outputs[k].name
+    reason = f"there is no trip, and {name!r} stays as it was: of rank {begun}, not of {rank}"
+    return bb.told(reason)
+
+
 def _body(bb, graph, state, trip, constant):
     """The state to begin with, the body's function, and the kinds and shapes of the state.
 
     Made again until they hold for all trips: what a trip changes is not known of the next one.
-    Values that are no tensors have a kind and no shape, tensors the reverse.
+    Values that are no tensors have a kind and no shape, tensors the reverse. Where the first trip
+    gives a tensor another rank, it has a function of its own, the last result; else that is None.
     """
     scalars = [relax.TensorType([], "int64"), relax.TensorType([], "bool")]
     state = [host.hosted(bb, x) for x in state]
     kinds = [_first_kind(bb, graph, k, x) for k, x in enumerate(state)]
     shapes = [None if kind else bb.shape(x) for kind, x in zip(kinds, state, strict=True)]
     varying: set[tuple[int, int]] = set()  # (state, axis) whose dim a trip changes
+    first = None
 
     def emit(params):
         for source, param, kind in zip_longest([*state, *constant], params[2:], kinds):
@@ -303,12 +338,22 @@ def _body(bb, graph, state, trip, constant):
             for old, x, kind, dims in zip(state, results, kinds, shapes, strict=True)
         ]  # fmt: skip
         shapes = [None if kind else dims for kind, dims in zip(widened, shapes, strict=True)]
+        other = _of_other_rank(results, shapes)
+        if other and first:
+            raise NotImplementedError("the rank of a carried value changes after the first trip")
+        for k in other:
+            rank = results[k].ty.ndim
+            shapes[k] = [bb.parameter_dim("carried") for _ in range(rank)]
+            varying |= {(k, axis) for axis in range(rank)}
         changed = _changed_dims(bb, made.parameters[2:], results, shapes)
-        if changed <= varying and widened == kinds:
-            return state, made, kinds, shapes
+        if changed <= varying and widened == kinds and not other:
+            return state, made, kinds, shapes, first
         varying |= changed
         kinds = widened
-        bb.walk.discard(made.function)
+        if other:
+            first = made
+        else:
+            bb.walk.discard(made.function)
         for k, axis in changed:
             shapes[k][axis] = bb.parameter_dim("carried")
 
@@ -325,10 +370,6 @@ def _first_kind(bb, graph, k, value):
     return kind
 
 
-def _any_dims(value):
-    return relax.TensorType(ndim=value.ty.ndim, dtype=value.ty.dtype)
-
-
 def _changed_dims(bb, before, results, shapes):
     """(tensor, axis) of the dims that are not provably the same after a trip."""
     changed = set()
@@ -337,7 +378,7 @@ def _changed_dims(bb, before, results, shapes):
             continue
         new = result.ty
         if old.ndim != new.ndim:
-            raise NotImplementedError("the rank of a carried value changes between trips")
+            continue
         dims = [None] * new.ndim if new.shape is None else new.shape.values
         pairs = zip(old.shape.values, dims, strict=True)
         changed |= {

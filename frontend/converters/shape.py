@@ -154,6 +154,8 @@ def _squeeze_ones(bb, x):
     """
     kept = [dim for dim in bb.shape(x) if not isinstance(dim, int) or dim != 1]
     rank = len(kept) if bb.declared_rank is None else bb.declared_rank
+    if rank == len(kept):
+        bb.not_one += [dim for dim in kept if isinstance(dim, tirx.Var)]
     number, *left = bb.dims(bb.emit_te(ops.dims_but_ones, *te_dims(bb, x), rank=rank), least=None)
     bb.check((number, as_expr(rank), "{given} dims are not 1, and the result has {wanted}"))
     return reshaped(bb, x, kept if rank == len(kept) else left)

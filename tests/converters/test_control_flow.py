@@ -288,6 +288,67 @@ def test_a_carried_value_that_grows_from_declared_nothing():
     np.testing.assert_array_equal(convert_and_build(parser.parse_model(text), "llvm")(x), x)
 
 
+OTHER_RANK = """g (int64 n, float[a,3] x) => (float[b,c] y) {
+  go = Constant<value = bool {1}>()
+  none = Constant<value = float {7}>()
+  y, left = Loop(n, go, none, none) <
+    body = f (int64 i, bool g, float[p,q] old, float[r] other) => (bool h, float[s,t] v, float[u] w) {
+      h = Identity(g)
+      k = Cast<to = 1>(i)
+      v = Add(x, k)
+      w = ReduceSum<keepdims = 0>(v)
+  }>
+}"""  # noqa: E501
+
+
+def test_a_loop_begins_with_another_rank_of_what_it_does_not_read():
+    """As PaddlePaddle writes variables that only the loop defines."""
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    check(OTHER_RANK, {"n": np.array(3), "x": x})
+    compiled = convert_and_build(parser.parse_model(HEAD + OTHER_RANK), "llvm")
+    with pytest.raises(RunError, match=r"Loop-\d+ 'y' .*no trip, and 'y' .* of rank 0, not of 2"):
+        compiled(np.array(0), x)
+
+
+def test_a_loop_whose_rank_changes_where_nothing_reads_the_result():
+    text = OTHER_RANK.replace("y, left", "left, y").replace("(float[b,c] y)", "(float y)")
+    text = text.replace("float[u] w", "float w").replace("float[r] other", "float other")
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    for trips in (0, 4):
+        check(text, {"n": np.array(trips), "x": x})
+
+
+SCALAR_THEN_ONE = """g (int64 n, bool go, float s, float[1] x) => (float[] y, float[a,b] all) {
+  y, all = Loop(n, go, s) <body = f (int64 i, bool c, float[] v) => (bool d, float[] w, float[] u) {
+      d = Identity(c)
+      w = Add(v, x)
+      u = Concat<axis = 0>(x, w)
+  }>
+}"""
+
+
+@pytest.mark.parametrize("trips", [1, 4])
+def test_a_carried_value_whose_rank_the_first_trip_changes(trips):
+    feeds = {
+        "n": np.array(trips),
+        "go": np.array(True),
+        "s": np.array(2, "float32"),
+        "x": np.float32([3]),
+    }
+    check(SCALAR_THEN_ONE, feeds)
+
+
+def test_a_carried_value_whose_rank_every_trip_changes_is_refused():
+    text = SCALAR_THEN_ONE.replace(
+        "w = Add(v, x)", "z = Constant<value = int64[1] {0}>() w = Unsqueeze(v, z)"
+    )
+    text = text.replace("Concat<axis = 0>(x, w)", "Identity(x)")
+    with pytest.raises(
+        ConversionError, match="rank of a carried value changes after the first trip"
+    ):
+        convert_and_build(parser.parse_model(HEAD + text), "llvm")
+
+
 def test_trips_whose_results_do_not_stack_are_refused():
     """As in onnxruntime; the number of inner trips differs."""
     model = parser.parse_model(

@@ -13,11 +13,13 @@ __all__ = ["loop"]
 
 
 @tvm_ffi.register_global_func("tvm_ext.loop", override=True)
-def loop(context, body, trips, condition, state, empty, constant, node):
-    """Run ``body(iteration, condition, *state, *constant)`` up to ``trips`` times.
+def loop(context, first, body, trips, condition, state, empty, constant, node, without):
+    """Run ``body(iteration, condition, *state, *constant)`` up to ``trips`` times, at first
+    ``first``.
 
-    The body returns (condition, *state, *results). Returns the final state, then each result
-    stacked over the trips; ``empty`` holds what a result is after no trip. Errors name ``node``.
+    A body returns (condition, *state, *results). Returns the final state, then each result
+    stacked over the trips; ``empty`` holds what a result is after no trip. Errors name ``node``;
+    ``without``, where it is not empty, is the error of no trip.
     """
     invoke = tvm.get_global_func("vm.builtin.invoke_closure")
     device = condition.device
@@ -26,11 +28,14 @@ def loop(context, body, trips, condition, state, empty, constant, node):
     going, limit, iteration = condition, int(trips.numpy()), 0
     while iteration < limit and bool(going.numpy()):
         position = tvm.runtime.tensor(np.array(iteration, "int64"), device)
-        going, *values = invoke(context, body, position, going, *state, *constant)
+        trip = body if iteration else first
+        going, *values = invoke(context, trip, position, going, *state, *constant)
         state = values[: len(state)]
         for parts, value in zip(gathered, values[len(state) :], strict=True):
             parts.append(value.numpy())
         iteration += 1
+    if iteration == 0 and json.loads(without):
+        raise RunError(json.loads(without))
     stacked = [
         tvm.runtime.tensor(_stacked(parts, json.loads(node)), device) if parts else none
         for parts, none in zip(gathered, empty, strict=True)
