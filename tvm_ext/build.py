@@ -166,15 +166,15 @@ def _fetched(
     except (InputRankError, ConversionError) as error:
         loaded = load(source, limits)
         specialise(loaded, shapes)
-        built = by_rank(
+        open_ranks = by_rank(
             loaded,
             error,
             lambda given: _tried(loaded, steps, given, limits),
             lambda given: _fetched(loaded, steps, given, limits, cache),
         )
-        if built is None:
+        if open_ranks is None:
             raise
-        return built
+        return open_ranks
 
 
 # TVM's BlockBuilder keeps what it is building in a variable of the process.

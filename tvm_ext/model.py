@@ -220,8 +220,9 @@ class CompiledModel:
         names = [info.name for info in self.inputs]
         if len(args) > len(names):
             raise InputError(f"{len(args)} inputs given, the model has {len(names)}: {names}")
-        by_name = len(args) == 1 and isinstance(args[0], Mapping) and not _is_map(self.inputs[0])
-        feeds = dict(args[0] if by_name else zip(names, args, strict=False))
+        feeds: dict[str, object] = dict(zip(names, args, strict=False))
+        if len(args) == 1 and isinstance(args[0], Mapping) and not _is_map(self.inputs[0]):
+            feeds = dict(args[0])
         twice = sorted(feeds.keys() & kwargs.keys())
         if twice:
             raise InputError(f"inputs given twice: {twice}")
