@@ -32,7 +32,7 @@ from .passes.bfloat16_recurrent import bfloat16_recurrent
 from .passes.bfloat16_words import bfloat16_words
 from .passes.blocked_conv2d import BLOCKED_CONV2D
 from .passes.blocked_layout import blocked_layout
-from .passes.branches import open_branches
+from .passes.branches import outline_branches
 from .passes.compound import Compound
 from .passes.empty_sums import empty_sums
 from .passes.expanded_depthwise import expanded_depthwise
@@ -312,6 +312,8 @@ def _select(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
     def compound(operator: Compound, bound: float = 1e-4) -> Step:
         return Step("select", operator.name, operator.on(target), bound, compound=True)
 
+    if opt_level >= 1:
+        yield _step("select", outline_branches)
     if cpu:
         if opt_level >= 1:
             yield compound(RUNNING)
@@ -364,7 +366,6 @@ def _fuse(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
         if precision == "bf16":
             yield _step("fuse", bfloat16_words, bound=_BFLOAT16_BOUND)
         yield _step("fuse", transform.FoldConstant())
-        yield _step("fuse", open_branches)
         yield _step("fuse", alike_dims)
         yield _step("fuse", visible_casts)
         yield _step("fuse", _fuse_ops, "FuseOps")

@@ -277,7 +277,7 @@ class VMExecutor:
                     stopwatch.runs.append([])
                     vm["main"](*tensors)
         finally:
-            vm.set_instrument(lambda *_: 0)
+            vm.set_instrument(None)
         count = min(map(len, stopwatch.runs))
         symbols = [(symbol, "") for symbol, _ in stopwatch.runs[0][:count]]
         return symbols, np.array([[s for _, s in run[:count]] for run in stopwatch.runs])
@@ -298,20 +298,27 @@ class VMExecutor:
 
 
 class _Stopwatch:
-    """A VM instrument: seconds of each kernel call, per run; the VM's own builtins are left out."""
+    """A VM instrument: seconds of each call, per run, without those of the calls within it; the
+    VM's own builtins are left out."""
 
     def __init__(self, device: tvm.runtime.Device):
         self.device = device
         self.runs: list[list[tuple[str, float]]] = []
-        self._start = 0.0
+        self._open: list[tuple[float, float]] = []  # when a call began, seconds of calls within
 
     def __call__(self, _function, name: str, before_run: bool, _result, *_arguments) -> int:
-        if not name.startswith("vm."):
-            self.device.sync()
-            if before_run:
-                self._start = time.perf_counter()
-            else:
-                self.runs[-1].append((name, time.perf_counter() - self._start))
+        if name.startswith("vm."):
+            return 0
+        self.device.sync()
+        if before_run:
+            self._open.append((time.perf_counter(), 0.0))
+            return 0
+        start, within = self._open.pop()
+        seconds = time.perf_counter() - start
+        self.runs[-1].append((name, seconds - within))
+        if self._open:
+            start, within = self._open[-1]
+            self._open[-1] = start, within + seconds
         return 0
 
 

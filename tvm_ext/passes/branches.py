@@ -1,51 +1,45 @@
-"""Branches of an If whose sizes are found at run time: blocks that FuseOps leaves alone.
+"""Branches of an If as functions, which passes see as they see ``main``.
 
-FuseOps makes groups in the dataflow blocks of a branch, too, but ends with an internal error at a
-match_cast there.
+In a block within another TVM does not plan memory, and FuseOps ends with an error at a match_cast.
 
-Before: ``if c: with R.dataflow(): s = R.match_cast(..., R.Shape([d]));  lv = f(x, d); ...``
-After:  ``if c: s = R.match_cast(..., R.Shape([d]));  lv = f(x, d); ...``
+Before: ``if c: <block that reads x and the dim n>``
+After:  ``if c: branch(x, R.shape([n]))``, where ``branch`` is the block
 """
 
-from collections.abc import Iterator
-
 import tvm
-import tvm_ffi
 from tvm import relax
 
-__all__ = ["open_branches"]
+__all__ = ["outline_branches"]
 
 
-@tvm.transform.module_pass(opt_level=0, name="OpenBranches")
-def open_branches(module, _context):
-    """The module pass, before FuseOps: such blocks are no dataflow blocks."""
+@tvm.transform.module_pass(opt_level=0, name="OutlineBranches")
+def outline_branches(module, _context):
+    """The module pass, before operators become kernels."""
+    mutator = _Outlined(module)
     for symbol, func in module.functions_items():
-        if isinstance(func, relax.Function) and (blocks := list(_blocks_to_open(func))):
-            module.update_func(symbol, _opened(func, blocks))
-    return module
+        if isinstance(func, relax.Function):
+            mutator.builder_.update_func(symbol, mutator.visit_expr(func))
+    return mutator.builder_.get()
 
 
-def _blocks_to_open(func: relax.Function) -> Iterator[relax.DataflowBlock]:
-    branches: list[relax.Expr] = []
-    tvm_ffi.structural_walk(
-        func.body, (relax.If, lambda node: branches.extend([node.true_branch, node.false_branch]))
-    )
-    for block in (block for branch in branches for block in branch.blocks):
-        casts = any(isinstance(binding, relax.MatchCast) for binding in block.bindings)
-        if casts and isinstance(block, relax.DataflowBlock):
-            yield block
+@relax.expr_functor.mutator
+class _Outlined(relax.PyExprMutator):
+    def visit_if_(self, op):
+        condition = self.visit_expr(op.cond)
+        branches = map(self.visit_with_new_scope, (op.true_branch, op.false_branch))
+        return relax.If(condition, *map(self._called, branches))
 
-
-def _opened(func: relax.Function, blocks: list[relax.DataflowBlock]) -> relax.Function:
-    defined = {binding.var for block in blocks for binding in block.bindings}
-    plain = {v: relax.Var(v.name, v.ty) for v in defined if isinstance(v, relax.DataflowVar)}
-
-    def block(node: relax.DataflowBlock) -> relax.BindingBlock:
-        own = any(binding.var in plain.values() for binding in node.bindings)
-        return relax.BindingBlock(node.bindings) if own else node
-
-    body = tvm_ffi.structural_map(
-        func.body,
-        ((relax.DataflowVar, lambda var: plain.get(var, var)), (relax.DataflowBlock, block)),
-    )
-    return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+    def _called(self, branch: relax.SeqExpr) -> relax.SeqExpr:
+        if not any(block.bindings for block in branch.blocks):
+            return branch
+        read = list(relax.analysis.free_vars(branch))
+        func = relax.Function(read, branch, branch.ty, is_pure=False)
+        dims = list(relax.analysis.free_symbolic_vars(func))
+        if dims:
+            sizes = relax.Var("sizes", relax.ShapeType(dims))
+            func = relax.Function([*read, sizes], branch, branch.ty, is_pure=False)
+            read.append(relax.ShapeExpr(dims))
+        own = relax.utils.copy_with_new_vars(func)
+        call = relax.Call(self.builder_.add_func(own, "branch"), read)
+        result = relax.Var("result", branch.ty)
+        return relax.SeqExpr([relax.BindingBlock([relax.VarBinding(result, call)])], result)
