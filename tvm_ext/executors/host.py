@@ -19,7 +19,7 @@ import tvm_ffi
 
 from ..errors import RunError
 
-__all__ = ["Inputs", "Opaque", "given", "host_function", "on_device", "taken"]
+__all__ = ["Inputs", "Opaque", "given", "host_function", "on_device", "seen", "taken"]
 
 _CPU = tvm.cpu().dlpack_device_type()
 _ALIGNMENT = 64  # bytes, which kernels take for granted
@@ -98,12 +98,19 @@ def taken(value: Any) -> Any:
     return None if value is None else _copied(value)
 
 
-def _copied(tensor: Any) -> np.ndarray:
-    """``tensor`` as an array of its own; an eighth of what ``tensor.numpy()`` takes if small."""
+def seen(tensor: Any) -> np.ndarray:
+    """``tensor`` as an array, on the CPU of the same memory; a tenth of what ``tensor.numpy()``
+    takes if small."""
     try:
-        return np.array(np.from_dlpack(tensor))
+        return np.from_dlpack(tensor)
     except (RuntimeError, BufferError, TypeError):  # of another device, or a type numpy lacks
         return tensor.numpy()
+
+
+def _copied(tensor: Any) -> np.ndarray:
+    """``tensor`` as an array of its own."""
+    array = seen(tensor)
+    return array if array.flags.owndata else np.array(array)
 
 
 @contextmanager

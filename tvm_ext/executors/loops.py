@@ -8,6 +8,7 @@ import tvm
 import tvm_ffi
 
 from ..errors import RunError
+from .host import given, seen
 
 __all__ = ["loop"]
 
@@ -25,19 +26,19 @@ def loop(context, first, body, trips, condition, state, empty, constant, node, w
     device = condition.device
     state, constant, empty = list(state), list(constant), list(empty)
     gathered: list[list[np.ndarray]] = [[] for _ in empty]
-    going, limit, iteration = condition, int(trips.numpy()), 0
-    while iteration < limit and bool(going.numpy()):
-        position = tvm.runtime.tensor(np.array(iteration, "int64"), device)
+    going, limit, iteration = condition, int(seen(trips)), 0
+    while iteration < limit and bool(seen(going)):
+        position = given(np.array(iteration, "int64"), device)
         trip = body if iteration else first
         going, *values = invoke(context, trip, position, going, *state, *constant)
         state = values[: len(state)]
         for parts, value in zip(gathered, values[len(state) :], strict=True):
-            parts.append(value.numpy())
+            parts.append(seen(value))
         iteration += 1
     if iteration == 0 and json.loads(without):
         raise RunError(json.loads(without))
     stacked = [
-        tvm.runtime.tensor(_stacked(parts, json.loads(node)), device) if parts else none
+        given(_stacked(parts, json.loads(node)), device) if parts else none
         for parts, none in zip(gathered, empty, strict=True)
     ]
     return [*state, *stacked]
