@@ -56,6 +56,7 @@ from .passes.strips import strips
 from .passes.symbolic_attention import SYMBOLIC_ATTENTION
 from .passes.tiled_attention import TILED_ATTENTION
 from .passes.tiled_matmul import TILED_MATMUL
+from .passes.upright_images import upright_images
 from .passes.visible_casts import visible_casts
 from .passes.winograd import winograd
 from .places import caller, place
@@ -323,6 +324,7 @@ def _select(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
     yield _step("select", relax.backend.DispatchSortScan())
     if cpu and opt_level >= 2:
         rounds = precision == "bf16"
+        yield _step("select", upright_images)
         yield _step("select", few_filters(target))
         if opt_level >= 3:
             yield compound(SYMBOLIC_ATTENTION)

@@ -350,7 +350,7 @@ def convolution(
     geometry = zip(source.shape[2:-1], kernel, strides, dilations, strict=True)
     *rows, width = (_extent(*axis) for axis in geometry)
     taps = [te.reduce_axis((0, size), name) for size, name in zip(kernel, _TAPS, strict=False)]
-    tiled_rows = isinstance(width, int)
+    tiled_rows = all(isinstance(size, int) for size in (*rows, width))
 
     def product(n, o, *at):
         *place, column, lane = at

@@ -227,8 +227,9 @@ def conv2d_winograd_tiles(
 ) -> te.Tensor:
     """As :func:`conv2d_winograd`, of images whose rows or columns are symbolic.
 
-    The tiles of all phases of all images are numbered along one axis; how many go together is left
-    to the schedule. Those that reach beyond the image see zeros there.
+    The tiles of all phases of all images are numbered along one axis, down the columns where only
+    these are symbolic; how many go together is left to the schedule. Those that reach beyond the
+    image see zeros there.
     """
     n, ic_blocks, h, w, in_lanes = x.shape
     _, oc_tiles, summed, _, oc_tile = (int(d) for d in weight.shape)
@@ -239,10 +240,16 @@ def conv2d_winograd_tiles(
     window, vectors = window_of(m, stride), oc_tile // out_lanes
     tiles, oc_blocks = n * phases**2 * down * across, oc_tiles * vectors
 
+    # TVM multiplies a sum by a number out, and knows less of its bounds then.
+    by_columns = isinstance(across, int | tirx.IntImm)
+
     def pixel(o, t, i, j, lane):
         image = t // (down * across)
-        row = (t // across % down * (m * stride) + i) * phases + image // phases % phases - pads[0]
-        column = (t % across * (m * stride) + j) * phases + image % phases - pads[1]
+        at_row, at_column = t // across % down, t % across
+        if by_columns:
+            at_row, at_column = t % down, t // down % across
+        row = (at_row * (m * stride) + i) * phases + image // phases % phases - pads[0]
+        column = (at_column * (m * stride) + j) * phases + image % phases - pads[1]
         inside = tirx.all(row >= 0, row < h, column >= 0, column < w)
         value = x(image // phases**2, o, row, column, lane)
         return tirx.if_then_else(inside, value, tirx.const(0, x.dtype))
@@ -266,6 +273,8 @@ def conv2d_winograd_tiles(
         phase = (image * phases + i % phases) * phases + j % phases
         i, j = i // phases, j // phases
         t = (phase * down + i // m) * across + j // m
+        if by_columns:
+            t = (phase * across + j // m) * down + i // m
         return outputs[o, t, i % m, j % m, lane]
 
     return te.compute((n, oc_blocks, height, width, out_lanes), untiled, "untiled")

@@ -103,8 +103,9 @@ class Conv2dSymbolic(dl.base.ScheduleRule):
         sch = kernel.sch
         *pads, contraction, output = kernel.blocks
         n, o, *rows, tile, column, lane = sch.get_loops(output)
-        row = sch.fuse(*rows) if rows else tile
-        tile = tile if rows else sch.add_unit_loop(column)
+        one = _is_one(sch, rows)
+        row = sch.fuse(*rows, tile) if one else sch.fuse(*rows)
+        tile = sch.add_unit_loop(column) if one else tile
         lanes = int(sch.get(lane).extent)
         blocks = kernel.weight[-1] // lanes
         panel, vector = sch.split(o, [None, blocks])
@@ -143,12 +144,13 @@ def _depthwise(kernel: _Kernel, machine: Machine) -> s_tir.Schedule:
             run_by_itself(sch, pad)
             sch.vectorize(sch.get_loops(pad)[-1])
     n, o, *rows, tile, column, lane = sch.get_loops(output)
-    if rows:
+    if _is_one(sch, rows):
+        sch.reorder(n, o, *rows, tile)
+        tile, outer = sch.add_unit_loop(column), sch.fuse(n, o)
+    else:
         part, row = sch.split(sch.fuse(*rows), [machine.cores, None])
         sch.reorder(n, part, o, row)
         outer = sch.fuse(n, part)
-    else:
-        tile, outer = sch.add_unit_loop(column), sch.fuse(n, o)
     if machine.cores > 1:
         sch.parallel(outer)
     sch.set_scope(contraction, 0, "local")
@@ -157,6 +159,12 @@ def _depthwise(kernel: _Kernel, machine: Machine) -> s_tir.Schedule:
     sch.unroll(column)
     sch.vectorize(lane)
     return without_zeros(sch, contraction, rows_of_taps) if pads and seen else sch
+
+
+def _is_one(sch: s_tir.Schedule, rows: list) -> bool:
+    """Whether images have a single row, or are rows: no rows for threads to share."""
+    extents = [sch.get(row).extent for row in rows]
+    return all(isinstance(extent, tirx.IntImm) and int(extent) == 1 for extent in extents)
 
 
 def _packs(sch: s_tir.Schedule, pad) -> bool:

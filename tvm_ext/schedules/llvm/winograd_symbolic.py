@@ -149,15 +149,16 @@ def _places(block: SBlock, tile: tirx.IterVar, place: tirx.IterVar, number: ir.E
     image, channel, row, column, lane = block.iter_vars
     tiling = _tiling(block)
     assert tiling is not None
-    m, phases = tiling
-    down, across = (_tiles_along(axis.dom.extent, *tiling) for axis in (row, column))
+    m, phases, by_columns = tiling
+    down, across = (_tiles_along(axis.dom.extent, m, phases) for axis in (row, column))
     ranges = (tirx.Var(name, "int64") for name in ("i", "j"))
     i, j = (tirx.IterVar(Range(int64(0), int64(m)), v, tirx.IterVar.DataPar) for v in ranges)
     phase = tirx.floordiv(number, down * across)
-    at_row = tirx.floormod(tirx.floordiv(number, across), down) * m + i.var
-    at_row = at_row * phases + tirx.floormod(tirx.floordiv(phase, phases), phases)
-    at_column = tirx.floormod(number, across) * m + j.var
-    at_column = at_column * phases + tirx.floormod(phase, phases)
+    inner, outer = (down, across) if by_columns else (across, down)
+    places = tirx.floormod(tirx.floordiv(number, inner), outer), tirx.floormod(number, inner)
+    tile_row, tile_column = places[::-1] if by_columns else places
+    at_row = (tile_row * m + i.var) * phases + tirx.floormod(tirx.floordiv(phase, phases), phases)
+    at_column = (tile_column * m + j.var) * phases + tirx.floormod(phase, phases)
     return Spread(
         [tile, channel, place, i, j, lane],
         {image.var: tirx.floordiv(phase, phases**2), row.var: at_row, column.var: at_column},
@@ -166,8 +167,9 @@ def _places(block: SBlock, tile: tirx.IterVar, place: tirx.IterVar, number: ir.E
     )
 
 
-def _tiling(block: SBlock) -> tuple[int, int] | None:
-    """The side of the tiles of which ``block`` reads pixel by pixel, and the phases of an image.
+def _tiling(block: SBlock) -> tuple[int, int, bool] | None:
+    """The side of the tiles of which ``block`` reads pixel by pixel, the phases of an image, and
+    whether tiles are numbered down the columns.
 
     None where it does not.
     """
@@ -185,10 +187,13 @@ def _tiling(block: SBlock) -> tuple[int, int] | None:
             phase = image * phases + tirx.floormod(row, phases)
             phase = phase * phases + tirx.floormod(column, phases)
             i, j = (tirx.floordiv(axis, phases) for axis in (row, column))
-            tile = (phase * down + tirx.floordiv(i, m)) * across + tirx.floordiv(j, m)
-            wanted = tile, tirx.floormod(i, m), tirx.floormod(j, m)
-            if all(map(same, node.indices[1:4], wanted)):
-                return m, phases
+            if not all(map(same, node.indices[2:4], (tirx.floormod(i, m), tirx.floormod(j, m)))):
+                continue
+            at_row, at_column = tirx.floordiv(i, m), tirx.floordiv(j, m)
+            if same(node.indices[1], (phase * down + at_row) * across + at_column):
+                return m, phases, False
+            if same(node.indices[1], (phase * across + at_column) * down + at_row):
+                return m, phases, True
     return None
 
 
