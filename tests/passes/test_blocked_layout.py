@@ -701,6 +701,22 @@ def test_other_transposes_are_what_they_were(change):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+# As SQUARE, with a reshape to as many rows and columns of other sizes on either side.
+TURNED = """to = Constant <value_ints = [1, 32, 7, 6]> ()
+            back = Constant <value_ints = [1, 32, 14, 3]> ()
+            a = Transpose <perm = [0, 3, 1, 2]> (t)  b = Reshape (a, to)
+            q = Conv <group = 32, pads = [1, 1, 1, 1]> (b, w)
+            d = Reshape (q, back)  e = Transpose <perm = [0, 2, 3, 1]> (d)  y = Sigmoid (e)"""
+
+
+def test_transposes_of_images_of_other_sizes():
+    model = tokens([1, 6, 7, 32], 32, TURNED)
+    x = np.random.default_rng(1).standard_normal((1, 6, 7, 32)).astype("float32")
+    (got,), (want,) = (run(model, {"t": x}) for run in (run_here, run_onnxruntime))
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 def test_a_module_without_convolution_is_left_alone():
     before = module_of(relax.op.nn.relu)
     tvm.ir.assert_structural_equal(blocked_layout(LLVM)(before), before)

@@ -34,7 +34,7 @@ from tvm_ext.schedules.machine import Machine
 
 from .blocked_conv2d import MIN_LANES, lanes_of
 from .compound import COMPOSITE, LAYOUT
-from .facts import OUT_ELEMWISE_FUSABLE, axes_of, image_dims, is_empty
+from .facts import OUT_ELEMWISE_FUSABLE, axes_of, have_equal_dims, image_dims, is_empty
 from .graph import BLOCKED, OPERAND
 from .legalize import to_kernel
 from .lift_channels import lift_channels
@@ -311,12 +311,12 @@ _QUANTISED = ("int8", "uint8")
 
 
 def _has_pixels(flat: relax.Expr, image: relax.Expr) -> bool:
-    """Whether ``flat`` is ``image``, or has, of a static one, all pixels along one axis."""
+    """Whether ``flat`` has the dims of ``image``, or, of a static one, all pixels along one axis."""
     dims, whole = image_dims(flat.ty), image_dims(image.ty)
     if dims is None or whole is None or dims[:2] != whole[:2]:
         return False
     static = all(isinstance(size, int) for size in whole[1:])
-    return len(dims) == len(whole) or (static and dims[2:] == [prod(whole[2:])])
+    return have_equal_dims(flat, image) or (static and dims[2:] == [prod(whole[2:])])
 
 
 def _to_last(rank: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm.ir.expr import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .facts import dtype_of, static_dims
+from .facts import dtype_of
 from .graph import OPERAND, visited
 
 __all__ = ["upright_images"]
@@ -67,7 +67,6 @@ def _is_of_a_column(call: relax.Call) -> bool:
         return False
     height, width = x.ty.shape.values[2:]
     _, left, _, right = map(int, attrs.padding)
-    known = static_dims(weight)
     is_column = isinstance(width, tirx.IntImm) and int(width) == 1
     is_pixel = isinstance(height, tirx.IntImm) and int(height) == 1
-    return is_column and not is_pixel and known[3] == 1 and left == right == 0
+    return is_column and not is_pixel and weight.value.shape[3] == 1 and left == right == 0
