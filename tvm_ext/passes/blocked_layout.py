@@ -311,7 +311,7 @@ _QUANTISED = ("int8", "uint8")
 
 
 def _has_pixels(flat: relax.Expr, image: relax.Expr) -> bool:
-    """Whether ``flat`` has the dims of ``image``, or, of a static one, all pixels along one axis."""
+    """Whether ``flat`` has the dims of ``image``, or, of a static one, its pixels on one axis."""
     dims, whole = image_dims(flat.ty), image_dims(image.ty)
     if dims is None or whole is None or dims[:2] != whole[:2]:
         return False
