@@ -332,30 +332,34 @@ def _body(bb, graph, state, trip, constant):
         fixed = [x.ty for x in constant]
         made = bb.walk.function("loop_body", graph, [*scalars, *types, *fixed], emit)
         results = made.results[1 : 1 + len(state)]
-        widened = [
-            kind if dims is not None and isinstance(x.ty, relax.TensorType)
-            else host.merged(kind or host.kind_of(bb, old), host.kind_of(bb, x))
-            for old, x, kind, dims in zip(state, results, kinds, shapes, strict=True)
-        ]  # fmt: skip
+        widened = _widened(bb, state, results, kinds, shapes)
         shapes = [None if kind else dims for kind, dims in zip(widened, shapes, strict=True)]
         other = _of_other_rank(results, shapes)
-        if other and first:
-            raise NotImplementedError("the rank of a carried value changes after the first trip")
-        for k in other:
-            rank = results[k].ty.ndim
-            shapes[k] = [bb.parameter_dim("carried") for _ in range(rank)]
-            varying |= {(k, axis) for axis in range(rank)}
         changed = _changed_dims(bb, made.parameters[2:], results, shapes)
         if changed <= varying and widened == kinds and not other:
             return state, made, kinds, shapes, first
-        varying |= changed
-        kinds = widened
+        if other and first:
+            raise NotImplementedError("the rank of a carried value changes after the first trip")
         if other:
             first = made
         else:
             bb.walk.discard(made.function)
+        for k in other:
+            shapes[k] = [None] * results[k].ty.ndim
+            changed |= {(k, axis) for axis in range(results[k].ty.ndim)}
         for k, axis in changed:
             shapes[k][axis] = bb.parameter_dim("carried")
+        varying |= changed
+        kinds = widened
+
+
+def _widened(bb, state, results, kinds, shapes):
+    """The kinds of the state that hold before and after a trip."""
+    return [
+        kind if dims is not None and isinstance(x.ty, relax.TensorType)
+        else host.merged(kind or host.kind_of(bb, old), host.kind_of(bb, x))
+        for old, x, kind, dims in zip(state, results, kinds, shapes, strict=True)
+    ]  # fmt: skip
 
 
 def _first_kind(bb, graph, k, value):
@@ -371,7 +375,8 @@ def _first_kind(bb, graph, k, value):
 
 
 def _changed_dims(bb, before, results, shapes):
-    """(tensor, axis) of the dims that are not provably the same after a trip."""
+    """(tensor, axis) of the dims that are not provably the same after a trip, which leaves the rank
+    as it is."""
     changed = set()
     for k, (old, result) in enumerate(zip(before, results, strict=False)):
         if shapes[k] is None:
