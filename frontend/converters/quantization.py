@@ -126,10 +126,28 @@ def qlinear_matmul(bb, a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_sca
 @converter("ConvInteger", 10)
 def conv_integer(bb, x, w, x_zero_point=None, w_zero_point=None, *, auto_pad="NOTSET",
                  dilations=None, group=1, kernel_shape=None, pads=None, strides=None):  # fmt: skip
+    rows = bb.rank(x) == 3  # kernels of integers are of images
+    if rows:
+        x, w = (_with_row(bb, value) for value in (x, w))
+        dilations, kernel_shape, strides = (
+            None if each is None else [1, *each] for each in (dilations, kernel_shape, strides)
+        )
+        pads = None if pads is None else [0, pads[0], 0, pads[1]]
     # Pads are the zero point, hence zeros once it is subtracted.
     x = _shifted(bb, x, x_zero_point)
     w = _shifted(bb, w, _along(bb, w_zero_point, 0, bb.rank(w)))
-    return convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, "int32")
+    y = convolve(bb, x, w, auto_pad, dilations, group, kernel_shape, pads, strides, "int32")
+    n, m, *_, columns = bb.shape(y)
+    return bb.reshape(y, [n, m, columns]) if rows else y
+
+
+def _with_row(bb, x):
+    """``x[.., .., W]`` as an image of one row."""
+    first, second, columns = bb.shape(x)
+    array = constant(bb, x)
+    if array is not None:
+        return bb.const(array.reshape(first, second, 1, columns))
+    return bb.reshape(x, [first, second, 1, columns])
 
 
 @converter("QLinearConv", 10)

@@ -119,6 +119,33 @@ def test_convolution_pads_with_the_zero_point(case, dtype, known):
     assert "conv2d_integer" in compiled.sources()["select"]
 
 
+SEQUENCES = {
+    "as it comes": ((2, 24, 31), (32, 24, 3), {}),
+    "strides": ((1, 48, 40), (17, 48, 3), {"strides": [2], "pads": [1, 2]}),
+    "dilated": ((1, 16, 29), (16, 16, 4), {"dilations": [3], "pads": [0, 5], "kernel_shape": [4]}),
+    "groups": ((3, 32, 13), (64, 16, 5), {"group": 2, "pads": [2, 2]}),
+    "depthwise": ((1, 24, 19), (24, 1, 3), {"group": 24, "pads": [1, 1]}),
+}
+
+
+@pytest.mark.parametrize("case", SEQUENCES)
+@pytest.mark.parametrize(("dtype", "known"), [("uint8", True), ("int8", False)])
+def test_convolution_of_sequences(case, dtype, known):
+    shape, filters, attributes = SEQUENCES[case]
+    x, w, zero = integers(dtype, *shape), integers("int8", *filters), integers(dtype, 3)[2]
+    y, compiled = built("ConvInteger", x, w, np.array(zero), known, "llvm", **attributes)
+    before, after = attributes.get("pads", (0, 0))
+    of_images = {
+        "strides": [1, *attributes.get("strides", [1])],
+        "dilations": [1, *attributes.get("dilations", [1])],
+        "pads": [0, before, 0, after],
+        "group": attributes.get("group", 1),
+    }
+    wanted = convolved(x[:, :, None], w[:, :, None], zero, of_images)
+    np.testing.assert_array_equal(y, wanted[:, :, 0])
+    assert "conv2d_integer" in compiled.sources()["select"]
+
+
 WINDOWS = {
     "one tap": ("uint8", True, (1, 32, 5, 6), (1, 1), {}),
     "rows": ("int8", True, (2, 16, 9, 8), (5, 1), {"pads": [2, 0, 2, 0]}),
