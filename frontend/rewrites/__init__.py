@@ -16,6 +16,7 @@ from .gemm_bias import AddIntoBatchedGemm, AddIntoGemm
 from .gemm_transpose import TransposeIntoBatchedGemm, TransposeIntoGemm
 from .infer import infer_shapes
 from .inline import inline_functions
+from .loop_invariants import read_loop_invariants_outside
 from .matmul_to_gemm import MatMulToGemm
 from .pad import fold_pad
 from .resized import convolve_before_resize
@@ -34,6 +35,7 @@ _NEEDED: list[tuple[str, Rewrite]] = [
 ]
 # Exact: the same arithmetic on the same numbers.
 _EXACT: list[tuple[str, Rewrite]] = [
+    ("loop-invariants", read_loop_invariants_outside),
     ("lift-constants", lift_constants),
     ("infer-shapes", infer_shapes),
     ("fold-constants", fold_constants),
