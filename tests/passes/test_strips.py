@@ -97,6 +97,8 @@ READ_AND_WRITTEN = {
         y = {BLUR} (u)""",
     "other images": f"t = {BLUR} (x) u = Transpose <perm=[1, 0, 2, 3]> (t) y = {BLUR} (u)",
     "images in another order": f"t = {BLUR} (x) u = Gather <axis=0> (t, order) y = {BLUR} (u)",
+    "halves of a batch": f"""t = {BLUR} (x) a, b = Split <axis=0, num_outputs=2> (t)
+        u = {BLUR} (a) v = {BLUR} (b) y = Sub (u, v)""",
     "several results": f"t = {BLUR} (x) a, b = Split <axis=1, num_outputs=2> (t) y = Mul (a, b)",
     "nothing but one kernel": f"y = {BLUR} (x)",
 }
@@ -174,6 +176,16 @@ def test_a_symbolic_number_of_images(names):
             np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
     kernels = built.profile({"x": rng.standard_normal((3, 3, 17, 19)).astype("float32")}).kernels
     assert all(kernel.seconds > 0 for kernel in kernels)
+
+
+@pytest.mark.parametrize("names", [("n",), ("n", None, "h", "w")])
+def test_two_batches_as_one(names):
+    """Images of either are where those of both are read, of which the first two are of one."""
+    text = "t = Relu (x) v = Sigmoid (x) u = Concat <axis=0> (v, t) y = Tanh (u)"
+    model, feeds = network(text, (2, 16, 12, 9), {})
+    built = convert_and_build(with_symbolic(model, *names), steps=in_strips())
+    assert sum("_strip1" in symbol for symbol, _ in built.executor.plan.kernels) == 3
+    equals_reference(built, model, feeds)
 
 
 @pytest.mark.parametrize("what", [what for what in READ_AND_WRITTEN if "each" not in what])

@@ -185,7 +185,8 @@ class Walk:
         before = self.kernels[-1].strips if self.kernels else None
         pairs = list(zip(operands, parts, strict=True))
         whole = {slot.root for slot, (_, times) in pairs if _is_one(times)}
-        if before is None or not equal(before.count, count) or whole & self._written:
+        ahead = whole & self._written or any(map(self._lies_elsewhere, kernel.reads))
+        if before is None or not equal(before.count, count) or ahead:
             before, self._written = Strips(count), set()
         self._written |= set(kernel.writes)
         self.parts |= {slot: shape for slot, (shape, _) in pairs if slot in kernel.writes}
@@ -194,6 +195,14 @@ class Walk:
             for slot, (shape, times) in pairs
         )
         return replace(kernel, strips=before, steps=tuple(steps))
+
+    def _lies_elsewhere(self, read: Slot) -> bool:
+        """Whether its strips are not those of what the loop writes, where that is a part of it, or
+        it a part of that."""
+        return any(
+            slot.root is read.root and slot is not read and bool(slot.shifts or read.shifts)
+            for slot in self._written
+        )
 
     def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
         """The shape and the element type of a tensor."""
