@@ -142,12 +142,18 @@ class _Function:
         """The function with its tensors in blocks; ``numbers`` are for the calls that give them."""
         if not any(_calls(binding, _TENSOR) for binding in self.bindings):
             return self.func
-        sized = self._sized(_assigned(self._tensors()))
+        blocks = _assigned(self._tensors())
+        sizes_of = relax.analysis.definable_tir_vars_in_type
+        known = {size for param in self.func.params for size in sizes_of(param.ty)}
+        at_entry: list[_Block] = []
+        later: list[_Block] = []
+        for block in blocks:
+            sized = set(tirx.analysis.undefined_vars(block.size, [])) <= known
+            (at_entry if sized else later).append(block)
         given: dict[relax.Var, relax.Var] = {}  # the variable of a tensor -> that of its block
-        before = {
-            place: list(_giving(blocks, next(numbers), given)) for place, blocks in sized.items()
-        }
-        bindings: list[relax.Binding] = []
+        start = list(_giving(at_entry, next(numbers), given)) if at_entry else []
+        before = {block.first: list(_giving([block], next(numbers), given)) for block in later}
+        bindings = start
         for place, binding in enumerate(self.bindings):
             bindings += before.get(place, [])
             if _is_storage(binding):
@@ -162,21 +168,6 @@ class _Function:
             self.func.params, body, self.func.ret_ty, self.func.is_pure, self.func.attrs
         )
         return relax.BlockBuilder(self.module).normalize(func)
-
-    def _sized(self, blocks: Sequence[_Block]) -> dict[int, list[_Block]]:
-        """By a place where their sizes are known, the first such: each call takes its time."""
-        sizes_of = relax.analysis.definable_tir_vars_in_type
-        known = {size for param in self.func.params for size in sizes_of(param.ty)}
-        left = {block: set(tirx.analysis.undefined_vars(block.size, [])) for block in blocks}
-        found: dict[int, list[_Block]] = {}
-        for place, binding in enumerate(self.bindings):
-            own = [b for b, sizes in left.items() if sizes <= known or b.first == place]
-            if own:
-                found[place] = own
-            for block in own:
-                del left[block]
-            known |= set(sizes_of(binding.var.ty))
-        return found
 
     def _tensors(self) -> list[_Tensor]:
         """Those for blocks, with the bindings between which they are alive.
