@@ -338,8 +338,8 @@ def convolution(
     """Sum ``term`` over the window and the axes given, in tiles of ``columns``, then untile.
 
     ``term(pixel, vector, lane, *taps)``; ``around`` is the value of pads, 0 by default.
-    Columns past the end repeat the last one and are never written: no tile needs a tail. A
-    symbolic number of them is not tiled: the schedule's tiles are of several widths. The
+    Columns past the end repeat the last one and are never written: no tile needs a tail. Of
+    symbolic rows or columns there are no tiles: those of the schedule are of several widths. The
     result is in blocks of ``lanes``, which divide the ``vector`` of channels, and has ``blocks``.
     """
     lanes = lanes or vector
