@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from .plan import Check, Kernel, Plan, Slot, Strips
+from .plan import COPY, Branch, Check, Kernel, Plan, Region, Slot, Strips, Trips
 
 __all__ = [
-    "ENTRY", "ENTRY_PARAMETERS", "UNUSED", "checks_after", "entry_source", "in_loops",
+    "ENTRY", "ENTRY_PARAMETERS", "UNUSED", "checks_after", "copied", "entry_source", "in_regions",
     "kernel_symbol", "moved", "observed", "reads", "with_functions",
 ]  # fmt: skip
 
@@ -105,8 +105,8 @@ def entry_source(plan: Plan, tag: str, entry: str = ENTRY) -> str:
 def _head(plan: Plan, tag: str) -> Iterator[str]:
     yield '#include "tvmx.h"'
     yield "#include <string.h>\n"
-    for kernel in dict.fromkeys((k.symbol, len(k.operands)) for k in plan.kernels):
-        symbol, count = kernel
+    called = (kernel for kernel in plan.kernels if kernel.is_call)
+    for symbol, count in dict.fromkeys((k.symbol, len(k.operands)) for k in called):
         yield f"int32_t {kernel_symbol(symbol, tag)}({', '.join(['void *'] * count) or 'void'});"
 
 
@@ -116,8 +116,8 @@ def _body(plan: Plan, tag: str, entry: str) -> Iterator[str]:
     yield "  double start = observe ? tvmx_seconds() : 0;"
     yield f"  {UNUSED};"
     yield from checks_after(-1, plan.checks, _address)
-    calls = ((k.strips, _call(number, k, plan, tag)) for number, k in enumerate(plan.kernels))
-    yield from in_loops(calls, str)
+    calls = ((k, _call(number, k, plan, tag)) for number, k in enumerate(plan.kernels))
+    yield from in_regions(calls, str, _address)
     for number, slot in enumerate(plan.outputs):
         if (slot.root.kind, slot.root.index) != ("output", number):
             yield f"  memcpy(outputs[{number}], {_address(slot)}, {slot.nbytes});"
@@ -128,14 +128,28 @@ def _body(plan: Plan, tag: str, entry: str) -> Iterator[str]:
 def _call(number: int, kernel: Kernel, plan: Plan, tag: str) -> Iterator[str]:
     places = zip(kernel.operands, kernel.moves, strict=True)
     where = [moved(_address(slot), step, str) for slot, step in places]
-    yield from observed(number, kernel_symbol(kernel.symbol, tag), where)
+    if kernel.symbol == COPY:
+        yield from copied(number, where, str(kernel.reads[0].nbytes))
+    elif kernel.is_call:
+        yield from observed(number, f"{kernel_symbol(kernel.symbol, tag)}({', '.join(where)})")
     yield from checks_after(number, plan.checks, _address)
 
 
-def observed(number: int, symbol: str, arguments: Iterable[str]) -> Iterator[str]:
-    """C text of the call of a kernel, which may fail, and of what observes it."""
-    yield f"  if ((code = {symbol}({', '.join(arguments)}))) return code;"
-    yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
+def observed(number: int, call: str) -> Iterator[str]:
+    """C text of the ``call`` of a kernel, which may fail, and of what observes it."""
+    yield f"  if ((code = {call})) return code;"
+    yield _observing(number)
+
+
+def copied(number: int, where: Sequence[str], size: str) -> Iterator[str]:
+    """C text of a copy of so many bytes from the first of two places, and of what observes it."""
+    source, target = where
+    yield f"  memcpy({target}, {source}, {size});"
+    yield _observing(number)
+
+
+def _observing(number: int) -> str:
+    return f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
 
 
 def moved(address: str, step: Any, text: Callable[[Any], str]) -> str:
@@ -145,19 +159,48 @@ def moved(address: str, step: Any, text: Callable[[Any], str]) -> str:
     return f"(unsigned char *)({address}) + strip * {text(step)}"
 
 
-def in_loops(
-    calls: Iterable[tuple[Strips | None, Iterable[str]]], text: Callable[[Any], str]
+def in_regions(
+    calls: Iterable[tuple[Kernel, Iterable[str]]],
+    text: Callable[[Any], str],
+    address: Callable[[Slot], str],
+    depth: int = 0,
 ) -> Iterator[str]:
-    """C text of calls, each with the loop over strips that it is in; ``text`` makes that of a
+    """C text of calls, each with the loops and branches that it is in; ``text`` makes that of a
     number or a formula."""
-    for strips, run in groupby(calls, lambda call: call[0]):
-        lines = (line for _, of_call in run for line in of_call)
-        if strips is None:
-            yield from lines
+
+    def at_depth(call: tuple[Kernel, Iterable[str]]) -> Region | Strips | None:
+        return next(iter(call[0].regions[depth:]), None)
+
+    for region, run in groupby(calls, at_depth):
+        if region is None:
+            yield from (line for _, lines in run for line in lines)
         else:
-            yield f"  for (int64_t strip = 0; strip < {text(strips.count)}; ++strip) {{"
-            yield from (f"  {line}" for line in lines)
+            yield f"  {_opening(region, text, address)} {{"
+            yield from _beginning(region, address)
+            yield from (f"  {line}" for line in in_regions(run, text, address, depth + 1))
             yield "  }"
+
+
+def _opening(
+    region: Region | Strips, text: Callable[[Any], str], address: Callable[[Slot], str]
+) -> str:
+    if isinstance(region, Strips):
+        return f"for (int64_t strip = 0; strip < {text(region.count)}; ++strip)"
+    if isinstance(region, Branch):
+        condition = _scalar("unsigned char", region.condition, address)
+        return f"if ({condition})" if region.taken else f"if (!{condition})"
+    count = _scalar("int64_t", region.count, address)
+    going = _scalar("unsigned char", region.going, address)
+    return f"for (int64_t strip = 0, trips = {count}; strip < trips && {going}; ++strip)"
+
+
+def _beginning(region: Region | Strips, address: Callable[[Slot], str]) -> Iterator[str]:
+    if isinstance(region, Trips):
+        yield f"    *(int64_t *)({address(region.position)}) = strip;"
+
+
+def _scalar(c_type: str, slot: Slot, address: Callable[[Slot], str]) -> str:
+    return f"*(const {c_type} *)({address(slot)})"
 
 
 def checks_after(
@@ -165,9 +208,12 @@ def checks_after(
 ) -> Iterator[str]:
     """C text of those that come behind a kernel, in the body of the function."""
     mine = [(number, check) for number, check in enumerate(checks, 1) if check.after == kernel]
-    yield from reads([check for _, check in mine], address)
-    for number, check in mine:
-        yield f"  if (differ(failed, {number}, {check.given}, {check.wanted})) return 1;"
+    read = list(reads([check for _, check in mine], address))
+    tests = (
+        f"  if (differ(failed, {number}, {check.given}, {check.wanted})) return 1;"
+        for number, check in mine
+    )
+    yield from ["  {", *read, *tests, "  }"] if read else tests
 
 
 def reads(checks: Sequence[Check], address: Callable[[Slot], str]) -> Iterator[str]:

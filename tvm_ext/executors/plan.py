@@ -13,8 +13,8 @@ import ml_dtypes  # noqa: F401  registers bfloat16 and float8 with numpy
 import numpy as np
 
 __all__ = [
-    "ALIGNMENT", "Check", "Kernel", "MemoryPlan", "Plan", "Slot", "Strips", "aligned",
-    "aligned_bytes",
+    "ALIGNMENT", "CHECK", "COPY", "Branch", "Check", "Kernel", "MemoryPlan", "Plan", "Region",
+    "Slot", "Strips", "Trips", "aligned", "aligned_bytes",
 ]  # fmt: skip
 
 # A cache line and an AVX-512 register.
@@ -63,13 +63,55 @@ class Strips:
     count: Any
 
 
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """A branch of an If: its kernels run where ``condition``, a bool, is as ``taken`` says.
+
+    ``outer``: the region around it, if any.
+    """
+
+    outer: Region | None
+    condition: Slot
+    taken: bool
+
+    @property
+    def reads(self) -> tuple[Slot, ...]:
+        """What decides whether its kernels run."""
+        return (self.condition,)
+
+
+@dataclass(frozen=True, eq=False)
+class Trips:
+    """A loop: its kernels run ``count`` times, an int64, as long as ``going``, a bool, holds.
+
+    ``position``, an int64, is the number of the trip. ``outer``: the region around it, if any.
+    """
+
+    outer: Region | None
+    count: Slot
+    going: Slot
+    position: Slot
+
+    @property
+    def reads(self) -> tuple[Slot, ...]:
+        """What decides whether its kernels run."""
+        return self.count, self.going
+
+
+Region = Branch | Trips
+
+#: The symbols of what only copies its operand, and of what only stands where a check is made.
+COPY, CHECK = "(copy)", "(check)"
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One call: the PrimFunc's symbol, what it reads and writes, the variable that it defines,
     and arrays of its own that live in the arena while it runs.
 
     ``strips``: the loop that it is in, if any; its kernels follow each other. ``steps``: the bytes
-    by which the places of ``reads`` and ``writes`` move with each strip, as numbers or formulas.
+    by which the places of ``reads`` and ``writes`` move with each strip, as numbers or formulas;
+    outside of such a loop, with each trip. ``region``: the control flow that it is in, if any.
     """
 
     symbol: str
@@ -79,6 +121,22 @@ class Kernel:
     scratch: tuple[Slot, ...] = ()
     strips: Strips | None = None
     steps: tuple[Any, ...] = ()
+    region: Region | None = None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it calls a PrimFunc."""
+        return self.symbol not in (COPY, CHECK)
+
+    @property
+    def regions(self) -> list[Region | Strips]:
+        """All that it is in, the outermost first."""
+        found: list[Region | Strips] = [] if self.strips is None else [self.strips]
+        region = self.region
+        while region is not None:
+            found.insert(0, region)
+            region = region.outer
+        return found
 
     @property
     def operands(self) -> tuple[Slot, ...]:
@@ -155,6 +213,12 @@ class Plan:
     def memory(self) -> MemoryPlan:
         """The bytes alone."""
         return MemoryPlan(self.arena_bytes, self.live_bytes, self.weight_bytes, self.scratch_bytes)
+
+    @property
+    def regions(self) -> list[Region]:
+        """Those that its kernels are in."""
+        found = (r for k in self.kernels for r in k.regions if not isinstance(r, Strips))
+        return list(dict.fromkeys(found))
 
     def workspace_bytes(self, threads: int) -> int:
         """What a run on so many threads needs beside weights, inputs and outputs."""

@@ -60,13 +60,13 @@ def _named(kernel: Kernel) -> Iterator[tuple[Slot, str, str]]:
     """What ``kernel`` writes and what it has for itself: slot, kind and name."""
     for number, slot in enumerate(kernel.writes):
         suffix = f"[{number}]" if len(kernel.writes) > 1 else ""
-        yield slot, slot.kind, f"{kernel.variable}{suffix}"
+        yield slot, slot.root.kind, f"{kernel.variable}{suffix}"
     for number, slot in enumerate(kernel.scratch):
         yield slot, "scratch", f"{kernel.variable} scratch[{number}]"
 
 
 def _life(slot: Slot, kind: str, name: str, nodes: tuple[str, ...], first: int, last: int) -> Life:
-    offset = None if kind == "output" else slot.offset
+    offset = None if kind == "output" else slot.root.offset
     return Life(name, nodes, kind, slot.shape, slot.dtype, offset, slot.nbytes, first, last)
 
 

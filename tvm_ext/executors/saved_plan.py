@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from .plan import Check, Kernel, Plan, Slot, Strips
+from .plan import Branch, Check, Kernel, Plan, Region, Slot, Strips, Trips
 
 __all__ = ["plan_as_json", "plan_from_json"]
 
@@ -27,18 +27,52 @@ class _Slots:
         return self.numbers[id(slot)]
 
 
+@dataclass
+class _Regions:
+    """Regions by number, each after the one around it."""
+
+    rows: list[dict]
+    numbers: dict[int, int]
+    slots: _Slots
+
+    def number(self, region: Region | None) -> int | None:
+        if region is None:
+            return None
+        if id(region) not in self.numbers:
+            outer = self.number(region.outer)
+            read = [self.slots.number(slot) for slot in region.reads]
+            if isinstance(region, Branch):
+                row = {"kind": "branch", "outer": outer, "reads": read, "taken": region.taken}
+            else:
+                position = self.slots.number(region.position)
+                row = {"kind": "trips", "outer": outer, "reads": read, "position": position}
+            self.rows.append(row)
+            self.numbers[id(region)] = len(self.rows) - 1
+        return self.numbers[id(region)]
+
+
 def plan_as_json(plan: Plan) -> dict:
     """Everything of ``plan``."""
     slots = _Slots([], {})
+    regions = _Regions([], {}, slots)
 
     def many(of: Sequence[Slot]) -> list[int]:
         return [slots.number(slot) for slot in of]
 
     return {
         "kernels": [
-            [k.symbol, many(k.reads), many(k.writes), k.variable, many(k.scratch), k.steps]
+            [
+                k.symbol,
+                many(k.reads),
+                many(k.writes),
+                k.variable,
+                many(k.scratch),
+                k.steps,
+                regions.number(k.region),
+            ]
             for k in plan.kernels
         ],
+        "regions": regions.rows,
         "strips": list(_loops(plan.kernels)),
         "checks": [
             [
@@ -82,12 +116,24 @@ def plan_from_json(saved: dict) -> Plan:
     loops: list[Strips | None] = [None] * len(saved["kernels"])
     for first, last, count in saved["strips"]:
         loops[first : last + 1] = [Strips(count)] * (last + 1 - first)
-    rows = zip(saved["kernels"], loops, strict=True)
+    regions: list[Region | None] = []
+    for row in saved["regions"]:
+        outer = None if row["outer"] is None else regions[row["outer"]]
+        read = many(row["reads"])
+        if row["kind"] == "branch":
+            regions.append(Branch(outer, read[0], row["taken"]))
+        else:
+            regions.append(Trips(outer, read[0], read[1], slots[row["position"]]))
+    regions.append(None)
+
+    def kernel(row: list, strips: Strips | None) -> Kernel:
+        symbol, r, w, variable, scratch, steps, region = row
+        around = regions[-1 if region is None else region]
+        operands = many(r), many(w), variable, many(scratch)
+        return Kernel(symbol, *operands, strips, tuple(steps), around)
+
     return Plan(
-        kernels=tuple(
-            Kernel(symbol, many(r), many(w), variable, many(scratch), strips, tuple(steps))
-            for (symbol, r, w, variable, scratch, steps), strips in rows
-        ),
+        kernels=tuple(map(kernel, saved["kernels"], loops)),
         inputs=many(saved["inputs"]),
         outputs=many(saved["outputs"]),
         weight_bytes=saved["weight_bytes"],

@@ -17,10 +17,10 @@ from . import threads
 from .cpu import CpuNeeds
 from .library import Library, open_bytes
 from .parts import Parts
-from .plan import Kernel, MemoryPlan, Plan, Slot, aligned_bytes
+from .plan import CHECK, Kernel, MemoryPlan, Plan, Slot, aligned_bytes
 from .results import Results
 
-__all__ = ["LibraryExecutor", "Linked", "StaticExecutor", "add_seconds"]
+__all__ = ["LibraryExecutor", "Linked", "StaticExecutor", "add_seconds", "timed"]
 
 
 class Linked(Protocol):
@@ -192,31 +192,39 @@ class StaticExecutor(LibraryExecutor):
         seconds = np.zeros((repeat, len(self.plan.kernels)))
         for row in seconds:
             self._run(inputs, partial(add_seconds, row))
-        return [(kernel.symbol, kernel.variable) for kernel in self.plan.kernels], seconds
+        return timed([(k.symbol, k.variable) for k in self.plan.kernels], seconds)
 
     def values(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, list[np.ndarray]]]:
-        """Run once; copies of what each kernel writes, by the variable that it defines."""
+        """Run once; copies of what each kernel writes, by the variable that it defines.
+
+        Of the kernels of a loop those of the last trip; of a branch that is not taken none.
+        """
         found: list[list[list[np.ndarray]]] = [[] for _ in self.plan.kernels]
 
         def observe(number: int, _seconds: float) -> None:
             writes = self.plan.kernels[number].writes
-            found[number].append([self._bytes_of(s).copy() for s in writes if s.kind != "output"])
+            kept = [slot for slot in writes if slot.root.kind != "output"]
+            found[number].append([self._bytes_of(slot).copy() for slot in kept])
 
         outputs = self._run(inputs, observe)
-        for kernel, strips in zip(self.plan.kernels, found, strict=True):
-            arrays = iter(_joined(kernel, strips))
+        for kernel, seen in zip(self.plan.kernels, found, strict=True):
+            if not seen or not kernel.is_call:
+                continue
+            strips = seen if kernel.strips is None else seen[-kernel.strips.count :]
+            arrays = iter(_joined(kernel, strips if kernel.strips else strips[-1:]))
             yield (
                 kernel.variable,
                 [
-                    outputs[slot.index].reshape(slot.shape)
-                    if slot.kind == "output"
+                    outputs[slot.root.index].reshape(slot.shape)
+                    if slot.root.kind == "output"
                     else next(arrays)
                     for slot in kernel.writes
                 ],
             )
 
     def _bytes_of(self, slot: Slot) -> np.ndarray:
-        place = self._workspace.memory[slot.offset : slot.offset + slot.nbytes]
+        offset = slot.root.offset
+        place = self._workspace.memory[offset : offset + slot.nbytes]
         return place.view(slot.dtype).reshape(slot.shape)
 
     @property
@@ -236,14 +244,23 @@ class StaticExecutor(LibraryExecutor):
         return made
 
 
+def timed(
+    kernels: Sequence[tuple[str, str]], seconds: np.ndarray
+) -> tuple[list[tuple[str, str]], np.ndarray]:
+    """``kernels`` and their ``seconds``, ``[repeat, kernels]``, without what only stands where a
+    check is made."""
+    calls = [number for number, (symbol, _) in enumerate(kernels) if symbol != CHECK]
+    return [kernels[number] for number in calls], seconds[:, calls]
+
+
 def add_seconds(row: np.ndarray, number: int, seconds: float) -> None:
-    """Note those of a kernel, which is observed once for each strip."""
+    """Note those of a kernel, which is observed once for each strip, and for each trip."""
     row[number] += seconds
 
 
 def _joined(kernel: Kernel, strips: Sequence[Sequence[np.ndarray]]) -> Iterator[np.ndarray]:
     """What ``kernel`` has written into the arena, seen after each of its strips."""
-    slots = [slot for slot in kernel.writes if slot.kind != "output"]
+    slots = [slot for slot in kernel.writes if slot.root.kind != "output"]
     for slot, *seen in zip(slots, *strips, strict=True):
         moves = kernel.steps and kernel.steps[kernel.operands.index(slot)]
         yield seen[-1] if moves or len(seen) == 1 else np.concatenate(seen)

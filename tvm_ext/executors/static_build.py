@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from .c_abi import build_c_abi, calls_tvm
 from .c_code import c_sources, is_c_code
+from .control_flow import ControlFlow
 from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .emit import entry_source, kernel_symbol
@@ -22,7 +23,7 @@ from .formulas import NotStatic
 from .machine_code import MachineCode
 from .parts import Parts
 from .plan import Plan
-from .planning import Walk, draft
+from .planning import draft
 from .static import StaticExecutor
 from .toolchain import link_shared
 from .views import rewrite_views
@@ -89,8 +90,8 @@ def build_static(module: IRModule, target: Target) -> StaticExecutor:
         NotStatic: the module needs the VM.
         BuildError: there is no C compiler, or it fails.
     """
-    drafted = draft(lower_views(module))
-    used = {kernel.symbol for kernel in drafted.kernels}
+    drafted = draft(ControlFlow(lower_views(module)))
+    used = {kernel.symbol for kernel in drafted.kernels if kernel.is_call}
     made = compile_kernels(
         {
             gv.name_hint: f
@@ -106,13 +107,13 @@ def build_static(module: IRModule, target: Target) -> StaticExecutor:
     return StaticExecutor(planned, program.needs, drafted.weights, program)
 
 
-def walk_static(module: IRModule, _target: Target) -> Walk:
+def walk_static(module: IRModule, _target: Target) -> ControlFlow:
     """The kernels that ``main`` of ``module`` runs.
 
     Raises:
         NotStatic: the module needs the VM, or has symbolic dims.
     """
-    walk = Walk(lower_views(module))
+    walk = ControlFlow(lower_views(module))
     walk.run(walk.module["main"])
     return walk
 

@@ -24,7 +24,7 @@ from .cpu import CpuNeeds
 from .library import Library, opened
 from .plan import aligned_bytes
 from .results import MOST, NO_MEMORY, SPARE, Results
-from .static import LibraryExecutor, Linked, add_seconds
+from .static import LibraryExecutor, Linked, add_seconds, timed
 
 __all__ = ["SIZES", "SymbolicExecutor", "SymbolicLibrary", "SymbolicPlan"]
 
@@ -180,7 +180,7 @@ class SymbolicExecutor(LibraryExecutor):
         seconds = np.zeros((repeat, len(self.plan.kernels)))
         for row in seconds:
             self._run(inputs, partial(add_seconds, row))
-        return list(self.plan.kernels), seconds
+        return timed(self.plan.kernels, seconds)
 
     @property
     def _workspace(self) -> _Workspace:

@@ -21,12 +21,13 @@ from tvm.target import Target
 
 from ..errors import BuildError
 from .c_code import is_c_code
+from .control_flow import ControlFlow
 from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .formulas import NotStatic, c_text
 from .parts import write_objects
 from .plan import ALIGNMENT, Slot
-from .planning import Walk, adjacent, alive_during, arguments, equal, peak, place
+from .planning import adjacent, alive_during, peak, place
 from .repeated import repeated
 from .static_build import Compiled, compile_kernels, texts
 from .storages import size_of
@@ -35,6 +36,7 @@ from .symbolic_elements import Elements
 from .symbolic_emit import Entry, entry_source
 from .toolchain import compiler, link_shared
 from .views import rewrite_views
+from .walk import arguments, equal
 from .work_folder import work_folder
 
 __all__ = ["build_symbolic", "walk_symbolic"]
@@ -105,6 +107,7 @@ def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
     used = {
         kernel.symbol: walk.numbered(walk.module.get_global_var(kernel.symbol))[0]
         for kernel in walk.kernels
+        if kernel.is_call
     }
     weights = adjacent(walk.weights)
     compiled = compile_kernels(used, target)
@@ -124,7 +127,7 @@ def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
     return SymbolicExecutor(plan, program.needs, weights, program)
 
 
-class _Walk(Walk):
+class _Walk(ControlFlow):
     """Turns bindings into kernels and slots, whose dims are numbers or formulas of the sizes of
     the inputs."""
 
@@ -132,9 +135,8 @@ class _Walk(Walk):
         super().__init__(module)
         self.sizes: list[tuple[int, int]] = []
         self.names: list[tirx.Var] = []  # of the sizes
-        self.calls: list[tuple[tirx.Expr, ...]] = []  # the numbers that each kernel takes
+        self.numbers: dict[int, tuple[tirx.Expr, ...]] = {}  # what each kernel takes, if any
         self._asserted: list[tuple[str, tirx.Expr, tirx.Expr]] = []
-        self._measured: dict[relax.Var, relax.Expr] = {}  # without its dims -> with them
         self._elements = Elements(module, self._resolved)
         self._numbered: dict[GlobalVar, tuple[tirx.PrimFunc, list[tirx.Var]]] = {}
 
@@ -202,25 +204,32 @@ class _Walk(Walk):
             return super().elements(tensor)
 
     def match(self, binding: relax.MatchCast) -> None:
-        given, wanted = self._measured.get(binding.value, binding.value), binding.ty
-        if isinstance(wanted, relax.ShapeType) and given in self.shapes:
+        given, wanted = binding.value, binding.ty
+        if isinstance(wanted, relax.ShapeType) and (given in self.shapes or given in self.measured):
             super().match(binding)
             return
-        self.values[binding.var] = self.value(given)
+        self.values[binding.var] = value = self.value(given)
         self._elements.values[binding.var] = given
-        if getattr(wanted, "shape", None) is None:  # it forgets its dims
-            self._measured[binding.var] = given
-            return
-        dims, _ = self.tensor(given.ty)
-        for axis, (dim, want) in enumerate(zip(dims, wanted.shape.values, strict=True)):
-            if isinstance(want, tirx.Var) and want not in self.known:
-                self.known[want] = tirx.convert(dim)
-            else:
-                what = f"axis {axis} of {binding.var.name} is {{given}}, not {{wanted}}"
-                self.check(what, tirx.convert(dim), want)
+        if getattr(wanted, "shape", None) is not None:  # else it forgets its dims
+            self.name_dims(binding.var.name, value, wanted.shape.values)
 
     def check(self, text: str, given: tirx.Expr, wanted: tirx.Expr) -> None:
-        self._asserted.append((text, given, wanted))
+        if self.prefix:  # dims of a function
+            given, wanted = self.formula(given), self.formula(wanted)
+        if self.region is None:
+            self._asserted.append((text, given, wanted))
+        else:
+            super().check(text, given, wanted)
+
+    def give(self, param: relax.Var, argument: relax.Expr) -> None:
+        super().give(param, argument)
+        self._elements.values[param] = argument
+
+    def number(self, tensor: relax.Expr) -> tirx.Expr:
+        return self._elements.scalar(tensor)
+
+    def dim(self, formula: tirx.Expr) -> Any:
+        return self._resolved(formula)
 
     def kernel(self, call: relax.Call, variable: str) -> Slot | tuple[Slot, ...]:
         """As ever; but tensors that are only joined are computed in their places in the result."""
@@ -266,7 +275,8 @@ class _Walk(Walk):
                     values.setdefault(dim, value)
         if not all(var in values for var in wanted):
             raise NotStatic(f"what {symbol.name_hint} is called with")
-        self.calls.append(tuple(tirx.convert(values[var]) for var in wanted))
+        numbered = tuple(tirx.convert(values[var]) for var in wanted)
+        self.numbers[len(self.kernels)] = numbered
 
     def numbered(self, symbol: GlobalVar) -> tuple[tirx.PrimFunc, list[tirx.Var]]:
         """A kernel that takes every number it uses as a parameter, and those parameters."""
@@ -284,10 +294,13 @@ class _Walk(Walk):
         )
         tensors = [slot for slot in self.arena if slot.kind == "arena"]
         tensors += [slot for kernel in kernels for slot in kernel.scratch]
-        units, places = _placed(tensors, len(kernels))
-        calls = list(zip(kernels, self.calls, strict=True))
+        parts, places = _placed(tensors, len(kernels))
+        if any(kernel.region is not None for kernel in kernels):
+            # Where a branch is not taken, its sizes may be negative.
+            parts = [(number, tirx.max(unit, tirx.const(0, "int64"))) for number, unit in parts]
+        calls = [(kernel, self.numbers.get(at, ())) for at, kernel in enumerate(kernels)]
         sizes = [*self.names, *self._elements.held.values()]
-        return Entry(sizes, self.checks, calls, outputs, units, places)
+        return Entry(sizes, self.checks, calls, outputs, parts, places)
 
     @property
     def held(self) -> tuple[tuple[int, int], ...]:

@@ -16,7 +16,7 @@ from tvm.ir.expr import GenericConst
 from tvm.sym import Analyzer
 
 from .formulas import NotStatic
-from .planning import arguments
+from .walk import arguments
 
 __all__ = ["Elements"]
 
@@ -47,6 +47,14 @@ class Elements:
         if len(shape) != 1 or not isinstance(shape[0], tirx.IntImm):
             raise NotStatic("a shape of unknown rank")
         return [self._element(tensor, place) for place in range(int(shape[0]))]
+
+    def scalar(self, tensor: relax.Expr) -> tirx.Expr:
+        """The element of a tensor that has one.
+
+        Raises:
+            NotStatic: it follows from more than a few integers of the inputs.
+        """
+        return self._element(tensor, 0)
 
     def _element(self, tensor: relax.Expr, place: int) -> tirx.Expr:
         """One element, by its place in memory."""

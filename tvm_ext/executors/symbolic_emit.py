@@ -15,14 +15,15 @@ from .emit import (
     ENTRY_PARAMETERS,
     UNUSED,
     checks_after,
-    in_loops,
+    copied,
+    in_regions,
     kernel_symbol,
     moved,
     observed,
     with_functions,
 )
 from .formulas import c_text
-from .plan import Check, Kernel, Slot
+from .plan import COPY, Check, Kernel, Slot
 from .symbolic import SIZES
 
 __all__ = ["Entry", "entry_source"]
@@ -63,7 +64,8 @@ def entry_source(entry: Entry, tag: str) -> str:
 def _head(entry: Entry, tag: str) -> Iterator[str]:
     yield '#include "tvmx.h"'
     yield "#include <string.h>\n"
-    kernels = {kernel.symbol: (kernel, numbers) for kernel, numbers in entry.calls}
+    called = ((kernel, numbers) for kernel, numbers in entry.calls if kernel.is_call)
+    kernels = {kernel.symbol: (kernel, numbers) for kernel, numbers in called}
     for symbol, (kernel, numbers) in kernels.items():
         types = ["void *"] * (len(kernel.reads) + len(kernel.writes))
         types += [f"{number.ty.dtype}_t" for number in numbers]
@@ -107,12 +109,11 @@ def _execute(entry: Entry, tag: str) -> Iterator[str]:
         yield f"  unsigned char *const part{number} = arena;"
         yield f"  arena += {total} * unit{number};"
     yield from checks_after(-1, entry.checks, partial(_address, entry))
-    calls = enumerate(entry.calls)
-    yield from in_loops(((k.strips, _call(entry, at, tag)) for at, (k, _) in calls), c_text)
+    calls = ((kernel, _call(entry, at, tag)) for at, (kernel, _) in enumerate(entry.calls))
+    yield from in_regions(calls, c_text, partial(_address, entry))
     for number, slot in enumerate(entry.outputs):
         if (slot.root.kind, slot.root.index) != ("output", number):
-            size = prod(map(tirx.convert, slot.shape), start=_item_size(slot))
-            yield f"  memcpy(outputs[{number}], {_address(entry, slot)}, {c_text(size)});"
+            yield f"  memcpy(outputs[{number}], {_address(entry, slot)}, {_size(slot)});"
     yield "  return 0;"
     yield "}"
 
@@ -123,12 +124,17 @@ def _call(entry: Entry, number: int, tag: str) -> Iterator[str]:
     where = [moved(_address(entry, slot), step, c_text) for slot, step in operands]
     count = len(kernel.operands) - len(kernel.scratch)
     where[count:count] = map(c_text, numbers)
-    yield from observed(number, kernel_symbol(kernel.symbol, tag), where)
+    if kernel.symbol == COPY:
+        yield from copied(number, where, _size(kernel.reads[0]))
+    elif kernel.is_call:
+        yield from observed(number, f"{kernel_symbol(kernel.symbol, tag)}({', '.join(where)})")
     yield from checks_after(number, entry.checks, partial(_address, entry))
 
 
-def _item_size(slot: Slot) -> tirx.Expr:
-    return tirx.const(np.dtype(slot.dtype).itemsize, "int64")
+def _size(slot: Slot) -> str:
+    """C text of the bytes of a tensor."""
+    item = tirx.const(np.dtype(slot.dtype).itemsize, "int64")
+    return c_text(prod(map(tirx.convert, slot.shape), start=item))
 
 
 def _address(entry: Entry, slot: Slot) -> str:

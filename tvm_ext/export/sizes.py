@@ -84,6 +84,7 @@ class SharedWeights:
 def _weights_of(plan: Plan) -> Iterator[Slot]:
     """The slots of ``plan`` that hold constants, each once."""
     read = [slot.root for kernel in plan.kernels for slot in kernel.reads]
+    read += [slot.root for region in plan.regions for slot in region.reads]
     read += [slot.root for check in plan.checks for _, slot, _ in check.reads]
     found = {id(slot): slot for slot in (*read, *(slot.root for slot in plan.outputs))}
     return (slot for slot in found.values() if slot.kind == "weight")

@@ -19,6 +19,7 @@ from ...executors.formulas import NotStatic
 from ...executors.plan import Check, Kernel, MemoryPlan, Slot
 from ...executors.planning import Draft, draft
 from ...executors.static_build import lower_views
+from ...executors.walk import Walk
 from ...frontend import Limits, load, node_labels
 from ...interface import TensorInfo, numbers_only
 from ...ops.approximations import libm
@@ -137,7 +138,7 @@ def _drafted(module: IRModule, provenance: Provenance, inputs: Sequence[TensorIn
             f"only static shapes can be exported: give sizes by shapes= or --shape for {symbolic}"
         )
     try:
-        return draft(module)
+        return draft(Walk(module))
     except NotStatic as reason:
         nodes = _nodes_at(module, provenance, reason.variable)
         at = f" for {', '.join(nodes)}" if nodes else ""
