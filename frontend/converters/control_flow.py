@@ -18,6 +18,7 @@ from tvm_ext.ops import scan as ops
 from .. import host
 from ..axes import placed
 from ..graph import Unfit
+from ..known import as_expr
 from ..precision import constant
 from ..table import converter
 from .shape import te_dims
@@ -135,7 +136,7 @@ def loop(bb, trips=None, condition=None, *state, body):
 
     def trip(iteration, flag, carried):
         going, *results = bb.walk.inline(body, [iteration, flag, *carried])
-        return bb.emit(relax.op.reshape(going, [])), results
+        return (bb.emit(relax.op.reshape(going, [])) if bb.rank(going) else going), results
 
     return run_trips(bb, body, trips, condition, list(state), trip)
 
@@ -220,7 +221,7 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
 
     ``trip(iteration, flag, values)`` emits a trip; ``values`` are the state, then ``constant``.
     """
-    state, made, kinds, shapes, first = _body(bb, graph, state, trip, constant)
+    state, made, kinds, shapes, first, stays = _body(bb, graph, state, trip, constant)
     without, other = "", _of_other_rank(state, shapes)
     for k in other:
         if _is_read(bb.node.outputs[k : k + 1]):
@@ -255,7 +256,8 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
         )
     )
     items = [bb.emit(relax.TupleGetItem(final, k)) for k in range(len(types))]
-    count = bb.fresh_dim("trips")
+    count = _count(bb, trips, condition) if stays and first is None else None
+    count = bb.fresh_dim("trips") if count is None else count
     own = [x.ty if first is None else relax.TensorType(ndim=x.ty.ndim) for x in stacked]
     shapes += [[count, *_own_dims(bb, ty)] for ty in own]
     items = [
@@ -267,6 +269,20 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
         host.like(bb, item, kind) if kind is not None else item
         for item, kind in zip_longest(items, kinds)
     )
+
+
+def _count(bb, trips, condition):
+    """How many trips there are, where that is known, of a loop that no trip ends."""
+    count = bb.static(trips)
+    if count is None or not _holds(bb, condition):
+        return None
+    return bb.simplify(tirx.max(as_expr(count.item()), as_expr(0)))
+
+
+def _holds(bb, flag):
+    """Whether ``flag`` is known to be true."""
+    known = constant(bb, flag)
+    return known is not None and bool(known.all())
 
 
 def _sized(bb, x, dims):
@@ -303,25 +319,28 @@ def _without_trips(bb, k, begun, rank):
 
 
 def _body(bb, graph, state, trip, constant):
-    """The state to begin with, the body's function, and the kinds and shapes of the state.
+    """The state to begin with, the body's function, the kinds and shapes of the state, the first
+    trip's function, and whether the condition stays as it was.
 
     Made again until they hold for all trips: what a trip changes is not known of the next one.
     Values that are no tensors have a kind and no shape, tensors the reverse. Where the first trip
-    gives a tensor another rank, it has a function of its own, the last result; else that is None.
+    gives a tensor another rank, it has a function of its own; else that is None.
     """
     scalars = [relax.TensorType([], "int64"), relax.TensorType([], "bool")]
     state = [host.hosted(bb, x) for x in state]
     kinds = [_first_kind(bb, graph, k, x) for k, x in enumerate(state)]
     shapes = [None if kind else bb.shape(x) for kind, x in zip(kinds, state, strict=True)]
     varying: set[tuple[int, int]] = set()  # (state, axis) whose dim a trip changes
-    first = None
+    first, stays = None, False
 
     def emit(params):
+        nonlocal stays
         for source, param, kind in zip_longest([*state, *constant], params[2:], kinds):
             bb.copy_knowledge(source, param)
             if kind is not None:
                 host.like(bb, param, kind)
         flag, results = trip(params[0], params[1], params[2:])
+        stays = flag.same_as(params[1]) or _holds(bb, flag)
         return [flag, *(host.hosted(bb, x) for x in results)]
 
     while True:
@@ -337,7 +356,7 @@ def _body(bb, graph, state, trip, constant):
         other = _of_other_rank(results, shapes)
         changed = _changed_dims(bb, made.parameters[2:], results, shapes)
         if changed <= varying and widened == kinds and not other:
-            return state, made, kinds, shapes, first
+            return state, made, kinds, shapes, first, stays
         if other and first:
             raise NotImplementedError("the rank of a carried value changes after the first trip")
         if other:

@@ -139,7 +139,27 @@ ONE_FOR_TWO = """g (float[3] a0, float[3] b0, float[3] c0)
 
 def test_one_value_for_two_and_results_of_all_trips():
     a, b, c = values(3, 3)
-    check(model(ONE_FOR_TWO), SymbolicExecutor, {"a0": a, "b0": b, "c0": c})
+    check(model(ONE_FOR_TWO), StaticExecutor, {"a0": a, "b0": b, "c0": c})
+
+
+LENGTH = """g (float[N, 3] xs, float[3] x0) => (float[3] x, float[N, 3] sums) {
+  shape = Shape (xs)
+  zero = Constant <value = int64 {0}> ()
+  n = Gather (shape, zero)
+  go = Constant <value = bool {1}> ()
+  x, sums = Loop (n, go, x0) <
+    body = trip (int64 i, bool g, float[3] v) => (bool g1, float[3] v1, float[3] v2) {
+      g1 = Constant <value = bool {1}> ()
+      row = Gather (xs, i)
+      v1 = Add (v, row)
+      v2 = Softmax (v1)
+    }>
+}"""
+
+
+def test_results_of_as_many_trips_as_there_are_rows():
+    feeds = [{"xs": values(n, 3), "x0": values(3)} for n in (1, 5, 0)]
+    check(model(LENGTH), SymbolicExecutor, *feeds)
 
 
 COUNTED = """g (float[2] x0, float most) => (float[2] x, int64 k) {

@@ -181,8 +181,10 @@ class ControlFlow(Walk):
         for param, argument in zip(func.params[own:], _fields(constant), strict=True):
             self.give(param, argument)
         going_on, *results = self._tensors(self._within(symbol, func))
+        if self._is_true(begun) and self._is_true(going_on):
+            going_on = old[0]
         new, parts = [going_on, *results[: len(old) - 1]], results[len(old) - 1 :]
-        if parts and not (going_on.root is old[0].root and self._is_true(begun)):
+        if parts and not (self._is_true(begun) and going_on.root is old[0].root):
             raise NotStatic("a loop that stacks results, and computes whether it goes on")
         stacked = [self._stacked(part, self.number(count), first) for part in parts]
         self._carry(old, new, position, first)
