@@ -9,6 +9,7 @@ from .attention import Attention
 from .byte_tables import tabulate
 from .clean import lift_constants, remove_unused, share_common_subexpressions
 from .conv_transpose import ConvTransposeIntoConv
+from .counted_loops import count_trips
 from .expand import expand_functions
 from .fold import fold_constants
 from .gelu import Gelu
@@ -39,6 +40,8 @@ _EXACT: list[tuple[str, Rewrite]] = [
     ("lift-constants", lift_constants),
     ("infer-shapes", infer_shapes),
     ("fold-constants", fold_constants),
+    ("count-trips", count_trips),
+    ("lift-counts", lift_constants),
     ("share-common-subexpressions", share_common_subexpressions),
     ("matmul-to-gemm", rewriting(MatMulToGemm)),
     ("transpose-into-gemm", rewriting(TransposeIntoGemm, TransposeIntoBatchedGemm)),
