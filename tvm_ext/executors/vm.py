@@ -1,4 +1,4 @@
-"""The Relax virtual machine: dynamic shapes, control flow, and cuda."""
+"""The Relax virtual machine: computed shapes, sequences and strings, and cuda."""
 
 from __future__ import annotations
 
