@@ -19,8 +19,9 @@ def dynamic_quantize_lstm(bb, x, w, r, b, sequence_lens, initial_h, initial_c, p
                           input_forget=0):  # fmt: skip
     """Weights are ``[D, I, 4 H]``; they stay 8 bits where they are known.
 
-    The input is rounded to 8 bits then, with one scale, as in onnxruntime. The hidden state stays
-    float32, which onnxruntime rounds as well.
+    The input is rounded to 8 bits then, with one scale, and so is the hidden state in front of each
+    step, with a scale for each sequence, as in onnxruntime, where sequences that a thread steps
+    together share one.
     """
     weights = [
         _codes(bb, *quantised) or (_dequantized(bb, *quantised), None)

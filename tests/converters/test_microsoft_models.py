@@ -154,6 +154,21 @@ def test_dynamically_quantised_lstm(direction, per_column, zero):
           types=["float32"] * 3, rtol=0, atol=0.02)  # fmt: skip
 
 
+@pytest.mark.parametrize("direction", ["forward", "bidirectional", "reverse"])
+@pytest.mark.parametrize("hidden", [6, 40])
+def test_dynamically_quantised_lstm_of_one_sequence(direction, hidden):
+    """Its hidden state is rounded as in onnxruntime, and so is what it is rounded to at the end."""
+    directions, features = 1 + (direction == "bidirectional"), 5
+    weights = [codes(directions, k, 4 * hidden, dtype="int8") for k in (features, hidden)]
+    units = [np.full(directions, 0.01 / hidden**0.5, "float32") for _ in weights]
+    zero = np.zeros(directions, "int8")
+    inputs = [data(9, 1, features), *weights, 0.1 * data(directions, 8 * hidden), None,
+              data(directions, 1, hidden), None, None, units[0], zero, units[1], zero]  # fmt: skip
+    check("DynamicQuantizeLSTM", inputs, {"direction": direction, "hidden_size": hidden},
+          constants=(1, 2, 8, 9, 10, 11), outputs=3, types=["float32"] * 3,
+          rtol=0, atol=1e-5)  # fmt: skip
+
+
 def attended(query, keys, values, hidden=None):
     """In float64: ``query[B, 1, N * H]``, keys and values ``[B, N, T, H]``."""
     batch, heads, _, size = keys.shape

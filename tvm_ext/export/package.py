@@ -203,7 +203,7 @@ def _exportable(model: CompiledModel) -> StaticExecutor:
             f"--shape, or several by sizes= or --sizes, for {symbolic}"
         )
     if not isinstance(executor, StaticExecutor):
-        raise OptionError("this model needs TVM at run time (cuda, computed shapes, sequences or strings)")
+        raise OptionError("this model needs TVM at run time (cuda, or computed shapes)")
     return executor
 
 

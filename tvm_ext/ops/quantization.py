@@ -101,16 +101,22 @@ def extremes(x):
 
 def dynamic_parameters(low, high):
     """Scale and uint8 zero point (scalars) for numbers from ``low`` to ``high``."""
-    zero, top = tirx.const(0.0, "float32"), tirx.const(255.0, "float32")
-    # The range contains 0, so that 0 is exact.
-    start = tirx.min(low[0], zero)
-    width = tirx.max(high[0], zero) - start
-    step = tirx.Select(width == zero, tirx.const(1.0, "float32"), width / top)
+    start, step = code_range(low[0], high[0])
     scale = te.compute((), lambda *_: step, "scale")
     least = tirx.const(0, "int32")
     return scale, te.compute(
         (), lambda *_: _rounded(-start / scale(), least, (0, 255)).astype("uint8"), "zero_point"
     )
+
+
+def code_range(low, high):
+    """The number that the least code stands for, and the scale, of numbers from ``low`` to
+    ``high``."""
+    zero, top = tirx.const(0.0, "float32"), tirx.const(255.0, "float32")
+    # The range contains 0, so that 0 is exact.
+    start = tirx.min(low, zero)
+    width = tirx.max(high, zero) - start
+    return start, tirx.Select(width == zero, tirx.const(1.0, "float32"), width / top)
 
 
 #: Added to a float32 of less than 2**22 this leaves its nearest integer, ties to even, in the low

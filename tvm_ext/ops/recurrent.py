@@ -14,12 +14,15 @@ the first. ``activations[d]`` and ``clip`` map one scalar expression to another.
 """
 
 from contextlib import contextmanager
+from functools import reduce
 from math import prod
 
 from tvm import DataType, te, tirx
 from tvm.ir import Range
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as T
+
+from .quantization import code_range
 
 __all__ = ["gru", "lstm", "panel_width", "rnn"]
 
@@ -29,6 +32,7 @@ VECTOR_BYTES = 64
 PANEL_VECTORS = 4
 # Recurrent weights that a core can keep in its own cache while it runs sequences alone.
 SMALL_WEIGHTS = 512 << 10
+_EXTREMES = [("low", tirx.min), ("high", tirx.max)]
 # The most sequences that step together, with small weights and with others.
 FEW_ROWS, MANY_ROWS = 4, 32
 
@@ -112,18 +116,21 @@ def lstm(
 
     ``peephole[D, 3, P]`` (or None) weighs the cell in the input, output and forget gates.
     ``input_forget`` makes the forget gate 1 - input gate. ``scales[D, 4, P]`` (or None) are what
-    the units of ``panels``, integers then, are multiplied by.
+    the units of ``panels``, integers then, are multiplied by; the hidden state of each sequence is
+    rounded to 8 bits in front of the product then.
     """
     f, g, last = zip(*activations, strict=True)
 
     def step(scan, panels, *others):
         factors = others[:1] if scales is not None else ()
         peepholes = others[len(factors) :]
+        codes, unit = scan.codes() if factors else (scan.hidden, None)
 
         def product(b, k, j):
             total = acc[b, k, j]
             for factor in factors:  # one, or none
-                total = scan.gates(b, k, j) + total * factor[scan.d, k, scan.unit(j)]
+                scale = unit[b] * factor[scan.d, k, scan.unit(j)]
+                total = scan.gates(b, k, j) + total * scale
             return total
 
         def cell(b, j):
@@ -139,7 +146,7 @@ def lstm(
             return value
 
         with scan.panels(panels):
-            acc = scan.product(panels, scan.hidden, scan.nothing if factors else scan.gates)
+            acc = scan.product(panels, codes, scan.nothing if factors else scan.gates)
             enter = scan.named("input", gate(0))
 
             def next_cell(b, j):
@@ -263,6 +270,33 @@ class _Scan:
             T.buffer_store(local, value(b, j), [b, j])
         return lambda b, j: local[b, j]
 
+    def codes(self):
+        """The hidden states before the step as unsigned integers of 8 bits less their zeros, and
+        what they are multiplied by, ``[rows]``: of each sequence, as DynamicQuantizeLinear."""
+        lanes = VECTOR_BYTES // DataType(self.dtype).itemsize
+        extremes = [(name, self.buffer(self.rows, lanes), f) for name, f in _EXTREMES]
+        unit, zero, codes = self.buffer(self.rows), self.buffer(self.rows), self.units()
+        for name, target, extreme in extremes:
+            with self.block(f"{name}_start", self.rows, lanes) as (b, lane):
+                T.buffer_store(target, tirx.const(0, self.dtype), [b, lane])
+            with self.stepped(name, self.rows, self.padded // lanes, lanes, kinds="SRS") as axes:
+                b, k, lane = axes
+                value = extreme(target[b, lane], self.hidden(b, k * lanes + lane))
+                T.buffer_store(target, value, [b, lane])
+        with self.block("parameters", self.rows, _int64(1)) as (b, _):
+            least, most = (
+                reduce(extreme, (target[b, lane] for lane in range(lanes)))
+                for _, target, extreme in extremes
+            )
+            start, scale = code_range(least, most)
+            T.buffer_store(unit, scale, [b])
+            T.buffer_store(zero, tirx.nearbyint(-start / scale), [b])
+        with self.stepped("codes", self.rows, self.padded) as (b, j):
+            code = tirx.nearbyint(self.hidden(b, j) / unit[b]) + zero[b]
+            code = tirx.max(tirx.min(code, tirx.const(255, self.dtype)), tirx.const(0, self.dtype))
+            T.buffer_store(codes, code - zero[b], [b, j])
+        return (lambda b, k: codes[b, k]), unit
+
     def write(self, name, target, value):
         """``value`` of the panel into its units of ``target``; kept where no step counts."""
         with self.block(name, self.rows, self.width) as (b, j):
@@ -327,6 +361,13 @@ class _Scan:
     @contextmanager
     def block(self, name, *extents, kinds=None):
         with T.grid(*extents) as loops, T.sblock(name):
+            yield T.axis.remap(kinds or "S" * len(extents), list(loops))
+
+    @contextmanager
+    def stepped(self, name, *extents, kinds=None):
+        """A block outside of panels that reads the states of the step."""
+        with T.grid(*extents) as loops, T.sblock(name):
+            self.step = T.axis.opaque(Range(0, self.time), self.time_loop)
             yield T.axis.remap(kinds or "S" * len(extents), list(loops))
 
     def sequence(self, b):
