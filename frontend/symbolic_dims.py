@@ -1,23 +1,24 @@
 """Give values to the symbolic dims of a model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import index
 
 import numpy as np
 import onnx_ir as ir
 
 from tvm_ext.errors import ModelError
+from tvm_ext.interface import Shapes
 
 from .traverse import nodes
 
 __all__ = ["specialise"]
 
 
-def specialise(model: ir.Model, shapes: Mapping[str, int | Sequence[int | None]] | None) -> None:
+def specialise(model: ir.Model, shapes: Shapes | None) -> None:
     """Give values to symbolic dims, in place.
 
     A key is the name of a dim (value: an int) or of an input (value: its shape; None keeps a
-    dim as it is).
+    dim as it is, a str gives it that name).
 
     Raises:
         ModelError: an unknown name, a rank that differs, or a dim given two values.
@@ -42,7 +43,7 @@ class _Binding:
         self.model = model
         self.inputs = {v.name: v for v in model.graph.inputs if not v.is_initializer()}
         self.by_name: dict[str, int] = {}
-        self.by_place: dict[tuple[str, int], int] = {}  # dims without a name
+        self.by_place: dict[tuple[str, int], int | str] = {}  # dims without a name, new names
 
     def dim(self, name: str, size: int) -> None:
         """Bind the dim ``name`` wherever it occurs."""
@@ -54,7 +55,7 @@ class _Binding:
             raise ModelError(f"no symbolic dim {name!r}; the model has {sorted(symbols)}")
         self._bind(name, _size(name, size))
 
-    def input(self, name: str, sizes: Sequence[int | None]) -> None:
+    def input(self, name: str, sizes: Sequence[int | str | None]) -> None:
         """Bind the dims of the input ``name``."""
         if name not in self.inputs:
             raise ModelError(f"no input {name!r}; the model has {sorted(self.inputs)}")
@@ -65,6 +66,9 @@ class _Binding:
             raise ModelError(f"input {name!r} has rank {len(value.shape)}, not {len(sizes)}")
         for axis, (dim, size) in enumerate(zip(value.shape, sizes, strict=True)):
             if size is None:
+                continue
+            if isinstance(size, str) and not isinstance(dim, int):
+                self.by_place[name, axis] = size
                 continue
             size = _size(f"{name} axis {axis}", size)
             if isinstance(dim, int):
@@ -87,7 +91,7 @@ class _Binding:
             if value.shape is not None:
                 value.shape = ir.Shape([
                     dim if isinstance(dim, int)
-                    else self.by_name.get(dim.value, self.by_place.get((name, axis), dim))
+                    else self.by_place.get((name, axis), self.by_name.get(dim.value, dim))
                     for axis, dim in enumerate(value.shape)
                 ])  # fmt: skip
         # Symbolic dims further down were named for the general sizes ("2*N"): inference finds

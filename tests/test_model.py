@@ -376,3 +376,18 @@ def test_threads_may_build_at_once():
     with ThreadPoolExecutor(4) as pool:
         built = list(pool.map(lambda k: convert_and_build(network(str(k)), "llvm"), range(1, 5)))
     assert [model.outputs[0].shape[0] for model in built] == [1, 2, 3, 4]
+
+
+def test_a_dim_of_one_name_and_of_two_sizes_gets_a_name_of_its_own():
+    """Models that are wrong about it run in onnxruntime, which holds no name against a call."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[N, 3] a, float[N] b) => (float[N, 3] y, float[N] z) { y = Exp (a) z = Neg (b) }"""
+    model = parser.parse_model(text)
+    a, b = np.ones((2, 3), "float32"), np.ones(5, "float32")
+    with pytest.raises(InputError, match=r"shapes=\{'b': \['N_b'\]\}"):
+        convert_and_build(model)(a, b)
+    built = convert_and_build(model, shapes={"b": ["N_b"]})
+    y, z = built(a, b)
+    np.testing.assert_allclose(y, np.exp(a), rtol=1e-6)
+    np.testing.assert_array_equal(z, -b)
+    assert [info.shape for info in built.inputs] == [("N", 3), ("N_b",)]

@@ -13,7 +13,7 @@ from tvm.ir.transform import PassContext
 from tvm_ffi import register_error
 
 from . import pipeline, targets
-from .by_rank import ModelByOnes, Shapes, by_rank
+from .by_rank import ModelByOnes, by_rank
 from .cache import Cache, key_of
 from .errors import BuildError, ConversionError, InputRankError, OptionError, TvmExtError
 from .executors.choice import build_executor
@@ -27,6 +27,7 @@ from .frontend import (
     mark_nodes,
     specialise,
 )
+from .interface import Shapes
 from .keep import check_folder, named
 from .keep import keep as write_all
 from .kernel_facts import kernel_facts
@@ -57,7 +58,7 @@ def convert_and_build(
     target: object = "auto",
     *,
     opt_level: int = 3,
-    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    shapes: Shapes | None = None,
     precision: str | None = None,
     limits: Limits | None = None,
     steps: pipeline.Pipeline | None = None,
@@ -75,7 +76,7 @@ def convert_and_build(
         target: "auto" (cuda where a GPU is, else this CPU with its exact features), "llvm",
             "cuda", or any TVM target.
         opt_level: 0 (straight conversion) to 3 (everything within the stated error bounds).
-        shapes: values for symbolic dims, by dim name or by input name.
+        shapes: values for symbolic dims, by dim name or by input name; names for those of inputs.
         precision: None or "fp32" keeps the types of the model; "bf16" rounds the factors of
             float32 products and convolutions to bfloat16, on CPUs with AVX512_BF16.
         limits: what a model may ask before it is refused.
@@ -142,7 +143,7 @@ def _tuned(tune: object, steps: pipeline.Pipeline, cache: object) -> Tuned:
 def _fetched(
     model: object,
     steps: pipeline.Pipeline,
-    shapes: Mapping[str, int | Sequence[int | None]] | None,
+    shapes: Shapes | None,
     limits: Limits | None,
     cache: str | os.PathLike | None,
 ) -> CompiledModel:
@@ -184,7 +185,7 @@ ONE_BUILD = threading.RLock()
 def _tried(
     source: object,
     steps: pipeline.Pipeline,
-    shapes: Mapping[str, Sequence[int | None]],
+    shapes: Shapes,
     limits: Limits | None,
 ) -> None:
     """Import ``source`` to see whether that works."""
@@ -195,7 +196,7 @@ def _tried(
 def _build(
     model: object,
     steps: pipeline.Pipeline,
-    shapes: Mapping[str, int | Sequence[int | None]] | None,
+    shapes: Shapes | None,
     limits: Limits | None,
 ) -> CompiledModel:
     resolved = steps.target
@@ -298,7 +299,7 @@ def run_phase(
 def import_model(
     model: object,
     steps: pipeline.Pipeline,
-    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    shapes: Shapes | None = None,
     limits: Limits | None = None,
     advance: Advance = silent,
 ) -> Conversion:

@@ -16,14 +16,12 @@ import onnx_ir as ir
 
 from .errors import BuildError, ConversionError, InputRankError, TvmExtError
 from .frontend import declared_kind
-from .interface import Info, TensorInfo, TensorType, ValueInfo
+from .interface import Info, Shapes, TensorInfo, TensorType, ValueInfo
 from .model import CompiledModel, RunTimes
 from .profile import Profile
 from .values import held
 
-__all__ = ["ModelByOnes", "ModelByRank", "Shapes", "by_rank"]
-
-Shapes = Mapping[str, Sequence[int | None]]
+__all__ = ["ModelByOnes", "ModelByRank", "by_rank"]
 
 _LENGTHS = 4, 3, 2, 1, 5, 6  # that lists of numbers are tried to have
 _INTEGERS = ir.DataType.INT64, ir.DataType.INT32

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from .display import Shown, table
 from .errors import ComparisonError, InputError, TargetError, TvmExtError
 from .frontend import load, specialise
 from .inputs import random_inputs
-from .interface import TensorInfo
+from .interface import Shapes, TensorInfo
 from .submodel import Part, read_by, smallest
 from .submodel import save as write
 from .verify import coarseness, distance
@@ -125,7 +125,7 @@ def bisect(
     *,
     target: object = "llvm",
     opt_level: int = 3,
-    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    shapes: Shapes | None = None,
     steps: pipeline.Pipeline | None = None,
     bound: float = 1e-3,
     save: str | os.PathLike | None = None,

@@ -7,7 +7,7 @@ import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by th
 import numpy as np
 
 from .errors import InputError
-from .interface import STRING, Info, TensorInfo
+from .interface import STRING, Info, Shapes, TensorInfo
 
 __all__ = ["dims_of", "random_inputs", "read_array"]
 
@@ -61,9 +61,7 @@ def _random(
         raise InputError(f"input {info.name!r} {shape} needs more memory than there is") from error
 
 
-def dims_of(
-    infos: Sequence[Info], shapes: Mapping[str, int | Sequence[int | None]]
-) -> dict[str, int]:
+def dims_of(infos: Sequence[Info], shapes: Shapes) -> dict[str, int]:
     """The sizes of symbolic dims, from ``shapes`` by dim name or by input name.
 
     Raises:
@@ -78,6 +76,8 @@ def dims_of(
         if (isinstance(given, int) and name not in symbols) or len(shape) != len(sizes):
             raise InputError(f"--shape {name}: the model has the inputs {declared}")
         for dim, size in zip(shape, sizes, strict=True):
+            if isinstance(size, str):
+                continue  # the name that it has in the model
             want = dims.setdefault(dim, size or 0) if isinstance(dim, str) and size else dim
             if size is not None and want != size:
                 raise InputError(f"--shape {name}: {dim} is {want}, not {size}")

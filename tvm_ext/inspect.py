@@ -16,7 +16,7 @@ from .executors import artifact
 from .executors.plan import MemoryPlan, Plan
 from .extend.plugin import load_installed
 from .frontend import TABLE, Limits, load
-from .interface import Info, from_json
+from .interface import Info, Shapes, from_json
 
 __all__ = [
     "BuiltInspection",
@@ -86,7 +86,7 @@ def inspect_model(
     model: object,
     *,
     opt_level: int = 3,
-    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    shapes: Shapes | None = None,
     limits: Limits | None = None,
 ) -> Inspection:
     """Read ``model`` and find every node that cannot be converted at ``opt_level``.

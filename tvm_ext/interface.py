@@ -16,6 +16,7 @@ __all__ = [
     "MapType",
     "OptionalType",
     "SequenceType",
+    "Shapes",
     "TensorInfo",
     "TensorType",
     "ValueInfo",
@@ -24,6 +25,10 @@ __all__ = [
     "from_json",
     "numbers_only",
 ]
+
+#: Sizes of symbolic dims: one by the name of a dim, or those of an input by its name, where None
+#: keeps a dim as it is, and a str gives it that name.
+Shapes = Mapping[str, int | Sequence[int | str | None]]
 
 
 @dataclass(frozen=True)

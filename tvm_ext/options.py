@@ -244,7 +244,7 @@ def _add_model(command: argparse.ArgumentParser, takes: str) -> None:
         default=[],
         metavar="NAME=SIZES",
         help="size of a symbolic dim (batch=8) or shape of an input "
-        "(x=1,3,224,224; ? keeps a dim; x=8, has rank 1)",
+        "(x=1,3,224,224; ? keeps a dim, a name renames it; x=8, has rank 1)",
     )
     _add_plugin(command)
     command.add_argument(
@@ -340,13 +340,15 @@ def _add_tuning(command: argparse.ArgumentParser) -> None:
 # --- the values of options ---------------------------------------------------------------------
 
 
-def _shape(text: str) -> tuple[str, int | list[int | None]]:
+def _shape(text: str) -> tuple[str, int | list[int | str | None]]:
     name, _, sizes = text.rpartition("=")
-    if not name or not re.fullmatch(r"(\d+|\?)(,(\d+|\?))*,?", sizes):
+    one = r"(\d+|\?|[A-Za-z_]\w*)"
+    if not name or not re.fullmatch(rf"{one}(,{one})*,?", sizes):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SIZE or NAME=SIZE,SIZE,...")
     if sizes.isdigit():
         return name, int(sizes)
-    return name, [None if size == "?" else int(size) for size in sizes.split(",") if size]
+    given = (size for size in sizes.split(",") if size)
+    return name, [None if s == "?" else int(s) if s.isdigit() else s for s in given]
 
 
 def _sizes(text: str) -> tuple[str, list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +13,10 @@ import onnx_ir as ir
 from .build import convert_and_build
 from .display import Shown, table
 from .errors import OptionError, unknown
+from .interface import Shapes
 from .pipeline import Pipeline, Step
 
 __all__ = ["PassTime", "PassTimes", "dump_after", "time_passes"]
-
-Shapes = Mapping[str, int | Sequence[int | None]]
 
 
 @dataclass(frozen=True)

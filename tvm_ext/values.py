@@ -136,8 +136,14 @@ def _misfit(info: TensorInfo, array: np.ndarray, sizes: dict[str, int]) -> Input
     pairs = enumerate(zip(wanted, array.shape, strict=True))
     axis, want, got = next((axis, want, got) for axis, (want, got) in pairs if want != got)
     name = info.shape[axis]
-    bound = f" = {want}" if isinstance(name, str) else ""
-    return InputError(f"input {info.name!r} axis {axis}: needs {name}{bound}, got {got}")
+    text = f"input {info.name!r} axis {axis}: needs {name}"
+    if not isinstance(name, str):
+        return InputError(f"{text}, got {got}")
+    own = [None if k != axis else f"{name}_{info.name}" for k in range(array.ndim)]
+    return InputError(
+        f"{text} = {want}, got {got} (if the model does not mean the same size, build it with "
+        f"shapes={{{info.name!r}: {own}}})"
+    )
 
 
 def _binds(info: TensorInfo, array: np.ndarray, sizes: dict[str, int]) -> bool:

@@ -14,7 +14,7 @@ from .errors import BuildError, ConversionError, InputError, OptionError
 from .executors.choice import build_executor
 from .frontend import Conversion, convert, specialise
 from .inputs import random_inputs
-from .interface import numbers_only
+from .interface import Shapes, numbers_only
 from .ops.narrow import stored
 
 __all__ = ["EachPass", "coarseness", "distance", "finish"]
@@ -41,7 +41,7 @@ class EachPass:
         self,
         steps: pipeline.Pipeline,
         source: ir.Model,
-        shapes: Mapping[str, int | Sequence[int | None]] | None,
+        shapes: Shapes | None,
         feeds: Mapping[str, object] | None,
     ):
         self._on_gpu = steps.target.kind.name == "cuda"

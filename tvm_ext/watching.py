@@ -64,6 +64,8 @@ def _run(
         executor = build_static(module, target)
     except NotStatic:
         return _run_in_vm(module, target, arrays)
+    if executor.plan.regions:  # the VM sees what an If or a Loop gives
+        return _run_in_vm(module, target, arrays)
     names = _fields(module["main"])
     values = [
         (names.get((variable, k), variable if len(results) == 1 else ""), array)

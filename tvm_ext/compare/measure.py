@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..errors import ComparisonError, MissingPackageError
+from ..interface import Shapes
 from .client import Worker
 from .engines import ENGINES, OURS, REFERENCE
 from .inputs import Given, declared, feeds_for
@@ -44,7 +45,7 @@ def compare(
     *,
     threads: int | None = None,
     batch: int | None = None,
-    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    shapes: Shapes | None = None,
     opt_level: int = 3,
     precision: str | None = None,
     rounds: int = 6,

@@ -195,10 +195,8 @@ class StaticExecutor(LibraryExecutor):
         return timed([(k.symbol, k.variable) for k in self.plan.kernels], seconds)
 
     def values(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, list[np.ndarray]]]:
-        """Run once; copies of what each kernel writes, by the variable that it defines.
-
-        Of the kernels of a loop those of the last trip; of a branch that is not taken none.
-        """
+        """Run once; copies of what each kernel writes, by the variable that it defines. Each kernel
+        runs once: there are no branches, and no loops but over strips."""
         found: list[list[list[np.ndarray]]] = [[] for _ in self.plan.kernels]
 
         def observe(number: int, _seconds: float) -> None:
@@ -207,11 +205,8 @@ class StaticExecutor(LibraryExecutor):
             found[number].append([self._bytes_of(slot).copy() for slot in kept])
 
         outputs = self._run(inputs, observe)
-        for kernel, seen in zip(self.plan.kernels, found, strict=True):
-            if not seen or not kernel.is_call:
-                continue
-            strips = seen if kernel.strips is None else seen[-kernel.strips.count :]
-            arrays = iter(_joined(kernel, strips if kernel.strips else strips[-1:]))
+        for kernel, strips in zip(self.plan.kernels, found, strict=True):
+            arrays = iter(_joined(kernel, strips))
             yield (
                 kernel.variable,
                 [

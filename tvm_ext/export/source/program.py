@@ -21,7 +21,7 @@ from ...executors.planning import Draft, draft
 from ...executors.static_build import lower_views
 from ...executors.walk import Walk
 from ...frontend import Limits, load, node_labels
-from ...interface import TensorInfo, numbers_only
+from ...interface import Shapes, TensorInfo, numbers_only
 from ...ops.approximations import libm
 from ...provenance import Provenance
 from ..identifiers import identifier
@@ -90,7 +90,7 @@ def program_of(
     parallel: str = "",
     opt_level: int = 3,
     precision: str | None = None,
-    shapes: Mapping[str, int | Sequence[int | None]] | None = None,
+    shapes: Shapes | None = None,
     limits: Limits | None = None,
     without: Sequence[str] = (),
 ) -> Program:
