@@ -16,6 +16,8 @@ from ..run_time import demand_holds
 from ..table import converter
 from .shape import scalar
 
+_MOST_EXACT = 2.0**53  # what float64 holds of integers
+
 
 @converter("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
 def constant(
@@ -87,7 +89,7 @@ def range_stashed(bb, start, limit, delta, *, stash_type=1):
 
 def _range(bb, start, limit, delta, compute_dtype):
     """``start + k * delta``, computed in ``compute_dtype``."""
-    length = _range_length(bb, *map(bb.static, (start, limit, delta)))
+    length = _range_length(bb, *(_whole(bb, k, x) for k, x in enumerate((start, limit, delta))))
     if length is None:
         made = bb.emit_te(ops.range_length, start, limit, delta, compute_dtype)
         (length,) = bb.dims(made, least=None)
@@ -97,6 +99,23 @@ def _range(bb, start, limit, delta, compute_dtype):
             (length != ops.ENDLESS, "start, limit and delta make more than memory holds, or NaN"),
         )
     return bb.emit_te(ops.arange, start, delta, length, compute_dtype)
+
+
+def _whole(bb, place, x):
+    """What is known of an input; of a float that is converted from an integer, that of this."""
+    known = bb.static(x)
+    if known is not None:
+        whole = known.dtype.kind == "f" and (known == np.rint(known)).all()
+        return known.astype("int64") if whole and (abs(known) < _MOST_EXACT).all() else known
+    cast = bb.node.inputs[place].producer()
+    if cast is None or cast.op_type != "Cast" or bb.dtype(x) not in ("float32", "float64"):
+        return None
+    (source,) = cast.inputs
+    maker = source.producer()
+    if maker is None or not (cast.graph is maker.graph is bb.node.graph):  # of another function
+        return None
+    known = bb.static(bb.walk.values[source])
+    return known if known is not None and known.dtype == object else None
 
 
 def _range_length(bb, start, limit, delta):
@@ -110,6 +129,8 @@ def _range_length(bb, start, limit, delta):
         raise ValueError("delta is 0")
     if not any(isinstance(v, tirx.Expr) for v in (first, last)):
         return max(0, ceil((last - first) / step))
+    if any(isinstance(v, float) for v in (first, last, step)):
+        return None
     # Divided by a positive step: TVM neither simplifies n // -1 nor compiles all that has it.
     span = first - last if step > 0 else last - first
     return bb.simplify(tirx.max(-tirx.floordiv(span, abs(step)), tirx.const(0, "int64")))

@@ -6,6 +6,7 @@ from onnx import numpy_helper, parser
 
 from tests.oracle import check_node
 from tvm_ext import convert_and_build
+from tvm_ext.executors.symbolic import SymbolicExecutor
 
 
 def array(value, dtype="float32"):
@@ -69,6 +70,26 @@ def test_range_to_or_from_a_symbolic_size(step):
     for n in (7, 1, 0):
         wanted = np.arange(n - 1, -1, step) if step < 0 else np.arange(0, n, step)
         np.testing.assert_array_equal(compiled(np.zeros((2, n), "float32")), wanted)
+
+
+@pytest.mark.parametrize("start, step", [(0.0, 1.0), (2.0, 3.0), (9.0, -2.0), (0.5, 1.0)])
+def test_range_of_floats_up_to_a_symbolic_size(start, step):
+    """Detectors make the places of their anchors so: there are as many as pixels."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 18]>
+        g (float[rows, n] x) => (float[m] y)
+        <float start = {{{start}}}, float step = {{{step}}}>
+        {{
+            size = Shape<start = 1>(x)
+            n = Squeeze(size)
+            limit = Cast<to = 1>(n)
+            y = Range(start, limit, step)
+        }}""")
+    compiled = convert_and_build(model, "llvm")
+    assert isinstance(compiled.executor, SymbolicExecutor) is (start != 0.5)
+    for n in (7, 1, 0, 12):
+        np.testing.assert_array_equal(
+            compiled(np.zeros((2, n), "float32")), np.arange(start, n, step, "float32")
+        )
 
 
 def test_one_hot():
