@@ -62,6 +62,7 @@ _LARGEST_PRODUCT = 1 << 30  # multiply-adds of a MatMul, which numpy leaves to B
 _BY_BLAS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _SMALL = 1 << 13  # elements that any operator may read
 _LARGEST_RESULT = 1 << 20  # bytes a node may add to the model; more only if it drops as many
+_WIDER = 8  # times as many bytes as it drops may come of a Cast: of weights that are stored narrow
 _UNLIMITED = 1 << 62
 
 
@@ -218,7 +219,8 @@ def _is_worth_it(node: ir.Node) -> bool:
     if None in sizes:
         return False
     dropped = sum(v.const_value.nbytes for v in node.inputs if v and len(v.uses()) == 1)
-    return sum(sizes) <= max(_LARGEST_RESULT, dropped)
+    wider = _WIDER if node.op_type == "Cast" else 1
+    return sum(sizes) <= max(_LARGEST_RESULT, wider * dropped)
 
 
 def _trains_in_reference(node: ir.Node) -> bool:

@@ -24,6 +24,16 @@ def test_shape_arithmetic_folds():
     assert assert_same(proto, rewritten(proto, 1)) == ["Reshape"]
 
 
+def test_large_weights_that_are_stored_narrow_are_made_wide():
+    codes = np.random.default_rng(0).integers(-127, 128, (512, 600)).astype("int8")
+    proto = model(
+        "g (float[3, 512] x) => (float[3, 600] y) "
+        "{ f = Cast <to = 1> (codes) w = Mul(f, scales) y = MatMul(x, w) }",
+        codes=codes, scales=np.random.default_rng(1).uniform(0.001, 0.002, 600).astype("float32"),
+    )  # fmt: skip
+    assert assert_same(proto, rewritten(proto, 1)) == ["Gemm"]
+
+
 def test_a_large_constant_transposes_but_is_not_multiplied_out():
     big = np.random.default_rng(0).normal(size=(512, 600)).astype("float32")
     proto = model(
