@@ -55,7 +55,7 @@ class Trees:
 
 @dataclass(frozen=True)
 class Packed:
-    """The operands of the kernel, and the rule of all inner nodes, if they have one in common."""
+    """The operands of the kernel, and the rules that inner nodes have."""
 
     nodes: np.ndarray
     thresholds: np.ndarray
@@ -64,7 +64,7 @@ class Packed:
     spans: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
-    rule: int | None
+    rules: tuple[int, ...]
 
 
 def from_ids(
@@ -252,7 +252,6 @@ def pack(trees: Trees, targets: int) -> Packed:
     nothing = len(leaf)  # a leaf without weights
     roots = np.concatenate([trees.roots, np.full(idle, nothing)])
     depths = np.append(height, 0)[roots].reshape(groups, LANES).max(1)
-    rules = np.unique(trees.rules[~leaf])
     columns = (trees.features, trees.rules, trees.false, trees.true)
     rows = np.append(np.stack(columns, 1), [[0, 0, nothing, nothing]], 0)
     order = np.argsort(trees.nodes, kind="stable")
@@ -266,7 +265,7 @@ def pack(trees: Trees, targets: int) -> Packed:
         np.stack([ends - counts, ends], 1).astype("int32"),
         trees.targets[order].astype("int32"),
         trees.weights[order],
-        int(rules[0]) if len(rules) == 1 else None,
+        tuple(map(int, np.unique(trees.rules[~leaf]))),
     )
 
 

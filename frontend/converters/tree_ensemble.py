@@ -95,7 +95,7 @@ def _aggregate(bb, x, ensemble, targets, aggregate, base):
     arrays = (packed.nodes, thresholds, packed.roots, packed.depths, packed.spans,
               packed.targets, packed.weights)  # fmt: skip
     fold = aggregate.lower() if aggregate in ("MIN", "MAX") else "sum"
-    y = bb.emit_te(ops.tree_ensemble, x, *map(bb.const, arrays), targets, packed.rule, fold,
+    y = bb.emit_te(ops.tree_ensemble, x, *map(bb.const, arrays), targets, packed.rules, fold,
                    primfunc_attrs={"op_pattern": 8})  # fmt: skip
     dtype = bb.dtype(y)
     if fold != "sum":

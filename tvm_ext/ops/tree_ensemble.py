@@ -27,16 +27,20 @@ _COMPARISONS = {
     LESS | GREATER | UNORDERED: lambda x, t: x != t,
 }
 
+# Those that do not hold of NaN.
+_ORDERED = _COMPARISONS.keys() - {LESS | GREATER | UNORDERED}
+_UNORDERED_BIT = 3
 
-def tree_ensemble(x, nodes, thresholds, roots, depths, spans, targets, weights, count, rule, fold):
+
+def tree_ensemble(x, nodes, thresholds, roots, depths, spans, targets, weights, count, rules, fold):
     """What the leaves that each row of ``x[R, F]`` reaches say, folded: ``y[R, count]``.
 
     ``nodes[N, 4]`` hold feature, rule, node if false, node if true; ``thresholds[N]`` have the type
     that comparisons run in. ``roots[G * LANES]`` are the first nodes of the trees, ``depths[G]``
     the steps that each group of trees takes. Leaf ``n`` adds ``weights[k]`` to target
     ``targets[k]`` for k from ``spans[n, 0]`` up to ``spans[n, 1]``. ``fold`` is "sum", "min" or
-    "max"; a target that no leaf speaks of is 0, or the identity of min or max. ``rule`` is that of
-    all nodes, or None.
+    "max"; a target that no leaf speaks of is 0, or the identity of min or max. ``rules`` are
+    those that inner nodes have.
     """
     combine, start = _FOLDS[fold]
 
@@ -46,9 +50,9 @@ def tree_ensemble(x, nodes, thresholds, roots, depths, spans, targets, weights, 
 
         def step(row, n):
             value = features[row, tirx.min(node[n, 0], x.shape[1] - 1)].astype(threshold.ty.dtype)
-            true = _passes(value, threshold[n], rule or node[n, 1])
+            true = _passes(value, threshold[n], rules, node[n, 1])
             # A position to load from: a choice of two might become a branch, often mispredicted.
-            return node[n, 2 + true.astype("int32")]
+            return node[n, 2 + true]
 
         def walk(row, group, at):
             with T.serial(0, LANES) as lane:
@@ -95,13 +99,21 @@ def scored(y, fold):
     )
 
 
-def _passes(value, threshold, rule):
-    """Whether ``value`` goes to the "true" node."""
-    if rule in _COMPARISONS:
-        return _COMPARISONS[rule](value, threshold)
+def _passes(value, threshold, rules, rule):
+    """1 where ``value`` goes to the "true" node by ``rule``, which is one of ``rules``; else 0."""
+    common = {each & ~UNORDERED for each in rules}
+    if len(rules) == 1:
+        rule = tirx.const(rules[0], "int32")
+        if rules[0] in _COMPARISONS:
+            return _COMPARISONS[rules[0]](value, threshold).astype("int32")
+    if len(common) == 1 and (only := common.pop()) in _ORDERED:
+        holds = _COMPARISONS[only](value, threshold).astype("int32")
+        absent = (value != value).astype("int32")
+        # In bits: an "and" or an "or" might become a branch.
+        return holds | (tirx.shift_right(rule, tirx.const(_UNORDERED_BIT, "int32")) & absent)
     relation = tirx.const(UNORDERED, "int32")
     for kind in (GREATER, EQUAL, LESS):
         relation = tirx.Select(
             _COMPARISONS[kind](value, threshold), tirx.const(kind, "int32"), relation
         )
-    return tirx.bitwise_and(relation, rule) != 0
+    return (tirx.bitwise_and(relation, rule) != 0).astype("int32")
