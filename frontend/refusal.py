@@ -27,6 +27,9 @@ _NUMBERS = {ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT,
             ir.AttributeType.FLOATS, ir.AttributeType.STRING}  # fmt: skip
 
 
+_FEW = 16  # numbers of an attribute that are told
+
+
 class UnknownRank(NotImplementedError):
     """The sizes of a run decide how many dims a value has, and the model does not say."""
 
@@ -86,12 +89,20 @@ def misfit(bb: Builder, node: ir.Node, operands: Sequence[relax.Expr | None]) ->
     """The reason where none is told: what the operator does not take."""
     given = [_described(bb, operand) for operand in operands]
     given += [
-        f"{name}={list(value) if isinstance(value, tuple) else value!r}"
+        f"{name}={_short(attribute.value)}"
         for name, attribute in sorted(node.attributes.items())
         if attribute.type in _NUMBERS
-        for value in [attribute.value]
     ]
     return f"it does not take {', '.join(given) or 'no inputs'}"
+
+
+def _short(value: object) -> str:
+    """The text of a number, a string, or a few of them."""
+    if not isinstance(value, tuple):
+        return repr(value)
+    if len(value) <= _FEW:
+        return repr(list(value))
+    return f"[{', '.join(map(repr, value[:_FEW]))}, ... {len(value)} in all]"
 
 
 def _described(bb: Builder, operand: relax.Expr | None) -> str:

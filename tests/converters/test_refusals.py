@@ -177,6 +177,11 @@ def test_a_node_that_contradicts_its_inputs(inputs, body, reason):
 UNTOLD = [
     ("(float[n] x)", "y = LRN <size = 3> (x)", r"it does not take float32\[n\], size=3"),
     ("(float[n] x, float[n, 3, 4, 2] i)", "y = GridSample (x, i)", "it does not take"),
+    (
+        "(float[n] x)",
+        f"y = LSTM <hidden_size = 2, activation_alpha = {[0.5] * 99}> (x, x, x)",
+        r"alpha=\[0.5, .*0.5, \.\.\. 99 in all\], hidden",
+    ),
 ]
 
 
