@@ -414,12 +414,49 @@ def test_long_lines_are_broken_between_words():
     assert " ".join(line.strip() for line in lines) == text
 
 
-def test_control_flow_is_refused_by_its_node(tmp_path):
-    text = """<ir_version: 10, opset_import: ["": 21]> g (float[9] x, bool c) => (float[9] y) {
-      y = If (c) <then_branch = t () => (float[9] p) { p = Neg(x) },
-                  else_branch = e () => (float[9] q) { q = Abs(x) }> }"""
-    with pytest.raises(OptionError, match=r"no C source: control flow \(If\) for If y"):
-        tvm_ext.export(parser.parse_model(text), tmp_path / "m", "c-source")
+CONTROL_FLOW = """<ir_version: 10, opset_import: ["": 21]>
+g (float[9] x, bool c, int64 n) => (float[9] y, float[9] last, float[4, 9] all, int64 k) {
+  y = If (c) <then_branch = t () => (float[9] p) { p = Softmax (x) },
+              else_branch = e () => (float[9] q) { q = Abs (x) }>
+  four = Constant <value = int64 {4}> ()
+  true = Constant <value = bool {1}> ()
+  zero = Constant <value = int64 {0}> ()
+  most = Constant <value = float {2.5}> ()
+  last, all = Loop (four, true, x) <
+    body = trip (int64 i, bool g, float[9] v) => (bool g1, float[9] v1, float[9] o) {
+      g1 = Identity (g)
+      s = Softmax (v)
+      v1 = Add (s, y)
+      o = Exp (v)
+    }>
+  two, k = Loop (n, true, last, zero) <
+    body = trip (int64 i, bool g, float[9] v, int64 m) => (bool g1, float[9] w, int64 m1) {
+      w = Add (v, v)
+      m1 = Add (m, i)
+      r = ReduceMax <keepdims = 0> (w)
+      g1 = Less (r, most)
+    }>
+}"""
+
+
+def test_branches_and_loops(tmp_path):
+    model = parser.parse_model(CONTROL_FLOW)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    folder = tvm_ext.export(model, tmp_path / "m", "c-source", name="m")
+    outputs = [((9,), "float32"), ((9,), "float32"), ((4, 9), "float32"), ((), "int64")]
+    for taken, trips in ((True, 7), (False, 7), (True, 0)):
+        feeds = {"x": np.linspace(-1, 1, 9, dtype="float32"), "c": taken, "n": trips}
+        feeds = {name: np.array(value) for name, value in feeds.items()}
+        got = called(folder, feeds.values(), outputs)
+        for ours, theirs in zip(got, session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_branches_and_loops_with_weights_in_a_file(tmp_path):
+    model = parser.parse_model(CONTROL_FLOW)
+    folder = tvm_ext.export(model, tmp_path / "m", "c-source", name="m", weights="file")
+    program = compiled(folder, ["main.c", "m.c"], *SANITIZED, libraries=())
+    assert ran(program, folder) == "correct\n"
 
 
 def test_empty_tensors(tmp_path):

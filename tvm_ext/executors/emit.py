@@ -177,7 +177,8 @@ def in_regions(
         else:
             yield f"  {_opening(region, text, address)} {{"
             yield from _beginning(region, address)
-            yield from (f"  {line}" for line in in_regions(run, text, address, depth + 1))
+            inner = in_regions(run, text, address, depth + 1)
+            yield from (f"  {line}" if line else line for line in inner)
             yield "  }"
 
 

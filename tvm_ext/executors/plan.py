@@ -5,6 +5,7 @@ Part of what loading a model needs: nothing here imports TVM.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 __all__ = [
     "ALIGNMENT", "CHECK", "COPY", "Branch", "Check", "Kernel", "MemoryPlan", "Plan", "Region",
-    "Slot", "Strips", "Trips", "aligned", "aligned_bytes",
+    "Slot", "Strips", "Trips", "aligned", "aligned_bytes", "regions_of",
 ]  # fmt: skip
 
 # A cache line and an AVX-512 register.
@@ -217,12 +218,17 @@ class Plan:
     @property
     def regions(self) -> list[Region]:
         """Those that its kernels are in."""
-        found = (r for k in self.kernels for r in k.regions if not isinstance(r, Strips))
-        return list(dict.fromkeys(found))
+        return regions_of(self.kernels)
 
     def workspace_bytes(self, threads: int) -> int:
         """What a run on so many threads needs beside weights, inputs and outputs."""
         return self.arena_bytes + self.scratch_bytes * threads
+
+
+def regions_of(kernels: Iterable[Kernel]) -> list[Region]:
+    """The branches and loops that ``kernels`` are in, each once."""
+    found = (r for kernel in kernels for r in kernel.regions if not isinstance(r, Strips))
+    return list(dict.fromkeys(found))
 
 
 def aligned(size: int) -> int:

@@ -15,11 +15,11 @@ from tvm.target import Target
 from ... import pipeline
 from ...build import ONE_BUILD, import_model, leave_out, run_phase
 from ...errors import BuildError, OptionError
+from ...executors.control_flow import ControlFlow
 from ...executors.formulas import NotStatic
-from ...executors.plan import Check, Kernel, MemoryPlan, Slot
+from ...executors.plan import Check, Kernel, MemoryPlan, Slot, Trips, regions_of
 from ...executors.planning import Draft, draft
 from ...executors.static_build import lower_views
-from ...executors.walk import Walk
 from ...frontend import Limits, load, node_labels
 from ...interface import Shapes, TensorInfo, numbers_only
 from ...ops.approximations import libm
@@ -37,13 +37,12 @@ __all__ = ["Call", "Program", "Weight", "program_of"]
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a kernel: the ONNX nodes it computes, its function, operands, and arrays of its
-    own at their places in the workspace."""
+    """One call of a kernel: the ONNX nodes it computes, and its function; "" of what only copies,
+    or stands where a check is made."""
 
     nodes: tuple[str, ...]
     function: str
-    operands: tuple[Slot, ...]
-    scratch: tuple[int, ...]
+    kernel: Kernel
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def _drafted(module: IRModule, provenance: Provenance, inputs: Sequence[TensorIn
             f"only static shapes can be exported: give sizes by shapes= or --shape for {symbolic}"
         )
     try:
-        return draft(Walk(module))
+        return draft(ControlFlow(module))
     except NotStatic as reason:
         nodes = _nodes_at(module, provenance, reason.variable)
         at = f" for {', '.join(nodes)}" if nodes else ""
@@ -211,10 +210,8 @@ class _Texts:
         planned = self._draft.plan(scratch)
         calls = []
         for kernel in planned.kernels:
-            places = tuple(slot.offset for slot in kernel.scratch)
-            function, _ = printed[kernel.symbol]
-            nodes = self._nodes(kernel.variable)
-            calls.append(Call(nodes, function, (*kernel.reads, *kernel.writes), places))
+            function = printed[kernel.symbol][0] if kernel.is_call else ""
+            calls.append(Call(self._nodes(kernel.variable), function, kernel))
         return Program(
             self._name,
             self._id,
@@ -244,13 +241,20 @@ class _Texts:
     def _name_results(self, outputs: Sequence[Tensor]) -> None:
         checked = {slot.root for check in self._draft.checks for _, slot, _ in check.reads}
         for kernel in self._draft.kernels:
-            for slot in kernel.writes:
-                if slot.kind == "output":
-                    self._names[slot] = outputs[slot.index].id
-                elif slot in checked:
-                    self._names[slot] = self._free("checked")
+            for root in (slot.root for slot in kernel.writes):
+                if root in self._names:
+                    continue
+                if root.kind == "output":
+                    self._names[root] = outputs[root.index].id
+                elif root in checked:
+                    self._names[root] = self._free("checked")
+                elif not kernel.is_call:
+                    self._names[root] = self._free("kept")
                 else:
-                    self._names[slot] = self._free(value_name(self._value_of(kernel)))
+                    self._names[root] = self._free(value_name(self._value_of(kernel)))
+        for region in regions_of(self._draft.kernels):
+            if isinstance(region, Trips):
+                self._names.setdefault(region.position.root, self._free("trip"))
 
     def _nodes(self, variable: str) -> tuple[str, ...]:
         """The ONNX nodes behind a kernel's variable, in the order of the model."""
@@ -269,17 +273,19 @@ class _Texts:
         for kernel in self._draft.kernels:
             for position, slot in enumerate(kernel.reads):
                 if slot.root.kind == "weight":
-                    yield from self._weight(slot.root, initializers, kernel, position)
+                    reader = value_name(self._value_of(kernel)) if kernel.is_call else "copy"
+                    yield from self._weight(slot.root, initializers, reader, position)
         checked = (slot for check in self._draft.checks for _, slot, _ in check.reads)
-        for slot in (*self._draft.outputs, *checked):
+        deciding = (slot for region in regions_of(self._draft.kernels) for slot in region.reads)
+        for slot in (*self._draft.outputs, *checked, *deciding):
             if slot.root.kind == "weight":
-                yield from self._weight(slot.root, initializers, None, 0)
+                yield from self._weight(slot.root, initializers, "output", 0)
 
     def _weight(
         self,
         slot: Slot,
         initializers: Mapping[tuple, str],
-        kernel: Kernel | None,
+        reader: str,
         position: int,
     ) -> Iterator[Weight]:
         if slot in self._names:
@@ -287,7 +293,6 @@ class _Texts:
         blob = self._draft.weights
         array = blob[slot.offset : slot.offset + slot.nbytes].view(slot.dtype).reshape(slot.shape)
         initializer = initializers.get(_key(array))
-        reader = "output" if kernel is None else value_name(self._value_of(kernel))
         wanted = f"{self._id}_{initializer or f'{reader}_constant_{position}'}"
         self._names[slot] = self._free(wanted)
         yield Weight(self._names[slot], initializer, array, slot.offset)
@@ -296,7 +301,8 @@ class _Texts:
         """Each kernel's name in C and text, by its symbol, in the order of the first calls."""
         uses: dict[str, list[Kernel]] = {}
         for kernel in self._draft.kernels:
-            uses.setdefault(kernel.symbol, []).append(kernel)
+            if kernel.is_call:
+                uses.setdefault(kernel.symbol, []).append(kernel)
         found = {}
         for symbol, kernels in uses.items():
             nodes = self._nodes(kernels[0].variable)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from ..._version import __version__
-from ...executors.emit import reads, with_functions
-from ...executors.plan import Slot
+from ...executors.emit import in_regions, moved, reads, with_functions
+from ...executors.plan import COPY, Slot
 from ..c_example import FUNCTIONS, literal
 from ..c_texts import comment, marked, string
 from ..example import Expected
 from ..interface import Tensor
 from .c_types import as_bits, c_type, constant, is_narrow
 from .layout import WIDTH, wrapped
-from .program import Program
+from .program import Call, Program
 
 __all__ = ["PARALLEL", "cmake_lists", "example", "header", "source", "weights_source"]
 
@@ -234,16 +235,27 @@ def _run(program: Program, embedded: bool) -> Iterator[str]:
             else:
                 yield from (f"  {note}", line)
     yield from _checks(program, -1, embedded)
-    for number, call in enumerate(program.calls):
-        yield ""
-        for line in wrapped(", ".join(map(_short, call.nodes)), 5):
-            yield f"  /* {line.strip()} */"
-        operands = [_operand(program, slot, embedded) for slot in call.operands]
-        operands += [f"(void *)(arena + {place})" for place in call.scratch]
-        yield from wrapped(f"{call.function}({', '.join(operands)});", 2)
-        yield from _checks(program, number, embedded)
+    numbered = enumerate(program.calls)
+    calls = ((call.kernel, _call(program, number, call, embedded)) for number, call in numbered)
+    yield from in_regions(calls, str, partial(_plain, program, embedded=embedded))
     yield from _copies(program, embedded)
     yield f"  return {macro}_OK;\n}}\n"
+
+
+def _call(program: Program, number: int, call: Call, embedded: bool) -> Iterator[str]:
+    kernel = call.kernel
+    yield ""
+    for line in wrapped(", ".join(map(_short, call.nodes)), 5) if call.nodes else ():
+        yield f"  /* {line.strip()} */"
+    if kernel.is_call:
+        operands = [_operand(program, slot, embedded) for slot in (*kernel.reads, *kernel.writes)]
+        operands += [f"(void *)(arena + {slot.offset})" for slot in kernel.scratch]
+        yield from wrapped(f"{call.function}({', '.join(operands)});", 2)
+    elif kernel.symbol == COPY:
+        places = zip(kernel.operands, kernel.moves, strict=True)
+        source, target = (moved(_plain(program, slot, embedded), n, str) for slot, n in places)
+        yield from wrapped(f"memcpy({target}, {source}, {kernel.reads[0].nbytes});", 2)
+    yield from _checks(program, number, embedded)
 
 
 def _checks(program: Program, call: int, embedded: bool) -> Iterator[str]:
