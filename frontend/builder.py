@@ -52,6 +52,7 @@ class Builder:
         self.node: ir.Node | None = None
         self.walk: object = None  # the graph walk, which converts subgraphs
         self.origin: dict[str, ir.Node] = {}  # variable name -> the node that emitted it
+        self.scope = ""  # in front of those names: the function, outside of main, and a dot
         self.kernel_attrs: dict[str, object] = {}  # of the kernels that emit_te makes
         self.kinds: dict[relax.Expr, ValueType] = {}  # of values that are no tensors to Relax
         self.contradictions: dict[ir.Value, list] = {}  # declared wrongly: the dims that they have
@@ -504,7 +505,7 @@ class Builder:
 
     def _trace(self, var: relax.Var) -> relax.Var:
         if self.node is not None:
-            self.origin[var.name] = self.node
+            self.origin[f"{self.scope}{var.name}"] = self.node
         return var
 
 

@@ -54,7 +54,8 @@ class Conversion:
 
     Attributes:
         module: ``main`` takes the inputs in order and returns a tuple of the outputs.
-        origin: variable name in ``main`` -> the ONNX node that emitted it.
+        origin: variable name in ``main``, or function, dot and variable name -> the ONNX node that
+            emitted it.
         inputs, outputs: ONNX name -> Relax type, in order.
         elements: ONNX name -> element type, of inputs and outputs that TVM has no type for.
         kinds: ONNX name -> type, of inputs and outputs that are no tensors.
@@ -426,12 +427,14 @@ class _Walk:
         try:
             # Public: TVM takes unused parameters away from private functions.
             self.functions += 1
+            scope, self.builder.scope = self.builder.scope, f"{name}_{self.functions}."
             with bb.function(f"{name}_{self.functions}", params, pure=False):
                 results = None
                 try:
                     with self.builder.checked({}):
                         results = body(params[: len(types)])
                 finally:
+                    self.builder.scope = scope
                     gvar = bb.emit_func_output(relax.Tuple(results or []))
         finally:
             self.values = outside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from math import prod
 
 import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
@@ -28,26 +29,45 @@ _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 
 
 def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFacts]:
-    """The facts of each kernel call in ``main``, by the variable that it defines."""
+    """The facts of each kernel call, by the variable that it defines; outside of ``main`` without
+    its work, for it may run never or many times."""
     work = {gv: _work(f) for gv, f in module.functions_items() if isinstance(f, PrimFunc)}
     facts = {}
-    for block in module["main"].body.blocks:
+    for symbol, function in module.functions_items():
+        calls = _calls(function) if isinstance(function, relax.Function) else ()
+        for name, call in calls:
+            if symbol.name_hint == "main":
+                facts[name] = _facts(name, call, work.get(call.args[0]), provenance)
+            else:
+                name = f"{symbol.name_hint}.{name}"
+                own = tuple(provenance.nodes(name)), None, None, tuple(provenance.compounds(name))
+                facts[name] = KernelFacts(*own)
+    return facts
+
+
+def _calls(function: relax.Function) -> Iterator[tuple[str, relax.Call]]:
+    """The kernel calls of ``function``, and the variables that they define."""
+    for block in function.body.blocks:
         for binding in block.bindings:
             call = binding.value
             if isinstance(call, relax.Call) and call.op == _CALL_TIR:
-                name = binding.var.name
-                operands = [arg.ty for arg in call.args[1]]
-                weights = [arg.ty for arg in call.args[1] if isinstance(arg, GenericConst)]
-                count = work.get(call.args[0])
-                facts[name] = KernelFacts(
-                    tuple(provenance.nodes(name)),
-                    None if count is None else count[_FLOPS],
-                    _bytes([*operands, *call.ty_args]),
-                    tuple(provenance.compounds(name)),
-                    _bytes(weights) or 0,
-                    {kind: n for kind, n in (count or {}).items() if n and kind != _FLOPS},
-                )
-    return facts
+                yield binding.var.name, call
+
+
+def _facts(
+    name: str, call: relax.Call, count: Counter[str] | None, provenance: Provenance
+) -> KernelFacts:
+    """Of a call that runs once."""
+    operands = [arg.ty for arg in call.args[1]]
+    weights = [arg.ty for arg in call.args[1] if isinstance(arg, GenericConst)]
+    return KernelFacts(
+        tuple(provenance.nodes(name)),
+        None if count is None else count[_FLOPS],
+        _bytes([*operands, *call.ty_args]),
+        tuple(provenance.compounds(name)),
+        _bytes(weights) or 0,
+        {kind: n for kind, n in (count or {}).items() if n and kind != _FLOPS},
+    )
 
 
 def _work(func: PrimFunc) -> Counter[str] | None:

@@ -319,14 +319,16 @@ def test_as_many_results_as_trips_that_are_computed_need_the_virtual_machine():
 
 
 @pytest.mark.parametrize(
-    "text, given",
+    "text, node, given",
     [
-        (SWAP, {"n": np.array(5), "a0": np.array(0), "b0": np.array(1)}
+        (SWAP, "Softmax w1", {"n": np.array(5), "a0": np.array(0), "b0": np.array(1)}
          | dict(zip(["p0", "q0", "r0"], values(3, 3), strict=True))),
-        (NESTED, {"x0": values(2, 3), "xs": values(4, 3), "c": np.array(True), "n": np.array(2)}),
+        (NESTED, "Tanh v1", {
+            "x0": values(2, 3), "xs": values(4, 3), "c": np.array(True), "n": np.array(2)
+        }),
     ],
 )  # fmt: skip
-def test_it_is_saved_and_timed(text, given, tmp_path):
+def test_it_is_saved_and_timed(text, node, given, tmp_path):
     built = convert_and_build(model(text), "llvm")
     built.save(tmp_path / "m.tvmx")
     again = load(tmp_path / "m.tvmx")
@@ -334,6 +336,7 @@ def test_it_is_saved_and_timed(text, given, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
     table = again.profile(given)
     assert table.seconds > 0 and "(check)" not in str(table)
+    assert node in [label for kernel in table.kernels for label in kernel.nodes]
     script = (
         "import sys, numpy, tvm_ext; tvm_ext.load(sys.argv[1]); assert 'tvm' not in sys.modules"
     )
