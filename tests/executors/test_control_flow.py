@@ -95,6 +95,27 @@ def test_what_trips_exchange_is_read_before_it_is_overwritten():
     assert built.run(["a"], feeds[-1])[0] == 12586269025  # Fibonacci
 
 
+NUMBERED = """g (bool c, int64 n) => (int64 sum) {
+  go = Constant <value = bool {1}> ()
+  zero = Constant <value = int64 {0}> ()
+  hundred = Constant <value = int64 {100}> ()
+  sum = Loop (n, go, zero) <
+    body = trip (int64 i, bool g, int64 s) => (bool g1, int64 s2) {
+      y = If (c) <
+        then_branch = t () => (int64 p) { p = Identity (i) },
+        else_branch = f () => (int64 q) { q = Identity (hundred) }>
+      g1 = Identity (g)
+      s1 = Add (s, y)
+      s2 = Add (s1, i)
+    }>
+}"""
+
+
+def test_no_branch_overwrites_the_number_of_a_trip():
+    feeds = [{"c": np.array(c), "n": np.array(n)} for c in (True, False) for n in (0, 1, 5)]
+    check(model(NUMBERED), StaticExecutor, *feeds)
+
+
 READ_AGAIN = """g (int64 n, float[64] x0, float[64] w) => (float[64] x) {
   go = Constant <value = bool {1}> ()
   e = Softmax (w)

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import IRModule, relax, tirx
 from tvm.ir import GlobalVar, PrimType
 
 from .formulas import NotStatic
@@ -28,7 +28,10 @@ _WITH_CONTEXT = tirx.op.Op.get("relax.call_builtin_with_ctx")
 class ControlFlow(Walk):
     """A walk that goes on into branches, and into functions."""
 
-    _body: relax.SeqExpr | None = None  # that is walked now
+    def __init__(self, module: IRModule):
+        super().__init__(module)
+        self._body: relax.SeqExpr | None = None  # that is walked now
+        self._positions: set[Slot] = set()
 
     def bind(self, binding: relax.Binding) -> None:
         value = binding.value
@@ -141,9 +144,10 @@ class ControlFlow(Walk):
 
     def _is_free(self, slot: Slot, first: int) -> bool:
         """Whether ``slot`` is a whole tensor, written by kernels from ``first`` on, for which any
-        place does."""
+        place does; the number of a trip is written by the loop."""
         root = slot.root
-        return not slot.shifts and root.live[0] >= first and root in self.arena
+        written = root.live[0] >= first and root not in self._positions
+        return written and not slot.shifts and root in self.arena
 
     def _lie_in(self, result: Slot, root: Slot) -> None:
         """Have ``root`` share the bytes of ``result``."""
@@ -173,6 +177,7 @@ class ControlFlow(Walk):
         old = [self._kept(slot) for slot in (begun, *self.flat(state))]
         first, outer, known = len(self.kernels), self.region, self.known
         self.arena.append(position := Slot((), "int64", live=[first, first]))
+        self._positions.add(position)
         self.region, self.known = Trips(outer, trips, old[0], position), dict(known)
         func = self.module[symbol]
         own = 1 + len(old)
