@@ -114,7 +114,8 @@ def _whole(bb, place, x):
     maker = source.producer()
     if maker is None or not (cast.graph is maker.graph is bb.node.graph):  # of another function
         return None
-    known = bb.static(bb.walk.values[source])
+    value = bb.walk.values.get(source)
+    known = None if value is None else bb.static(value)
     return known if known is not None and known.dtype == object else None
 
 
