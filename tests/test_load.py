@@ -414,7 +414,8 @@ def test_shapes_named_for_the_general_sizes_are_dropped(matched):
     ({"a": 3}, "'a' needs a shape"),
     ({"N": -1}, "-1 is not a size"),
     ({"N": 1.5}, "1.5 is not a size"),
-    ({"a": ["x", 1]}, "'x' is not a size"),
+    ({"N": "x"}, "'x' is not a size"),
+    ({"c": ["x"]}, "c axis 0: 'x' is not a size"),
 ])  # fmt: skip
 def test_sizes_that_do_not_fit(matched, shapes, reason):
     with pytest.raises(ModelError, match=reason):
