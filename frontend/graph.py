@@ -29,7 +29,7 @@ from .table import lookup
 from .traverse import subgraphs
 from .whole import whole_kernels, with_calls
 
-__all__ = ["Conversion", "Unfit", "convert"]
+__all__ = ["BodyFunction", "Conversion", "Unfit", "convert"]
 
 _NESTING = 4  # nodes in a row that are followed by the rest once per subgraph: it doubles with each
 

@@ -25,8 +25,6 @@ _LIBRARIES = frozenset({"ml_dtypes", "numpy", "onnx", "onnx_ir", "tvm", "tvm_ffi
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _NUMBERS = {ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT,
             ir.AttributeType.FLOATS, ir.AttributeType.STRING}  # fmt: skip
-
-
 _FEW = 16  # numbers of an attribute that are told
 
 

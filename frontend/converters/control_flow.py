@@ -7,6 +7,7 @@ no unrolling, memory does not grow with the trips.
 """
 
 import logging
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
@@ -17,7 +18,7 @@ from tvm_ext.ops import scan as ops
 
 from .. import host
 from ..axes import placed
-from ..graph import Unfit
+from ..graph import BodyFunction, Unfit
 from ..known import as_expr
 from ..precision import constant
 from ..table import converter
@@ -221,7 +222,8 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
 
     ``trip(iteration, flag, values)`` emits a trip; ``values`` are the state, then ``constant``.
     """
-    state, made, kinds, shapes, first, stays = _body(bb, graph, state, trip, constant)
+    body = _body(bb, graph, state, trip, constant)
+    state, made, kinds, shapes, first = body.state, body.made, body.kinds, body.shapes, body.first
     without, other = "", _of_other_rank(state, shapes)
     for k in other:
         if _is_read(bb.node.outputs[k : k + 1]):
@@ -256,7 +258,7 @@ def run_trips(bb, graph, trips, condition, state, trip, constant=()):
         )
     )
     items = [bb.emit(relax.TupleGetItem(final, k)) for k in range(len(types))]
-    count = _count(bb, trips, condition) if stays and first is None else None
+    count = _count(bb, trips, condition) if body.stays and first is None else None
     count = bb.fresh_dim("trips") if count is None else count
     own = [x.ty if first is None else relax.TensorType(ndim=x.ty.ndim) for x in stacked]
     shapes += [[count, *_own_dims(bb, ty)] for ty in own]
@@ -318,14 +320,30 @@ def _without_trips(bb, k, begun, rank):
     return bb.told(reason)
 
 
-def _body(bb, graph, state, trip, constant):
-    """The state to begin with, the body's function, the kinds and shapes of the state, the first
-    trip's function, and whether the condition stays as it was.
+@dataclass(frozen=True)
+class _Body:
+    """The body of a loop.
 
-    Made again until they hold for all trips: what a trip changes is not known of the next one.
-    Values that are no tensors have a kind and no shape, tensors the reverse. Where the first trip
-    gives a tensor another rank, it has a function of its own; else that is None.
+    Attributes:
+        state: what the first trip reads.
+        made: its function.
+        kinds, shapes: those of the state: values that are no tensors have a kind and no shape,
+            tensors the reverse.
+        first: the function of the first trip, where that gives a tensor another rank.
+        stays: whether no trip changes the condition.
     """
+
+    state: list
+    made: BodyFunction
+    kinds: list
+    shapes: list
+    first: BodyFunction | None
+    stays: bool
+
+
+def _body(bb, graph, state, trip, constant):
+    """The body, made again until it holds for all trips: what a trip changes is not known of the
+    next one."""
     scalars = [relax.TensorType([], "int64"), relax.TensorType([], "bool")]
     state = [host.hosted(bb, x) for x in state]
     kinds = [_first_kind(bb, graph, k, x) for k, x in enumerate(state)]
@@ -356,7 +374,7 @@ def _body(bb, graph, state, trip, constant):
         other = _of_other_rank(results, shapes)
         changed = _changed_dims(bb, made.parameters[2:], results, shapes)
         if changed <= varying and widened == kinds and not other:
-            return state, made, kinds, shapes, first, stays
+            return _Body(state, made, kinds, shapes, first, stays)
         if other and first:
             raise NotImplementedError("the rank of a carried value changes after the first trip")
         if other:

@@ -154,18 +154,24 @@ def _trips(loop: ir.Node, begins: Sequence[_Comparison], least: int) -> ir.Value
     """The number of trips, ``least`` where there is no condition before the first."""
     counts = []
     for begin in begins:
-        sides = [_emit(loop, "Cast", [v], to=7) for v in (begin.bound, begin.counter)]
-        sides = [_emit(loop, "Reshape", [v, _constant(loop, np.array([1]))]) for v in sides]
-        count = _emit(loop, "Sub", sides)
+        count = _emit(loop, "Sub", [_number(loop, v) for v in (begin.bound, begin.counter)])
         if begin.equal:
             count = _emit(loop, "Add", [count, _constant(loop, np.array([1]))])
         counts.append(count)
     if least:
         counts = [_emit(loop, "Max", [c, _constant(loop, np.array([least]))]) for c in counts]
     if loop.inputs[0] is not None:
-        most = _emit(loop, "Reshape", [loop.inputs[0], _constant(loop, np.array([1]))])
-        counts.append(most)
+        counts.append(_number(loop, loop.inputs[0]))
     return _emit(loop, "Min", counts) if len(counts) > 1 else counts[0]
+
+
+def _number(loop: ir.Node, value: ir.Value) -> ir.Value:
+    """``value``, which may be a constant of the body, as an int64[1] in front of ``loop``."""
+    array = constant(value)
+    if array is not None:
+        return _constant(loop, array.astype("int64").reshape(1))
+    wide = _emit(loop, "Cast", [value], to=ir.DataType.INT64)
+    return _emit(loop, "Reshape", [wide, _constant(loop, np.array([1]))])
 
 
 def _emit(loop: ir.Node, op_type: str, inputs: Sequence[ir.Value], **attributes: int) -> ir.Value:

@@ -13,13 +13,15 @@ from tvm_ext import convert_and_build, load
 from tvm_ext.errors import RunError
 from tvm_ext.executors.static import StaticExecutor
 from tvm_ext.executors.symbolic import SymbolicExecutor
+from tvm_ext.executors.vm import VMExecutor
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 EXECUTORS = {
     "static": StaticExecutor, "symbolic": SymbolicExecutor, "branch": StaticExecutor,
-    "loop": SymbolicExecutor,
+    "loop": SymbolicExecutor, "until": VMExecutor,
 }  # fmt: skip
-WAYS = ["static", "symbolic", "branch", "loop"]
+LOOPS = ["loop", "until"]
+WAYS = ["static", "symbolic", "branch", *LOOPS]
 
 
 def drawn(rng, extent, shape):
@@ -107,9 +109,10 @@ def model_of(way, attributes, dims, indices, updates):
         otherwise = helper.make_graph(other, "else", [], [value("other", shape=made)])
         node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=otherwise)
         inputs.append(value("c", BOOL))
-    elif way == "loop":
+    elif way in LOOPS:
         node.output[0] = "each"
-        nodes = [helper.make_node("Identity", ["go"], ["going"]), node]
+        going = ("Identity", ["go"]) if way == "loop" else ("Less", ["trip", "n"])
+        nodes = [helper.make_node(*going, ["going"]), node]
         given = [value("trip", INT64), value("go", BOOL)]
         body = helper.make_graph(
             nodes, "body", given, [value("going", BOOL), value("each", shape=made)]
@@ -149,7 +152,7 @@ def beyond(rng, dims, indices, axes):
 @pytest.mark.parametrize("opt_level", [0, 3])
 @pytest.mark.parametrize(
     "make, way",
-    [(m, w) for m in OPERATORS for w in WAYS if (m, w) != (scatter, "loop")],  # of opset 10
+    [(m, w) for m in OPERATORS for w in WAYS if m != scatter or w not in LOOPS],  # of opset 10
 )
 def test_indices_beyond_their_axis_end_the_run(make, way, opt_level, tmp_path):
     rng = np.random.default_rng([OPERATORS.index(make), WAYS.index(way), opt_level])
@@ -158,8 +161,11 @@ def test_indices_beyond_their_axis_end_the_run(make, way, opt_level, tmp_path):
     feeds = {"x": rng.standard_normal(dims).astype("float32"), "i": indices}
     if updates is not None:
         feeds["u"] = rng.standard_normal(updates).astype("float32")
-    ran, left = {"branch": ({"c": np.array(True)}, {"c": np.array(False)}),
-                 "loop": ({"n": np.array(2)}, {"n": np.array(0)})}.get(way, ({}, None))  # fmt: skip
+    ran, left = {}, None
+    if way == "branch":
+        ran, left = {"c": np.array(True)}, {"c": np.array(False)}
+    elif way in LOOPS:
+        ran, left = {"n": np.array(2)}, {"n": np.array(0)}
     oracle = onnxruntime.InferenceSession(model.SerializeToString())
     built = convert_and_build(model, "llvm", opt_level=opt_level)
     assert isinstance(built.executor, EXECUTORS[way])

@@ -101,6 +101,26 @@ def test_there_are_as_many_trips(name):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, strict=True)
 
 
+def test_the_bound_may_be_a_constant_of_the_body():
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (float[2] x0, int64 i0, bool b) => (float[2] x, int64 i, float[M, 2] all) {
+      x, i, all = Loop (, b, x0, i0) <
+        body = trip (int64 t, bool g, float[2] v, int64 k)
+          => (bool g1, float[2] v1, int64 k1, float[2] s) <int64 one = {1}, int64 five = {5}> {
+          v1 = Add (v, v)
+          s = Identity (v)
+          k1 = Add (k, one)
+          g1 = Less (k1, five)
+        }>
+    }""")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    built = convert_and_build(model, "llvm")
+    for begin, b in ((0, True), (4, True), (9, True), (0, False)):
+        given = {"x0": np.ones(2, "f"), "i0": np.array(begin), "b": np.array(b)}
+        for ours, theirs in zip(built.run(None, given), session.run(None, given), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize("name, executor", [("rows", SymbolicExecutor), ("by two", VMExecutor)])
 def test_results_of_a_counted_loop_have_a_known_length(name, executor):
     built = convert_and_build(network(*(COUNTED | OTHERS)[name]), "llvm")

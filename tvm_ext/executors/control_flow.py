@@ -31,7 +31,6 @@ class ControlFlow(Walk):
     def __init__(self, module: IRModule):
         super().__init__(module)
         self._body: relax.SeqExpr | None = None  # that is walked now
-        self._positions: set[Slot] = set()
 
     def bind(self, binding: relax.Binding) -> None:
         value = binding.value
@@ -144,10 +143,9 @@ class ControlFlow(Walk):
 
     def _is_free(self, slot: Slot, first: int) -> bool:
         """Whether ``slot`` is a whole tensor, written by kernels from ``first`` on, for which any
-        place does; the number of a trip is written by the loop."""
+        place does."""
         root = slot.root
-        written = root.live[0] >= first and root not in self._positions
-        return written and not slot.shifts and root in self.arena
+        return not slot.shifts and root.live[0] >= first and root in self.arena
 
     def _lie_in(self, result: Slot, root: Slot) -> None:
         """Have ``root`` share the bytes of ``result``."""
@@ -176,8 +174,8 @@ class ControlFlow(Walk):
         (trips,), (begun,) = self.flat(count), self.flat(going)
         old = [self._kept(slot) for slot in (begun, *self.flat(state))]
         first, outer, known = len(self.kernels), self.region, self.known
-        self.arena.append(position := Slot((), "int64", live=[first, first]))
-        self._positions.add(position)
+        # No kernel writes it: it is there before the first.
+        self.arena.append(position := Slot((), "int64", live=[first - 1, first]))
         self.region, self.known = Trips(outer, trips, old[0], position), dict(known)
         func = self.module[symbol]
         own = 1 + len(old)
@@ -192,7 +190,7 @@ class ControlFlow(Walk):
         if parts and not (self._is_true(begun) and going_on.root is old[0].root):
             raise NotStatic("a loop that stacks results, and computes whether it goes on")
         stacked = [self._stacked(part, self.number(count), first) for part in parts]
-        self._carry(old, new, position, first)
+        self._carry(old, new, first)
         self.region, self.known = outer, known
         self._outlive(first, (trips, old[0]))
         return *old[1:], *stacked
@@ -215,10 +213,10 @@ class ControlFlow(Walk):
         self.copy(part, whole, step)
         return whole
 
-    def _carry(self, old: Sequence[Slot], new: Sequence[Slot], position: Slot, first: int) -> None:
+    def _carry(self, old: Sequence[Slot], new: Sequence[Slot], first: int) -> None:
         """Have the next trip read ``new`` where this one reads ``old``; kernels from ``first`` on
         are of the loop."""
-        roots = {position, *(slot.root for slot in old)}
+        roots = {slot.root for slot in old}
         moved = []
         for slot, result in zip(old, new, strict=True):
             if not _alike(slot, result):

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from .plan import COPY, Branch, Check, Kernel, Plan, Region, Slot, Strips, Trips
+from .plan import CHECK, COPY, Branch, Check, Kernel, Plan, Region, Slot, Strips, Trips
 
 __all__ = [
-    "ENTRY", "ENTRY_PARAMETERS", "UNUSED", "checks_after", "copied", "entry_source", "in_regions",
+    "ENTRY", "ENTRY_PARAMETERS", "UNUSED", "checks_after", "entry_source", "in_regions",
     "kernel_symbol", "moved", "observed", "reads", "with_functions",
 ]  # fmt: skip
 
@@ -128,28 +128,23 @@ def _body(plan: Plan, tag: str, entry: str) -> Iterator[str]:
 def _call(number: int, kernel: Kernel, plan: Plan, tag: str) -> Iterator[str]:
     places = zip(kernel.operands, kernel.moves, strict=True)
     where = [moved(_address(slot), step, str) for slot, step in places]
-    if kernel.symbol == COPY:
-        yield from copied(number, where, str(kernel.reads[0].nbytes))
-    elif kernel.is_call:
-        yield from observed(number, f"{kernel_symbol(kernel.symbol, tag)}({', '.join(where)})")
+    yield from observed(number, kernel, tag, where, lambda slot: str(slot.nbytes))
     yield from checks_after(number, plan.checks, _address)
 
 
-def observed(number: int, call: str) -> Iterator[str]:
-    """C text of the ``call`` of a kernel, which may fail, and of what observes it."""
-    yield f"  if ((code = {call})) return code;"
-    yield _observing(number)
-
-
-def copied(number: int, where: Sequence[str], size: str) -> Iterator[str]:
-    """C text of a copy of so many bytes from the first of two places, and of what observes it."""
-    source, target = where
-    yield f"  memcpy({target}, {source}, {size});"
-    yield _observing(number)
-
-
-def _observing(number: int) -> str:
-    return f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
+def observed(
+    number: int, kernel: Kernel, tag: str, where: Sequence[str], size: Callable[[Slot], str]
+) -> Iterator[str]:
+    """C text of the call of a kernel, which may fail, or of a copy, and of what observes it;
+    ``size`` makes that of the bytes of a tensor."""
+    if kernel.symbol == COPY:
+        source, target = where
+        yield f"  memcpy({target}, {source}, {size(kernel.reads[0])});"
+    elif kernel.is_call:
+        call = f"{kernel_symbol(kernel.symbol, tag)}({', '.join(where)})"
+        yield f"  if ((code = {call})) return code;"
+    if kernel.symbol != CHECK:
+        yield f"  if (observe) observe({number}, tvmx_seconds() - start), start = tvmx_seconds();"
 
 
 def moved(address: str, step: Any, text: Callable[[Any], str]) -> str:

@@ -15,7 +15,6 @@ from .emit import (
     ENTRY_PARAMETERS,
     UNUSED,
     checks_after,
-    copied,
     in_regions,
     kernel_symbol,
     moved,
@@ -23,7 +22,7 @@ from .emit import (
     with_functions,
 )
 from .formulas import c_text
-from .plan import COPY, Check, Kernel, Slot
+from .plan import Check, Kernel, Slot
 from .symbolic import SIZES
 
 __all__ = ["Entry", "entry_source"]
@@ -124,10 +123,7 @@ def _call(entry: Entry, number: int, tag: str) -> Iterator[str]:
     where = [moved(_address(entry, slot), step, c_text) for slot, step in operands]
     count = len(kernel.operands) - len(kernel.scratch)
     where[count:count] = map(c_text, numbers)
-    if kernel.symbol == COPY:
-        yield from copied(number, where, _size(kernel.reads[0]))
-    elif kernel.is_call:
-        yield from observed(number, f"{kernel_symbol(kernel.symbol, tag)}({', '.join(where)})")
+    yield from observed(number, kernel, tag, where, _size)
     yield from checks_after(number, entry.checks, partial(_address, entry))
 
 

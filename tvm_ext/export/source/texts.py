@@ -261,7 +261,8 @@ def _call(program: Program, number: int, call: Call, embedded: bool) -> Iterator
 def _checks(program: Program, call: int, embedded: bool) -> Iterator[str]:
     """Those behind a call: where one fails, the workspace gets the two numbers that differ."""
     mine = [(k, check) for k, check in enumerate(program.checks) if check.after == call]
-    yield from reads([check for _, check in mine], lambda slot: _plain(program, slot, embedded))
+    read = list(reads([check for _, check in mine], lambda s: _plain(program, s, embedded)))
+    yield from ["  {", *read] if read else ()
     for number, check in mine:
         yield from wrapped(f"if ({check.given} != {check.wanted}) {{", 2)
         code = f"{program.id.upper()}_WRONG_VALUE + {number}"
@@ -270,6 +271,7 @@ def _checks(program: Program, call: int, embedded: bool) -> Iterator[str]:
         yield "    memcpy(workspace, found, sizeof found);"
         yield f"    return {code};"
         yield "  }"
+    yield from ("  }",) if read else ()
 
 
 def _copies(program: Program, embedded: bool) -> Iterator[str]:
