@@ -154,6 +154,15 @@ def test_what_is_not_there_before_a_call(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("shape", [(), (2,), (0, 3), (2, 1, 2)])
+def test_strings(shape):
+    model = model_of("(string[any] x) => (string y) { y = StringConcat (x, x) }")
+    x = np.full(shape, "ab", object)
+    got = convert_and_build(model, "llvm")(x)
+    assert got.shape == shape
+    assert set(got.flat) <= {"abab"}
+
+
 def test_calls_that_do_not_fit():
     model = convert_and_build(model_of("(float[any] x) => (float y) { y = Relu (x) }"), "llvm")
     with pytest.raises(InputError, match="'x'"):

@@ -19,6 +19,7 @@ from .frontend import declared_kind
 from .interface import Info, Shapes, TensorInfo, TensorType, ValueInfo
 from .model import CompiledModel, RunTimes
 from .profile import Profile
+from .strings import StringTable, running
 from .values import held
 
 __all__ = ["ModelByOnes", "ModelByRank", "by_rank"]
@@ -55,7 +56,8 @@ class _ByCall(CompiledModel):
         if not isinstance(feeds, Mapping) or feeds.keys() != self._names:
             self._refuse(feeds)
         infos = (info for info in self.inputs if info.name in names)
-        return {info.name: held(info, feeds[info.name], {}) for info in infos}
+        with running(StringTable()):  # of strings only their shape matters here
+            return {info.name: held(info, feeds[info.name], {}) for info in infos}
 
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, object]
