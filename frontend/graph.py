@@ -15,7 +15,16 @@ from tvm.ir import GlobalVar, Type
 
 from tvm_ext.checks import CHECKS
 from tvm_ext.errors import ConversionError, InputRankError, ModelError, UnsupportedNode
-from tvm_ext.interface import Info, TensorInfo, TensorType, ValueInfo, ValueType
+from tvm_ext.interface import (
+    Info,
+    MapsInfo,
+    MapType,
+    SequenceType,
+    TensorInfo,
+    TensorType,
+    ValueInfo,
+    ValueType,
+)
 from tvm_ext.ops.narrow import STORAGE, STRING
 
 from . import host, shape_arithmetic
@@ -59,6 +68,7 @@ class Conversion:
         inputs, outputs: ONNX name -> Relax type, in order.
         elements: ONNX name -> element type, of inputs and outputs that TVM has no type for.
         kinds: ONNX name -> type, of inputs and outputs that are no tensors.
+        labels: ONNX name -> the labels of the columns, of outputs that are lists of maps.
         strings: those of the model, by their numbers; None where no value holds strings.
         values: variable name in ``main`` -> the ONNX value that it is.
         not_one: dims that are taken to be other than 1.
@@ -70,6 +80,7 @@ class Conversion:
     outputs: dict[str, Type]
     elements: dict[str, str]
     kinds: dict[str, ValueType]
+    labels: dict[str, tuple[int | str, ...]]
     strings: list[str] | None
     values: dict[str, str]
     not_one: list[tirx.Var]
@@ -98,7 +109,12 @@ class Conversion:
     def _info(self, name: str, ty: Type) -> Info:
         if name in self.kinds:
             return ValueInfo(name, self.kinds[name])
-        return TensorInfo.of(name, ty, self.elements)
+        tensor = TensorInfo.of(name, ty, self.elements)
+        if name not in self.labels:
+            return tensor
+        key = STRING if isinstance(self.labels[name][0], str) else "int64"
+        kind = SequenceType(MapType(key, tensor.dtype))
+        return MapsInfo(name, kind, tensor, self.labels[name])
 
 
 def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
@@ -156,6 +172,11 @@ def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
             value.name: builder.kinds[result]
             for value, result in zip((*inputs, *graph.outputs), (*params, *outputs), strict=True)
             if result in builder.kinds
+        },
+        {
+            value.name: builder.labels[result]
+            for value, result in zip(graph.outputs, outputs, strict=True)
+            if result in builder.labels
         },
         builder.strings.texts if builder.holds_strings else None,
         {e.name: v.name for v, e in walk.values.items() if isinstance(e, relax.Var) and v.name},

@@ -89,6 +89,41 @@ def test_run_computes_what_the_reference_computes(softmax, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("a/b  float32[3, 5]  min ")
 
 
+OTHERS = """<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]>
+others (float[2, 3] x, string[2] s) => (float maps, float parts, string[2] t) {
+    maps = ai.onnx.ml.ZipMap <classlabels_int64s = [7, 5, 9]> (x)
+    parts = SplitToSequence (x)
+    t = StringConcat (s, s)
+}"""
+
+
+def test_outputs_that_are_no_arrays_of_numbers(tmp_path, capsys):
+    model = onnx.parser.parse_model(OTHERS)  # which cannot write the types of the first two
+    item = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [1, 3])
+    scalar = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, ())
+    maps = helper.make_map_type_proto(onnx.TensorProto.INT64, scalar)
+    for output, element in zip(model.graph.output, (maps, item), strict=False):
+        output.type.CopyFrom(helper.make_sequence_type_proto(element))
+    onnx.save(model, tmp_path / "m.onnx")
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "s.npy", np.array(["a", "ü"]))
+    given = [f"--input={name}={tmp_path / name}.npy" for name in "xs"]
+    folder = tmp_path / "out"
+    argv = ["run", tmp_path / "m.onnx", *given, "--output-dir", folder, "--target", "llvm"]
+    assert main([str(arg) for arg in argv]) == 0
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "maps  seq(map(int64, float32))  2 elements",
+        "parts  seq(float32[1, 3])  2 elements",
+        "t  string[2]",
+    ]
+    rows = json.loads((folder / "maps.json").read_text())
+    assert rows == [{"7": 0, "5": 1, "9": 2}, {"7": 3, "5": 4, "9": 5}]
+    parts = np.load(folder / "parts.npz")
+    np.testing.assert_array_equal([parts["arr_0"], parts["arr_1"]], x[:, None])
+    assert np.load(folder / "t.npy").tolist() == ["aa", "üü"]
+
+
 def test_outputs_of_similar_names_have_files_of_their_own(tmp_path):
     files = {"a/b": "a_b", "a:b": "a_b_2", "A_B": "A_B_3", "a_b_2": "a_b_2_2"}
     operators = ["Neg", "Abs", "Relu", "Exp"]

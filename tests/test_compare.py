@@ -18,7 +18,7 @@ from tvm_ext.compare.client import Worker
 from tvm_ext.compare.engines import ENGINES
 from tvm_ext.compare.inputs import feeds_for
 from tvm_ext.compare.optional import require
-from tvm_ext.compare.statistics import Block, accuracy, latency
+from tvm_ext.compare.statistics import Block, accuracies, accuracy, latency
 from tvm_ext.compare.worker import Job
 from tvm_ext.errors import ComparisonError, InputError, MissingPackageError, OutputPathError
 
@@ -84,13 +84,41 @@ def test_large_integers_are_compared_exactly():
         (np.ones(3, "float32"), np.ones(3), "float32"),
         (np.full(3, np.nan), np.full(3, np.nan), "no finite element"),
         (np.ones(0), np.ones(0), "nothing to compare"),
-        (np.array(["a"]), np.array(["a"]), "not numbers"),
+        (np.array([b"a"]), np.array([b"a"]), "not numbers"),
     ],
-    ids=["shape", "dtype", "nan", "empty", "string"],
+    ids=["shape", "dtype", "nan", "empty", "bytes"],
 )
 def test_what_cannot_be_compared_is_refused(got, expected, reason):
     with pytest.raises(ComparisonError, match=reason):
         accuracy("y", got, expected)
+
+
+@pytest.mark.parametrize("dtype", [object, str])
+def test_strings_are_equal_or_not(dtype):
+    expected = np.array(["a", "ü"], dtype)
+    assert accuracy("y", np.array(["a", "ü"], object), expected).tolerance == 0
+    found = accuracy("y", np.array(["a", "u"], object), expected)
+    assert (found.dtype, found.max_abs, found.tolerance) == ("string", np.inf, np.inf)
+
+
+def test_maps_are_compared_key_by_key():
+    expected = [{"a": 1.0, "b": 3.0}, {"b": 0.5, "a": 0.0}]
+    (found,) = accuracies("y", [{"b": 3.5, "a": 1.0}, {"a": 0.0, "b": 0.5}], expected)
+    assert (found.shape, found.max_abs) == ((4,), 0.5)
+    with pytest.raises(ComparisonError, match="'y' has maps of other keys"):
+        accuracies("y", [{"a": 1.0, "c": 3.0}, {"a": 0.0, "b": 0.5}], expected)
+
+
+def test_sequences_are_compared_element_by_element():
+    expected = [np.zeros(2), np.ones((3, 1))]
+    found = accuracies("y", [np.zeros(2), np.full((3, 1), 1.25)], expected)
+    assert [(one.name, one.max_abs) for one in found] == [("y[0]", 0), ("y[1]", 0.25)]
+    assert accuracies("y", [], []) == accuracies("y", None, None) == []
+    for got in ([np.zeros(2)], None, np.zeros(2)):
+        with pytest.raises(ComparisonError, match="not a list of 2"):
+            accuracies("y", got, expected)
+    with pytest.raises(ComparisonError, match=r"'y\[1\]' is float64\[3\]"):
+        accuracies("y", [np.zeros(2), np.zeros(3)], expected)
 
 
 def test_latency_counts_quiet_blocks_only():

@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from .executors.atomic import filling
 from .export import export as write_package
 from .inputs import dims_of, random_inputs, read_array
 from .inspect import OperatorSupport, inspect_built, inspect_model, support_table
+from .interface import STRING, Info, ValueInfo
 from .model import CompiledModel
 from .tuning import Tuning
 
@@ -93,10 +95,10 @@ def run(args: Namespace) -> None:
         _check_writable(folder if folder.exists() else folder.parent)
     model, feeds = _model_and_feeds(args)
     results = model.run(None, feeds)
-    for info, array in zip(model.outputs, results, strict=True):
-        print(f"{info.name}  {array.dtype}{list(array.shape)}  {_statistics(array)}".rstrip())
+    for info, value in zip(model.outputs, results, strict=True):
+        print(f"{info.name}  {_described(info, value)}")
     if folder:
-        files = _file_names([info.name for info in model.outputs])
+        files = _file_names([info.name for info in model.outputs], results)
         _write(folder, dict(zip(files, results, strict=True)))
 
 
@@ -238,6 +240,14 @@ def _refuse_choices(args: Namespace) -> None:
         )
 
 
+def _described(info: Info, value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        dtype = STRING if value.dtype == object else value.dtype
+        return f"{dtype}{list(value.shape)}  {_statistics(value)}".rstrip()
+    kind = info.type if isinstance(info, ValueInfo) else info.dtype
+    return f"{kind}  {'None' if value is None else f'{len(value)} elements'}"
+
+
 def _statistics(array: np.ndarray) -> str:
     if not array.size or array.dtype.kind not in "biuf":
         return ""
@@ -245,14 +255,19 @@ def _statistics(array: np.ndarray) -> str:
     return f"min {wide.min():.6g}  mean {wide.mean():.6g}  max {wide.max():.6g}"
 
 
-def _file_names(names: Sequence[str]) -> list[str]:
-    """A file for each output; no two are one, on file systems that ignore case too."""
+def _file_names(names: Sequence[str], values: Sequence[object]) -> list[str]:
+    """A file for each output; no two are one, on file systems that ignore case too.
+
+    Sequences of tensors are archives of numpy, maps and absent values JSON.
+    """
     files: dict[str, str] = {}
-    for name in names:
+    for name, value in zip(names, values, strict=True):
         stem = re.sub(r"[^\w.-]", "_", name)
         tries = itertools.chain([stem], (f"{stem}_{count}" for count in itertools.count(2)))
         free = next(each for each in tries if each.casefold() not in files)
-        files[free.casefold()] = f"{free}.npy"
+        arrays = isinstance(value, list) and all(isinstance(item, np.ndarray) for item in value)
+        form = "npy" if isinstance(value, np.ndarray) else "npz" if arrays else "json"
+        files[free.casefold()] = f"{free}.{form}"
     return list(files.values())
 
 
@@ -273,14 +288,24 @@ def _check_writable(folder: Path) -> None:
         raise OutputPathError(f"cannot write into {folder}")
 
 
-def _write(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """``folder`` has all the arrays, by the names of their files, or is not touched."""
+def _write(folder: Path, values: Mapping[str, Any]) -> None:
+    """``folder`` has all the values, by the names of their files, or is not touched."""
     try:
         with filling(folder) as made:
-            for name, array in arrays.items():
-                np.save(made / name, array)
+            for name, value in values.items():
+                if name.endswith(".npy"):
+                    np.save(made / name, _plain(value))
+                elif name.endswith(".npz"):
+                    np.savez(made / name, *map(_plain, value))
+                else:
+                    (made / name).write_text(json.dumps(value, ensure_ascii=False), "utf-8")
     except OSError as error:
         raise OutputPathError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """``array``, of a type that numpy reads without pickle."""
+    return array.astype(str) if array.dtype == object else array
 
 
 def _text(table: list[OperatorSupport]) -> str:

@@ -14,6 +14,7 @@ __all__ = [
     "STRING",
     "Info",
     "MapType",
+    "MapsInfo",
     "OptionalType",
     "SequenceType",
     "Shapes",
@@ -115,17 +116,29 @@ class ValueInfo:
         return f"{self.name}: {self.type}"
 
 
+@dataclass(frozen=True)
+class MapsInfo(ValueInfo):
+    """An output that is a list of maps from ``labels`` to the columns of a row of ``scores``.
+
+    Kernels compute the scores; the maps are made of them where the output is returned.
+    """
+
+    scores: TensorInfo
+    labels: tuple[int | str, ...]
+
+
 Info = TensorInfo | ValueInfo
 
 
 def numbers_only(infos: Sequence[Info]) -> list[TensorInfo]:
-    """``infos``, for a face that knows nothing but tensors of numbers.
+    """``infos``, for a face that knows nothing but tensors of numbers: of maps, their scores.
 
     Raises:
         OptionError: one is something else; names it.
     """
-    tensors = [info for info in infos if isinstance(info, TensorInfo) and info.dtype != STRING]
-    others = [str(info) for info in infos if info not in tensors]
+    computed = [info.scores if isinstance(info, MapsInfo) else info for info in infos]
+    tensors = [info for info in computed if isinstance(info, TensorInfo) and info.dtype != STRING]
+    others = [str(info) for info in computed if info not in tensors]
     if others:
         raise OptionError(f"only tensors of numbers are known here, not {', '.join(others)}")
     return tensors
@@ -141,6 +154,12 @@ def as_json(info: Info) -> dict[str, Any]:
     """``info`` as what JSON holds."""
     if isinstance(info, TensorInfo):
         return asdict(info)
+    if isinstance(info, MapsInfo):
+        return {"scores": asdict(info.scores), "labels": list(info.labels)} | _named(info)
+    return _named(info)
+
+
+def _named(info: ValueInfo) -> dict[str, Any]:
     return {"name": info.name, "type": _type_as_json(info.type)}
 
 
@@ -148,7 +167,12 @@ def from_json(row: Mapping[str, Any]) -> Info:
     """The inverse of :func:`as_json`."""
     if "type" not in row:
         return TensorInfo(row["name"], tuple(row["shape"]), row["dtype"])
-    return ValueInfo(row["name"], _type_from_json(row["type"]))
+    named = row["name"], _type_from_json(row["type"])
+    if "labels" in row:
+        scores = from_json(row["scores"])
+        assert isinstance(scores, TensorInfo)
+        return MapsInfo(*named, scores, tuple(row["labels"]))
+    return ValueInfo(*named)
 
 
 def _type_as_json(value: Any) -> Any:

@@ -26,7 +26,7 @@ from .inputs import random_inputs
 from .interface import Info, MapType, TensorInfo, ValueInfo, as_json, from_json
 from .profile import KernelFacts, Peak, Profile, summarise
 from .strings import StringTable, running
-from .values import held, is_as_given, returned
+from .values import giving, held
 
 if TYPE_CHECKING:
     import tvm
@@ -87,7 +87,7 @@ class CompiledModel:
         self.inputs = tuple(inputs)
         self._names = {info.name for info in self.inputs}
         self.outputs = tuple(outputs)
-        self._as_given = all(map(is_as_given, self.outputs))
+        self._giving = [(k, give) for k, give in enumerate(map(giving, self.outputs)) if give]
         self._strings = None if strings is None else StringTable(strings)
         #: Inputs and axes of sizes that are not 1: values would have other ranks if they were.
         self.not_one = [(name, axis) for name, axis in not_one]
@@ -254,10 +254,11 @@ class CompiledModel:
     ) -> list[np.ndarray]:
         wanted = None if output_names is None else self._output_indices(output_names)
         try:
-            given = self._executor(self._arrays(feeds))
+            results = self._executor(self._arrays(feeds))
         except MemoryError as error:
             raise RunError(f"the sizes given need more memory than there is: {error}") from error
-        results = given if self._as_given else list(map(returned, self.outputs, given))
+        for k, give in self._giving:
+            results[k] = give(results[k])
         if wanted is None:
             return results
         return [

@@ -9,8 +9,7 @@ Part of what loading a model needs: nothing here imports TVM or ONNX.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 
 import numpy as np
@@ -51,13 +50,10 @@ class StringTable:
 
     def strings(self, numbers: np.ndarray) -> np.ndarray:
         """The texts that ``numbers`` stand for, as an object array."""
-        return object_array([self._text(number) for number in numbers.flat], numbers.shape)
-
-    def _text(self, number: int) -> str:
-        if number >= self._first:
-            return self.texts[number - self._first]
-        assert self._base is not None
-        return self._base.texts[number]
+        fixed, own, first = [] if self._base is None else self._base.texts, self.texts, self._first
+        numbered = numbers.ravel().tolist()
+        texts = [fixed[k] if k < first else own[k - first] for k in numbered]
+        return object_array(texts, numbers.shape)
 
 
 _CURRENT: ContextVar[StringTable] = ContextVar("strings")
@@ -68,11 +64,14 @@ def current() -> StringTable:
     return _CURRENT.get()
 
 
-@contextmanager
-def running(table: StringTable) -> Iterator[None]:
+class running:  # noqa: N801: a context as contextlib's, which small models would wait for
     """Within it a model runs whose strings ``table`` has."""
-    token = _CURRENT.set(StringTable(base=table))
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
+
+    def __init__(self, table: StringTable):
+        self._table = table
+
+    def __enter__(self) -> None:
+        self._token = _CURRENT.set(StringTable(base=self._table))
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.reset(self._token)

@@ -3,7 +3,7 @@
 import numpy as np
 from tvm import relax
 
-from tvm_ext.interface import MapType, SequenceType, TensorType
+from tvm_ext.interface import MapType, TensorType
 from tvm_ext.ops import preprocessing as ops
 from tvm_ext.ops.gather_scatter import gather
 from tvm_ext.ops.narrow import STRING
@@ -200,14 +200,12 @@ def _labels(floats, integers, strings, tensor):
 
 @converter("ZipMap", 1, domain=_ML)
 def zip_map(bb, x, *, classlabels_int64s=(), classlabels_strings=()):
-    """A map from labels to scores per row: made on the host, of what the kernels computed."""
+    """The scores: maps from labels to those of a row are made of them when they are returned."""
     if bool(classlabels_int64s) == bool(classlabels_strings):
         raise ValueError("needs either classlabels_int64s or classlabels_strings")
     keys = list(classlabels_int64s or classlabels_strings)
     if bb.rank(x) not in (1, 2):
         raise NotImplementedError(f"rank {bb.rank(x)}, must be [C] or [N, C]")
-    columns = bb.shape(x)[-1]
-    if isinstance(columns, int) and columns != len(keys):
-        raise ValueError(f"{len(keys)} labels for {columns} columns")
-    kind = MapType("string" if classlabels_strings else "int64", "float32")
-    return host.call(bb, "zip_map", x, keys, kind=SequenceType(kind))
+    *rows, _ = bb.shape(x)
+    scores = bb.match(x, [*rows, len(keys)], reason="{wanted} labels for {given} columns")
+    return bb.labelled(scores if rows else bb.reshape(scores, [1, len(keys)]), keys)

@@ -8,11 +8,14 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import tvm_ext
+from tests.export import programs
 from tests.onnxruntime_oracle import check_against_onnxruntime, contrib_model
 from tests.oracle import check_node
 from tests.uses import record
 from tvm_ext import convert_and_build, load
 from tvm_ext.errors import ConversionError, InputError, ModelError, RunError
+from tvm_ext.executors.vm import VMExecutor
 
 RNG = np.random.default_rng(0)
 NAN = float("nan")
@@ -125,12 +128,29 @@ def test_maps_from_labels_to_scores(labels, declared, tmp_path):
     session = onnxruntime.InferenceSession(model.SerializeToString())
     (wanted,) = session.run(None, {"x": x})
     built = convert_and_build(model, "llvm", shapes={"n": 4} if declared else None)
+    assert not isinstance(built.executor, VMExecutor)
     (info,) = built.outputs
     assert str(info.type) == f"seq(map({'string' if labels[0] == 'a' else 'int64'}, float32))"
     built.save(tmp_path / "m.so")
     for compiled in built, load(tmp_path / "m.so"):
         assert compiled(x) == [pytest.approx(row, rel=1e-5) for row in wanted]
     record(model)
+
+
+@pytest.mark.parametrize(("shape", "count"), [((5,), 5), ((2, 12), 12), ((12,), 12), ((0, 3), 3)])
+def test_maps_of_any_number(shape, count):
+    model = zip_map([f"label {k}" for k in range(count)], False, shape)
+    x = RNG.normal(size=shape).astype("float32")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (wanted,) = session.run(None, {"x": x})
+    assert convert_and_build(model, "llvm")(x) == [pytest.approx(row, rel=1e-5) for row in wanted]
+
+
+def test_of_maps_c_code_computes_the_scores(tmp_path):
+    package = tvm_ext.export(zip_map([7, 5, 9], False, (2, 3)), tmp_path / "package", name="maps")
+    assert "float32[2, 3]" in (package / "maps.h").read_text()
+    program = programs.compiled(package, ["main.c"])
+    assert programs.ran(program, package).splitlines()[-1] == "correct"
 
 
 def test_labels_that_do_not_fit_the_scores_are_named():

@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 
 from ..errors import ComparisonError, MissingPackageError
@@ -21,7 +21,7 @@ from .client import Worker
 from .engines import ENGINES, OURS, REFERENCE
 from .inputs import Given, declared, feeds_for
 from .result import Comparison, Side, this_machine
-from .statistics import QUIET, Accuracy, Block, accuracy, latency
+from .statistics import QUIET, Accuracy, Block, accuracies, latency
 from .worker import Job
 
 if TYPE_CHECKING:
@@ -176,12 +176,13 @@ def _name(model: object, source: ir.Model) -> str:
 
 
 def _accuracies(names: Sequence[str], us: Worker, them: Worker) -> tuple[Accuracy, ...]:
-    got: list[np.ndarray] = us.ask("outputs")
-    expected: list[np.ndarray] = them.ask("outputs")
+    got: list = us.ask("outputs")
+    expected: list = them.ask("outputs")
     if not len(got) == len(expected) == len(names):
         theirs = f"{len(expected)} of {them.engine.name}"
         raise ComparisonError(f"{len(got)} outputs of ours, {theirs}, {len(names)} declared")
-    return tuple(map(accuracy, names, got, expected))
+    found = map(accuracies, names, got, expected)
+    return tuple(chain.from_iterable(found))
 
 
 def alternate(workers: Sequence[Worker], rounds: int, seconds: float) -> list[list[Block]]:

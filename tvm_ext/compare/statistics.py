@@ -1,13 +1,14 @@
 """What is said about two arrays, and about many durations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..errors import ComparisonError
 
-__all__ = ["Accuracy", "Block", "Latency", "accuracy", "latency"]
+__all__ = ["Accuracy", "Block", "Latency", "accuracies", "accuracy", "latency"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Accuracy:
         tolerance: the smallest t for which ``|got - expected| <= t + t * |expected|`` holds
             everywhere; infinite where NaN or infinity stand in different places.
         non_finite: how many expected elements are NaN or infinite; they must agree exactly.
+
+    Of strings the three are 0 where all are equal, and else infinite.
     """
 
     name: str
@@ -31,17 +34,51 @@ class Accuracy:
     non_finite: int
 
 
+def accuracies(name: str, got: Any, expected: Any) -> list[Accuracy]:
+    """Compare one output: of a sequence all elements, of maps what they have for their keys.
+
+    Raises:
+        ComparisonError: another type, length, shape or dtype, other keys, or as :func:`accuracy`.
+    """
+    if isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
+        return [accuracy(name, got, expected)]
+    if got is None and expected is None:
+        return []
+    if not (isinstance(got, list) and isinstance(expected, list) and len(got) == len(expected)):
+        raise ComparisonError(f"output {name!r} is {_described(got)}, not {_described(expected)}")
+    if expected and all(isinstance(item, Mapping) for item in (*got, *expected)):
+        return [_of_maps(name, got, expected)]
+    pairs = enumerate(zip(got, expected, strict=True))
+    return [each for k, pair in pairs for each in accuracies(f"{name}[{k}]", *pair)]
+
+
+def _of_maps(name: str, got: Sequence[Mapping], expected: Sequence[Mapping]) -> Accuracy:
+    rows = list(zip(got, expected, strict=True))
+    if any(ours.keys() != theirs.keys() for ours, theirs in rows):
+        raise ComparisonError(f"output {name!r} has maps of other keys than expected")
+    sides = ([row[side][key] for row in rows for key in row[1]] for side in range(2))
+    return accuracy(name, *map(np.asarray, sides))
+
+
+def _described(value: Any) -> str:
+    return f"a list of {len(value)}" if isinstance(value, list) else type(value).__name__
+
+
 def accuracy(name: str, got: np.ndarray, expected: np.ndarray) -> Accuracy:
     """Compare one output.
 
     Raises:
         ComparisonError: another shape or dtype, not numbers, or no finite element to compare.
     """
-    if got.shape != expected.shape or got.dtype != expected.dtype:
+    texts = got.dtype.kind in "OU" and expected.dtype.kind in "OU"
+    if got.shape != expected.shape or (got.dtype != expected.dtype and not texts):
         raise ComparisonError(
             f"output {name!r} is {got.dtype}{list(got.shape)}, "
             f"expected {expected.dtype}{list(expected.shape)}"
         )
+    if texts:
+        error = 0.0 if np.array_equal(got, expected) else np.inf
+        return Accuracy(name, got.shape, "string", error, error, error, non_finite=0)
     # Long double holds every 64-bit integer, where the platform has one longer than double.
     wide = np.longdouble if got.dtype.kind in "iub" else np.float64
     try:

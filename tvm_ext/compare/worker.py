@@ -63,7 +63,7 @@ class Session:
         """Version, seconds to load, resident bytes that load and runs added, and of the process."""
         return self._version, self._load_seconds, self._resident, self._process_bytes
 
-    def outputs(self) -> list[np.ndarray]:
+    def outputs(self) -> list:
         """What the first run gave."""
         return self._outputs
 

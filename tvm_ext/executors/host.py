@@ -245,15 +245,6 @@ def concat_from_sequence(sequence: list[np.ndarray], axis: int, new_axis: int) -
         raise RunError(str(error)) from error
 
 
-@host_function
-def zip_map(scores: np.ndarray, keys: list) -> list[dict]:
-    """A map from ``keys`` to the columns, per row of ``scores``."""
-    rows = np.atleast_2d(scores)
-    if rows.shape[1] != len(keys):
-        raise RunError(f"{len(keys)} labels for {rows.shape[1]} columns")
-    return [dict(zip(keys, row, strict=True)) for row in rows.tolist()]
-
-
 @tvm_ffi.register_global_func("tvm_ext.sequence_map", override=True)
 def sequence_map(
     context: Any, body: Any, sequences: Any, constant: Any, each: Any, results: Any, node: Any

@@ -101,8 +101,27 @@ class _Workspace:
         self.results = Results(growing=True)
         self.sizes = (ctypes.c_int64 * (len(plan.sizes) + len(plan.held)))()
         self.numbers = (ctypes.c_int64 * max(plan.numbers, 2))()
+        self.followed: list | None = None  # the sizes that ``numbers`` follow from
+        self.made: list[tuple[tuple[int, ...], np.dtype]] = []  # shapes and types of the results
         self._arena, self._address = aligned_bytes(0), 0
         self._scratch, self._scratch_address, self._shares = aligned_bytes(0), 0, 0
+
+    def follow(self, sizes: list, plan: SymbolicPlan, library: SymbolicLibrary) -> None:
+        """Find what follows from ``sizes``.
+
+        Raises:
+            RunError: a check of sizes fails, or no machine has the memory.
+        """
+        self.followed = None
+        self.sizes[:] = sizes
+        code = library.follow(self.sizes, self.numbers)
+        if code != 0:
+            raise failure(plan.checks[code - 1], *self.numbers[:2])
+        numbers = self.numbers[: plan.numbers]
+        if max(numbers) > MOST:
+            raise RunError(NO_MEMORY)
+        self.made = [(tuple(numbers[first:end]), dtype) for dtype, first, end in plan.results]
+        self.followed = sizes
 
     def arena(self, size: int) -> int:
         """The address of ``size`` bytes."""
@@ -150,20 +169,12 @@ class SymbolicExecutor(LibraryExecutor):
         plan, library, workspace = self.plan, self._library or self.load(), self._workspace
         sizes = [inputs[number].shape[axis] for number, axis in plan.sizes]
         sizes += [_held(inputs[number], place) for number, place in plan.held]
-        workspace.sizes[:] = sizes
-        code = library.follow(workspace.sizes, workspace.numbers)
-        if code != 0:
-            raise failure(plan.checks[code - 1], *workspace.numbers[:2])
-        numbers = workspace.numbers[: plan.numbers]
-        if max(numbers) > MOST:
-            raise RunError(NO_MEMORY)
-        outputs = [
-            workspace.results.array(k, tuple(numbers[first:end]), dtype)
-            for k, (dtype, first, end) in enumerate(plan.results)
-        ]
+        if sizes != workspace.followed:
+            workspace.follow(sizes, plan, library)
+        outputs = [workspace.results.array(k, *one) for k, one in enumerate(workspace.made)]
         library.execute(
             self._weights_address,
-            workspace.arena(numbers[0]),
+            workspace.arena(workspace.numbers[0]),
             inputs,
             outputs,
             workspace.scratch(plan.scratch_bytes),
