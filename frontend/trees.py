@@ -246,13 +246,13 @@ def pack(trees: Trees, targets: int) -> Packed:
     leaf = trees.leaf
     _in_range(trees.features[~leaf], np.iinfo("int32").max, "a feature")
     height = _heights(trees, leaf)
-    # Whole groups, and two of them: the kernel's loop over groups is no loop with one alone.
-    groups = max(-(-len(trees.roots) // LANES), 2)
-    idle = groups * LANES - len(trees.roots)
+    count = max(len(trees.roots), 1)
+    together = min(LANES, 1 << (count - 1).bit_length())
+    idle = count + -count % together - len(trees.roots)
     nothing = len(leaf)  # a leaf without weights
     roots = np.concatenate([trees.roots, np.full(idle, nothing)])
-    depths = np.append(height, 0)[roots].reshape(groups, LANES).max(1)
-    columns = (trees.features, trees.rules, trees.false, trees.true)
+    depths = np.append(height, 0)[roots].reshape(-1, together).max(1)
+    columns = (np.where(leaf, 0, trees.features), trees.rules, trees.false, trees.true)
     rows = np.append(np.stack(columns, 1), [[0, 0, nothing, nothing]], 0)
     order = np.argsort(trees.nodes, kind="stable")
     counts = np.bincount(trees.nodes, minlength=nothing + 1)

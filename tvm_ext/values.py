@@ -212,7 +212,10 @@ def _texts(info: TensorInfo, value: object) -> np.ndarray:
     array = np.asarray(value, object if isinstance(value, str | bytes | list | tuple) else None)
     if array.dtype.kind not in "OSTU" and array.size:
         raise InputError(f"input {info.name!r} needs strings, got {array.dtype}")
-    texts = [t.decode() if isinstance(t, bytes) else t for t in array.ravel().tolist()]
+    texts = array.ravel().tolist()
+    if array.dtype == object and set(map(type, texts)) <= {str}:  # in C: most are so
+        return array
+    texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
     wrong = [type(text).__name__ for text in texts if not isinstance(text, str)]
     if wrong:
         raise InputError(f"input {info.name!r} needs strings, got one that is {wrong[0]}")

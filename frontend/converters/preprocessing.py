@@ -2,6 +2,7 @@
 
 import numpy as np
 from tvm import relax
+from tvm.ir.expr import GenericConst
 
 from tvm_ext.interface import MapType, TensorType
 from tvm_ext.ops import preprocessing as ops
@@ -21,7 +22,11 @@ _ML = "ai.onnx.ml"
 @converter("ArrayFeatureExtractor", 1, domain=_ML)
 def array_feature_extractor(bb, x, y):
     rows = bb.emit(relax.op.expand_dims(x, 0)) if bb.rank(x) == 1 else x
-    return bb.emit_te(gather, rows, bb.emit(relax.op.reshape(y, [-1])), bb.rank(rows) - 1)
+    if isinstance(y, GenericConst):  # TVM would compile each reshape to fold it
+        columns = bb.const(y.value.numpy().ravel())
+    else:
+        columns = bb.emit(relax.op.reshape(y, [-1]))
+    return bb.emit_te(gather, rows, columns, bb.rank(rows) - 1)
 
 
 @converter("Binarizer", 1, domain=_ML)

@@ -2,8 +2,8 @@
 
 A tree is a set of nodes. An inner node compares one feature with a threshold and goes to one of
 two nodes; a leaf goes to itself whatever the comparison says, so that a walk of as many steps as
-the tree is deep ends in a leaf, without a branch. ``LANES`` trees are walked together: the loads
-of one hide behind those of the others.
+the tree is deep ends in a leaf, without a branch. ``LANES`` walks are taken together, of several
+trees or, where these are few, in several rows: the loads of one hide behind those of the others.
 """
 
 from tvm import te, tirx
@@ -12,7 +12,7 @@ from tvm.tirx.script.builder import ir as T
 
 __all__ = ["EQUAL", "GREATER", "LANES", "LESS", "UNORDERED", "scored", "tree_ensemble"]
 
-# Trees that are walked together.
+# Walks that are taken together.
 LANES = 16
 
 # What a rule, a sum of these, lets go to the "true" node: x < threshold, ==, >, or NaN.
@@ -36,51 +36,65 @@ def tree_ensemble(x, nodes, thresholds, roots, depths, spans, targets, weights, 
     """What the leaves that each row of ``x[R, F]`` reaches say, folded: ``y[R, count]``.
 
     ``nodes[N, 4]`` hold feature, rule, node if false, node if true; ``thresholds[N]`` have the type
-    that comparisons run in. ``roots[G * LANES]`` are the first nodes of the trees, ``depths[G]``
-    the steps that each group of trees takes. Leaf ``n`` adds ``weights[k]`` to target
+    that comparisons run in. ``roots[G * L]`` are the first nodes of the trees, L a divisor of
+    ``LANES``, and ``depths[G]`` the steps that each group of trees takes. Leaf ``n`` adds ``weights[k]`` to target
     ``targets[k]`` for k from ``spans[n, 0]`` up to ``spans[n, 1]``. ``fold`` is "sum", "min" or
     "max"; a target that no leaf speaks of is 0, or the identity of min or max. ``rules`` are
     those that inner nodes have.
     """
     combine, start = _FOLDS[fold]
+    height, groups = x.shape[0], int(depths.shape[0])
+    trees = int(roots.shape[0]) // groups
+    together = LANES // trees  # rows
 
     def body(ins, outs):
         features, node, threshold, root, depth, span, target, weight = ins
         (y,) = outs
 
         def step(row, n):
-            value = features[row, tirx.min(node[n, 0], x.shape[1] - 1)].astype(threshold.ty.dtype)
+            value = features[row, node[n, 0]].astype(threshold.ty.dtype)
             true = _passes(value, threshold[n], rules, node[n, 1])
             # A position to load from: a choice of two might become a branch, often mispredicted.
             return node[n, 2 + true]
 
-        def walk(row, group, at):
-            with T.serial(0, LANES) as lane:
-                T.buffer_store(at, root[group * LANES + lane], [lane])
-            with T.serial(0, depth[group]), T.unroll(0, LANES) as lane:
-                T.buffer_store(at, step(row, at[lane]), [lane])
-            with T.serial(0, LANES) as lane:
+        def walk(row, lanes, each, group, at):
+            """``lanes`` walks from ``row`` on: those of all trees of one row, then of the next."""
+            with T.serial(0, lanes) as lane:
+                T.buffer_store(at, root[group * trees + lane % trees], [lane])
+            with T.serial(0, depth[group]), each(0, lanes) as lane:
+                T.buffer_store(at, step(row + lane // trees, at[lane]), [lane])
+            with T.serial(0, lanes) as lane:
                 first, last = (span[at[lane], k] for k in range(2))
                 with T.serial(first, last) as k:
-                    where = [row, target[k]]
+                    where = [row + lane // trees, target[k]]
                     T.buffer_store(y, combine(y[tuple(where)], weight[k]), where)
 
+        def fill(row, rows, each, at):
+            with T.serial(0, rows) as own, T.serial(0, count) as k:
+                T.buffer_store(y, start(weights), [row + own, k])
+            with T.serial(0, groups) as group:
+                walk(row, rows * trees, each, group, at)
+
         with IRBuilder() as builder:
-            with T.serial(0, x.shape[0]) as loop, T.sblock("row"):
-                row = T.axis.spatial((0, x.shape[0]), loop)
-                T.reads(features[row, 0 : x.shape[1]])
-                T.writes(y[row, 0:count])
+            with T.serial(0, (height + (together - 1)) // together) as loop, T.sblock("rows"):
+                block = T.axis.spatial((height + (together - 1)) // together, loop)
+                T.reads(features[0:height, 0 : x.shape[1]])
+                T.writes(y[0:height, 0:count])
                 at = T.sblock_alloc_buffer((LANES,), "int32")
-                with T.serial(0, count) as k:
-                    T.buffer_store(y, start(weights), [row, k])
-                with T.serial(0, depths.shape[0]) as loop, T.sblock("trees"):
-                    group = T.axis.opaque((0, depths.shape[0]), loop)
-                    walk(row, group, at)
+                row = block * together
+                if together == 1:
+                    fill(row, 1, T.unroll, at)
+                else:
+                    with T.If(row + together <= height):
+                        with T.Then():
+                            fill(row, together, T.unroll, at)
+                        with T.Else():
+                            fill(row, height - row, T.serial, at)
         return builder.get()
 
     inputs = [x, nodes, thresholds, roots, depths, spans, targets, weights]
     # The block around an extern is the function's root; schedules look it up by that name.
-    return te.extern([(x.shape[0], count)], inputs, body, name="root", dtype=[weights.dtype])
+    return te.extern([(height, count)], inputs, body, name="root", dtype=[weights.dtype])
 
 
 _FOLDS = {
