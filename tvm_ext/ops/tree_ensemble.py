@@ -37,10 +37,10 @@ def tree_ensemble(x, nodes, thresholds, roots, depths, spans, targets, weights, 
 
     ``nodes[N, 4]`` hold feature, rule, node if false, node if true; ``thresholds[N]`` have the type
     that comparisons run in. ``roots[G * L]`` are the first nodes of the trees, L a divisor of
-    ``LANES``, and ``depths[G]`` the steps that each group of trees takes. Leaf ``n`` adds ``weights[k]`` to target
-    ``targets[k]`` for k from ``spans[n, 0]`` up to ``spans[n, 1]``. ``fold`` is "sum", "min" or
-    "max"; a target that no leaf speaks of is 0, or the identity of min or max. ``rules`` are
-    those that inner nodes have.
+    ``LANES``, and ``depths[G]`` the steps that each group of trees takes. Leaf ``n`` adds
+    ``weights[k]`` to target ``targets[k]`` for k from ``spans[n, 0]`` up to ``spans[n, 1]``.
+    ``fold`` is "sum", "min" or "max"; a target that no leaf speaks of is 0, or the identity of min
+    or max. ``rules`` are those that inner nodes have.
     """
     combine, start = _FOLDS[fold]
     height, groups = x.shape[0], int(depths.shape[0])
