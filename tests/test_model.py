@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper, parser
 
 from tvm_ext import convert_and_build, load
 from tvm_ext.errors import ConversionError, InputError
-from tvm_ext.profile import KernelFacts, Peak
+from tvm_ext.profile import Peak, Work
 
 
 def network(batch="1"):
@@ -92,12 +92,53 @@ def test_a_profile_tells_what_the_machine_needs_at_least(static):
     assert f"take {report.predicted * 1e3:.4g} ms at least" in caption
 
 
+SYMBOLIC = """<ir_version: 9, opset_import: ["": 18]>
+g (float[b, s, 16] x, float[b, t] z) => (float y, float w) {
+    y = MatMul (x, k)
+    flat = Constant <value_ints = [-1]> ()
+    row = Reshape (z, flat)
+    w = Neg (row)
+}"""
+
+
+@pytest.mark.parametrize("sizes", [(2, 100, 7), (1, 3, 1), (5, 1, 0)])
+def test_the_work_of_symbolic_kernels_follows_from_the_sizes_of_a_call(sizes, tmp_path):
+    b, s, t = sizes
+    model = parser.parse_model(SYMBOLIC)
+    weight = numpy_helper.from_array(np.ones((16, 8), "float32"), "k")
+    model.graph.initializer.append(weight)
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    feeds = {"x": np.zeros((b, s, 16), "float32"), "z": np.zeros((b, t), "float32")}
+    built = convert_and_build(model, "llvm")
+    built.save(tmp_path / "m.tvmx")
+    for compiled in built, load(tmp_path / "m.tvmx"):
+        kernels = {k.nodes: k for k in compiled.profile(feeds, repeat=1).kernels}
+        product, negated = kernels["MatMul y",], kernels["Neg w",]
+        columns = product.flops / (2 * b * s * 16)  # a whole number of vectors
+        assert 8 <= columns <= 16
+        assert product.bytes == 4 * (b * s * (16 + 8) + 16 * columns)
+        assert product.predicted >= product.arithmetic > 0
+        assert (negated.flops, negated.bytes) == (b * t, 2 * 4 * b * t)
+
+
+def test_work_that_follows_from_values_is_not_known():
+    text = """<ir_version: 9, opset_import: ["": 18]>
+    g (float[n] x) => (float y) {
+        some = NonZero (x)  wide = Cast <to = 1> (some)  y = Exp (wide)
+    }"""
+    model = parser.parse_model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    facts = convert_and_build(model, "llvm")._facts.values()
+    (after,) = (fact for fact in facts if "Exp y" in fact.nodes)
+    assert (after.flops, after.bytes) == (None, None)
+
+
 def test_weights_come_from_where_a_run_leaves_them():
     peak = Peak(gflops=1.0, gbytes=1.0, threads=1, rates=((100, 10.0), (10_000, 1.0)))
 
     def seconds(flops, weights, activations, all_weights):
-        fact = KernelFacts((), flops, weights + activations, (), weights)
-        return peak.seconds(fact, all_weights)
+        return peak.seconds(Work(flops, weights + activations, weights), all_weights)
 
     assert seconds(8_000, 0, 100, 0) == 8e-6  # arithmetic
     assert seconds(0, 0, 100, 0) == pytest.approx(10e-9)  # from the caches

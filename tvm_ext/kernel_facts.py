@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 
 import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the float8 types by their names
@@ -15,6 +15,7 @@ from tvm.ir.expr import GenericConst
 from tvm.s_tir.dlight.analysis import get_root_block
 from tvm.tirx import IntImm, PrimFunc
 
+from .counts import SIZE, Count
 from .passes.fused import C_SOURCE
 from .peak import DOTS
 from .profile import KernelFacts
@@ -25,19 +26,29 @@ __all__ = ["kernel_facts"]
 _CALL_TIR = Op.get("relax.call_tir")
 _FLOPS = "float"
 _KINDS = {product.operator: kind for kind, product in DOTS.items()}
+_NAMES: dict[type, str] = {
+    tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.FloorDiv: "//", tirx.FloorMod: "%",
+    tirx.Min: "min", tirx.Max: "max",
+}  # fmt: skip
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
+
+
+_Work = dict[str, tirx.Expr | int]  # operations by their kind
 
 
 def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFacts]:
     """The facts of each kernel call, by the variable that it defines; outside of ``main`` without
     its work, for it may run never or many times."""
-    work = {gv: _work(f) for gv, f in module.functions_items() if isinstance(f, PrimFunc)}
+    kernels = {gv: f for gv, f in module.functions_items() if isinstance(f, PrimFunc)}
+    work = {gv: _work(func) for gv, func in kernels.items()}
+    sizes = _sizes(module["main"])
     facts = {}
     for symbol, function in module.functions_items():
         calls = _calls(function) if isinstance(function, relax.Function) else ()
         for name, call in calls:
             if symbol.name_hint == "main":
-                facts[name] = _facts(name, call, work.get(call.args[0]), provenance)
+                counts = _Counts(call, kernels.get(call.args[0]), sizes)
+                facts[name] = _facts(name, call, work.get(call.args[0]), counts, provenance)
             else:
                 name = f"{symbol.name_hint}.{name}"
                 own = tuple(provenance.nodes(name)), None, None, tuple(provenance.compounds(name))
@@ -55,25 +66,68 @@ def _calls(function: relax.Function) -> Iterator[tuple[str, relax.Call]]:
 
 
 def _facts(
-    name: str, call: relax.Call, count: Counter[str] | None, provenance: Provenance
+    name: str, call: relax.Call, work: _Work | None, counts: _Counts, provenance: Provenance
 ) -> KernelFacts:
     """Of a call that runs once."""
-    operands = [arg.ty for arg in call.args[1]]
+    operands = [arg.ty for arg in call.args[1] if isinstance(arg.ty, relax.TensorType)]
     weights = [arg.ty for arg in call.args[1] if isinstance(arg, GenericConst)]
+    found = {kind: counts.of(amount) for kind, amount in (work or {}).items()}
+    known = {kind: count for kind, count in found.items() if count is not None}
+    complete = work is not None and len(known) == len(found)
     return KernelFacts(
         tuple(provenance.nodes(name)),
-        None if count is None else count[_FLOPS],
-        _bytes([*operands, *call.ty_args]),
+        known.pop(_FLOPS, 0) if complete else None,
+        counts.of(_bytes([*operands, *call.ty_args])),
         tuple(provenance.compounds(name)),
-        _bytes(weights) or 0,
-        {kind: n for kind, n in (count or {}).items() if n and kind != _FLOPS},
+        int(_bytes(weights) or 0),
+        known if complete else {},
     )
 
 
-def _work(func: PrimFunc) -> Counter[str] | None:
-    """The operations of one call by kind, before scheduling; None where an extent is symbolic.
+def _sizes(main: relax.Function) -> dict[tirx.Var, Count]:
+    """Those dims that are sizes of inputs."""
+    return {
+        dim: [SIZE, number, axis]
+        for number, param in reversed(list(enumerate(main.params)))
+        if isinstance(param.ty, relax.TensorType) and param.ty.shape is not None
+        for axis, dim in enumerate(param.ty.shape.values)
+        if isinstance(dim, tirx.Var)
+    }
 
-    None too for a kernel in one opaque block (scatter, sort), whose loops say nothing, and for C.
+
+class _Counts:
+    """Amounts in the dims of a kernel, or of what calls it, as formulas of the model's inputs."""
+
+    def __init__(self, call: relax.Call, func: PrimFunc | None, sizes: Mapping[tirx.Var, Count]):
+        self._sizes = sizes
+        self._own: dict[tirx.Var, tirx.Expr] = {}  # dims of the kernel as those of the call
+        params = () if func is None else func.params
+        for param, given in zip(params, [*call.args[1], *call.ty_args], strict=False):
+            ty = given if isinstance(given, relax.Type) else given.ty
+            if isinstance(ty, relax.TensorType) and ty.shape is not None:
+                self._own.update(zip(param.ty.shape, ty.shape.values, strict=True))
+            elif isinstance(given, tirx.Var):  # a size by itself
+                self._own[param] = given
+
+    def of(self, amount: tirx.Expr | int | None) -> Count | None:
+        """None where that follows from more than sizes of inputs."""
+        if amount is None or isinstance(amount, int | IntImm):
+            return amount if amount is None else int(amount)
+        if isinstance(amount, tirx.Var):
+            own = self._own.get(amount)
+            return self._sizes.get(amount) if own is None or own.same_as(amount) else self.of(own)
+        if isinstance(amount, tirx.Cast):
+            return self.of(amount.value)
+        if type(amount) not in _NAMES:
+            return None
+        first, second = self.of(amount.a), self.of(amount.b)
+        return None if first is None or second is None else [_NAMES[type(amount)], first, second]
+
+
+def _work(func: PrimFunc) -> _Work | None:
+    """The operations of one call by kind, before scheduling, in the dims of the kernel.
+
+    None for a kernel in one opaque block (scatter, sort), whose loops say nothing, and for C.
     """
     if C_SOURCE in func.attrs:
         return None
@@ -81,14 +135,17 @@ def _work(func: PrimFunc) -> Counter[str] | None:
     blocks = [sch.get(block) for block in sch.get_child_blocks(get_root_block(sch))]
     if not blocks:
         return None
-    total: Counter[str] = Counter()
+    total: _Work = {}
     for block in blocks:
-        extents = [axis.dom.extent for axis in block.iter_vars]
-        if not all(isinstance(extent, IntImm) for extent in extents):
-            return None
-        times = prod(int(extent) for extent in extents)
-        total.update({kind: times * count for kind, count in _step(block).items()})
+        times = prod(map(_plain, (axis.dom.extent for axis in block.iter_vars)))
+        for kind, count in _step(block).items():
+            if count:
+                total[kind] = total.get(kind, 0) + times * count
     return total
+
+
+def _plain(extent: tirx.Expr) -> tirx.Expr | int:
+    return int(extent) if isinstance(extent, IntImm) else extent
 
 
 def _step(block: s_tir.SBlock) -> Counter[str]:
@@ -135,17 +192,14 @@ def _operations(body: tirx.Stmt | tirx.Expr) -> int:
     return count
 
 
-def _bytes(types: list[relax.Type]) -> int | None:
-    """Bytes of all tensors, each counted once; None where a shape is symbolic."""
-    total = 0
+def _bytes(types: list[relax.Type]) -> tirx.Expr | int | None:
+    """Bytes of all tensors, each counted once; None where a rank is not known."""
+    total: tirx.Expr | int = 0
     for ty in types:
         if isinstance(ty, relax.TupleType):
             size = _bytes(list(ty.fields))
         elif isinstance(ty, relax.TensorType) and ty.shape is not None:
-            dims = ty.shape.values
-            static = all(isinstance(dim, IntImm) for dim in dims)
-            width = np.dtype(str(ty.dtype.dtype)).itemsize
-            size = width * prod(int(d) for d in dims) if static else None
+            size = prod(map(_plain, ty.shape.values), start=np.dtype(str(ty.dtype.dtype)).itemsize)
         else:
             size = None
         if size is None:

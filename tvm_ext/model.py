@@ -148,7 +148,8 @@ class CompiledModel:
             arrays = self._arrays(self._or_random(feeds))
             self.executor(arrays)
             calls, seconds = self.executor.time_kernels(arrays, repeat)
-        return summarise(calls, self._facts, seconds, self._peak())
+        shapes = [getattr(array, "shape", ()) for array in arrays]
+        return summarise(calls, self._facts, shapes, seconds, self._peak())
 
     def _peak(self) -> Peak | None:
         """What this machine can do; None where the kernels run on a GPU, or there is no TVM."""

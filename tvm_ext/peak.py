@@ -52,7 +52,7 @@ def measure(dots: Iterable[str] = ()) -> Peak:
     """Measure the CPU once per process, with the threads that TVM uses (0.5 s).
 
     Args:
-        dots: kinds of products of narrow numbers to measure, too, of :attr:`KernelFacts.dots`.
+        dots: kinds of products of narrow numbers to measure, too, of :attr:`Work.dots`.
     """
     return replace(_floats(), dots={kind: _narrow(kind) for kind in sorted(dots)})
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .counts import Count, counted
 from .display import Shown, table
 
-__all__ = ["KernelFacts", "KernelTime", "Peak", "Profile", "summarise"]
+__all__ = ["KernelFacts", "KernelTime", "Peak", "Profile", "Work", "summarise"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Peak:
     """GFLOP/s of float32 multiply-add in registers, GB/s read from memory.
 
     ``rates``: GB/s by the bytes that are read again and again; few stay in caches. ``dots``: 10^9
-    operations per second of kinds of :attr:`KernelFacts.dots`, those that were asked for.
+    operations per second of kinds of :attr:`Work.dots`, those that were asked for.
     """
 
     gflops: float
@@ -26,20 +27,20 @@ class Peak:
     rates: tuple[tuple[int, float], ...]
     dots: Mapping[str, float] = field(default_factory=dict)
 
-    def seconds(self, fact: KernelFacts, all_weights: int) -> float:
+    def seconds(self, work: Work, all_weights: int) -> float:
         """What a kernel takes at least: of arithmetic and transfers that which takes longer.
 
         Weights are where a run leaves them that reads ``all_weights`` bytes; activations where
         the kernel before left them.
         """
-        activations = (fact.bytes or 0) - fact.weights
-        transfer = fact.weights / self._rate(all_weights) + activations / self._rate(activations)
-        return max(self.arithmetic(fact), transfer / 1e9)
+        activations = (work.bytes or 0) - work.weights
+        transfer = work.weights / self._rate(all_weights) + activations / self._rate(activations)
+        return max(self.arithmetic(work), transfer / 1e9)
 
-    def arithmetic(self, fact: KernelFacts) -> float:
+    def arithmetic(self, work: Work) -> float:
         """The seconds of the operations of a kernel."""
-        dots = sum(count / self.dots.get(kind, self.gflops) for kind, count in fact.dots.items())
-        return ((fact.flops or 0) / self.gflops + dots) / 1e9
+        dots = sum(count / self.dots.get(kind, self.gflops) for kind, count in work.dots.items())
+        return ((work.flops or 0) / self.gflops + dots) / 1e9
 
     def _rate(self, size: int) -> float:
         sizes, rates = zip(*self.rates, strict=True)
@@ -47,20 +48,39 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class KernelFacts:
-    """What a kernel does: the ONNX nodes that it computes, its arithmetic, bytes in and out, and
-    the compound operators in it, with their attributes; of the bytes, those of constants.
+class Work:
+    """What a call of a kernel does: its arithmetic, bytes in and out; of these, those of constants.
 
     ``dots``: the operations of sums of products of narrow numbers, for which CPUs have
     instructions, by their type, "bfloat16", "int16" or "int8". ``flops``: all others on floats.
     """
 
-    nodes: tuple[str, ...]
     flops: int | None
     bytes: int | None
-    compounds: tuple[str, ...] = ()
     weights: int = 0
     dots: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """A kernel: the ONNX nodes that it computes, the counts of its :class:`Work`, and the compound
+    operators in it, with their attributes.
+    """
+
+    nodes: tuple[str, ...]
+    flops: Count | None
+    bytes: Count | None
+    compounds: tuple[str, ...] = ()
+    weights: int = 0
+    dots: Mapping[str, Count] = field(default_factory=dict)
+
+    def work(self, shapes: Sequence[Sequence[int]]) -> Work:
+        """What it does for inputs of such ``shapes``."""
+        flops, transferred = (
+            None if count is None else counted(count, shapes) for count in (self.flops, self.bytes)
+        )
+        dots = {kind: counted(count, shapes) for kind, count in self.dots.items()}
+        return Work(flops, transferred, self.weights, dots)
 
 
 @dataclass(frozen=True)
@@ -157,17 +177,20 @@ def _number(value: float | None) -> str:
 def summarise(
     calls: Sequence[tuple[str, str]],
     facts: Mapping[str, KernelFacts],
+    shapes: Sequence[Sequence[int]],
     seconds: np.ndarray,
     peak: Peak | None,
 ) -> Profile:
-    """The profile of ``calls`` (symbol, variable) timed as ``seconds[repeat, call]``."""
+    """The profile of ``calls`` (symbol, variable) timed as ``seconds[repeat, call]``, for inputs of
+    such ``shapes``."""
     unknown = KernelFacts((), None, None)
     all_weights = sum(fact.weights for fact in facts.values())
     rows = []
     for (symbol, variable), median in zip(calls, np.median(seconds, axis=0), strict=True):
         fact = facts.get(variable, unknown)
-        own = fact.nodes, float(median), fact.flops, fact.bytes, fact.compounds, fact.dots
-        predicted = None if peak is None or fact.bytes is None else peak.seconds(fact, all_weights)
-        arithmetic = None if peak is None or fact.flops is None else peak.arithmetic(fact)
+        work = fact.work(shapes)
+        own = fact.nodes, float(median), work.flops, work.bytes, fact.compounds, work.dots
+        predicted = None if peak is None or work.bytes is None else peak.seconds(work, all_weights)
+        arithmetic = None if peak is None or work.flops is None else peak.arithmetic(work)
         rows.append(KernelTime(symbol, *own, predicted, arithmetic))
     return Profile(tuple(rows), len(seconds), peak)
