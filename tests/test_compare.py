@@ -11,6 +11,7 @@ import onnx_ir as ir
 import onnxruntime
 import psutil
 import pytest
+from onnx import helper
 
 import tvm_ext
 from tvm_ext.compare import compare
@@ -211,6 +212,27 @@ def test_compare_measures_both_sides(report):
     assert report.ours.version == tvm_ext.__version__
     assert report.ours.build_seconds > 0
     assert report.theirs.build_seconds is None
+
+
+CLASSIFIER = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>
+classifier (string[n] words, float[n, 3] x) => (string[n] t, float maps) {
+    t = Identity (words)
+    scores = Softmax (x)
+    maps = ai.onnx.ml.ZipMap <classlabels_strings = ["a", "b", "c"]> (scores)
+}"""
+
+
+def test_strings_and_maps_are_compared(tmp_path):
+    source = model(CLASSIFIER)
+    scalar = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, ())
+    maps = helper.make_map_type_proto(onnx.TensorProto.STRING, scalar)
+    source.graph.output[1].type.CopyFrom(helper.make_sequence_type_proto(maps))
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    np.savez(tmp_path / "inputs.npz", words=np.array(["ü", ""]), x=x)
+    found = compare(source, inputs=tmp_path / "inputs.npz", threads=1, **FAST)
+    assert found.inputs == ("words: string[2]", "x: float32[2, 3]")
+    assert [(o.name, o.dtype) for o in found.outputs] == [("t", "string"), ("maps", "float64")]
+    assert found.tolerance < 1e-6
 
 
 def test_compare_renders_as_table_json_and_plot(report, tmp_path):

@@ -56,8 +56,7 @@ def feeds_for(
             raise InputError(f"inputs given: {sorted(feeds)}, the model has {sorted(values)}")
         if batch is not None and all(array.shape[:1] != (batch,) for array in feeds.values()):
             raise InputError(f"batch is {batch}, but no input given has it as its first size")
-        for name, array in feeds.items():
-            _check_fit(values[name], array)
+        feeds = {name: _fitting(values[name], array) for name, array in feeds.items()}
     empty = [name for name, array in feeds.items() if array.size == 0]
     if empty:
         raise ComparisonError(f"inputs {empty} have no elements: nothing to compare")
@@ -81,16 +80,23 @@ def _read(given: Mapping[str, np.ndarray] | str | os.PathLike) -> dict[str, np.n
         raise InputError(f"cannot read inputs from {os.fspath(given)}: {error}") from error
 
 
-def _check_fit(value: ir.Value, array: np.ndarray) -> None:
+def _fitting(value: ir.Value, array: np.ndarray) -> np.ndarray:
+    """``array`` as engines take it."""
     dims = list(value.shape) if value.shape is not None else [None] * array.ndim
     if len(dims) != array.ndim or any(
         isinstance(want, int) and want != got for want, got in zip(dims, array.shape, strict=True)
     ):
         raise InputError(f"input {value.name!r} is {value.shape}, got shape {list(array.shape)}")
-    if array.dtype.name != _dtype(value):
+    if value.dtype == ir.DataType.STRING:
+        if array.dtype.kind not in "OU":
+            raise InputError(f"input {value.name!r} needs strings, got {array.dtype}")
+        return array.astype(object)
+    dtype = _dtype(value)
+    if array.dtype.name != dtype:
         raise InputError(
-            f"input {value.name!r} needs dtype {_dtype(value)}, got {array.dtype}: convert it first"
+            f"input {value.name!r} needs dtype {dtype}, got {array.dtype}: convert it first"
         )
+    return array
 
 
 def _check_batch(values: Iterable[ir.Value], batch: int) -> None:
@@ -119,8 +125,10 @@ def _shape(value: ir.Value, batch: int) -> tuple[int, ...]:
 def _dtype(value: ir.Value) -> str:
     if value.dtype is None:
         raise InputError(f"input {value.name!r} has no dtype")
-    if not isinstance(value.type, ir.TensorType) or value.dtype == ir.DataType.STRING:
-        raise InputError(f"input {value.name!r} is {value.type}: only numbers are compared")
+    if not isinstance(value.type, ir.TensorType):
+        raise InputError(f"input {value.name!r} is {value.type}: only tensors are compared")
+    if value.dtype == ir.DataType.STRING:
+        raise InputError(f"input {value.name!r} is of strings, and none are made up: give inputs")
     return value.dtype.numpy().name
 
 
