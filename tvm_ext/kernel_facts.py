@@ -39,16 +39,15 @@ _Work = dict[str, tirx.Expr | int]  # operations by their kind
 def kernel_facts(module: IRModule, provenance: Provenance) -> dict[str, KernelFacts]:
     """The facts of each kernel call, by the variable that it defines; outside of ``main`` without
     its work, for it may run never or many times."""
-    kernels = {gv: f for gv, f in module.functions_items() if isinstance(f, PrimFunc)}
-    work = {gv: _work(func) for gv, func in kernels.items()}
+    kernels = {gv: (f, _work(f)) for gv, f in module.functions_items() if isinstance(f, PrimFunc)}
     sizes = _sizes(module["main"])
     facts = {}
     for symbol, function in module.functions_items():
         calls = _calls(function) if isinstance(function, relax.Function) else ()
         for name, call in calls:
             if symbol.name_hint == "main":
-                counts = _Counts(call, kernels.get(call.args[0]), sizes)
-                facts[name] = _facts(name, call, work.get(call.args[0]), counts, provenance)
+                done = _done(call, kernels.get(call.args[0]), sizes)
+                facts[name] = _facts(name, call, done, sizes, provenance)
             else:
                 name = f"{symbol.name_hint}.{name}"
                 own = tuple(provenance.nodes(name)), None, None, tuple(provenance.compounds(name))
@@ -66,21 +65,22 @@ def _calls(function: relax.Function) -> Iterator[tuple[str, relax.Call]]:
 
 
 def _facts(
-    name: str, call: relax.Call, work: _Work | None, counts: _Counts, provenance: Provenance
+    name: str,
+    call: relax.Call,
+    work: dict[str, Count] | None,
+    sizes: Mapping[tirx.Var, Count],
+    provenance: Provenance,
 ) -> KernelFacts:
     """Of a call that runs once."""
     operands = [arg.ty for arg in call.args[1] if isinstance(arg.ty, relax.TensorType)]
     weights = [arg.ty for arg in call.args[1] if isinstance(arg, GenericConst)]
-    found = {kind: counts.of(amount) for kind, amount in (work or {}).items()}
-    known = {kind: count for kind, count in found.items() if count is not None}
-    complete = work is not None and len(known) == len(found)
     return KernelFacts(
         tuple(provenance.nodes(name)),
-        known.pop(_FLOPS, 0) if complete else None,
-        counts.of(_bytes([*operands, *call.ty_args])),
+        None if work is None else work.get(_FLOPS, 0),
+        _count(_bytes([*operands, *call.ty_args]), sizes),
         tuple(provenance.compounds(name)),
         int(_bytes(weights) or 0),
-        known if complete else {},
+        {kind: count for kind, count in (work or {}).items() if kind != _FLOPS},
     )
 
 
@@ -95,33 +95,47 @@ def _sizes(main: relax.Function) -> dict[tirx.Var, Count]:
     }
 
 
-class _Counts:
-    """Amounts in the dims of a kernel, or of what calls it, as formulas of the model's inputs."""
+def _done(
+    call: relax.Call,
+    kernel: tuple[PrimFunc, _Work | None] | None,
+    sizes: Mapping[tirx.Var, Count],
+) -> dict[str, Count] | None:
+    """The operations of ``call``; None where one of them is not known."""
+    func, work = kernel or (None, None)
+    if func is None or work is None:
+        return None
+    dims = _dims(call, func, sizes)
+    found = {kind: _count(amount, dims) for kind, amount in work.items()}
+    known = {kind: count for kind, count in found.items() if count is not None}
+    return known if len(known) == len(found) else None
 
-    def __init__(self, call: relax.Call, func: PrimFunc | None, sizes: Mapping[tirx.Var, Count]):
-        self._sizes = sizes
-        self._own: dict[tirx.Var, tirx.Expr] = {}  # dims of the kernel as those of the call
-        params = () if func is None else func.params
-        for param, given in zip(params, [*call.args[1], *call.ty_args], strict=False):
-            ty = given if isinstance(given, relax.Type) else given.ty
-            if isinstance(ty, relax.TensorType) and ty.shape is not None:
-                self._own.update(zip(param.ty.shape, ty.shape.values, strict=True))
-            elif isinstance(given, tirx.Var):  # a size by itself
-                self._own[param] = given
 
-    def of(self, amount: tirx.Expr | int | None) -> Count | None:
-        """None where that follows from more than sizes of inputs."""
-        if amount is None or isinstance(amount, int | IntImm):
-            return amount if amount is None else int(amount)
-        if isinstance(amount, tirx.Var):
-            own = self._own.get(amount)
-            return self._sizes.get(amount) if own is None or own.same_as(amount) else self.of(own)
-        if isinstance(amount, tirx.Cast):
-            return self.of(amount.value)
-        if type(amount) not in _NAMES:
-            return None
-        first, second = self.of(amount.a), self.of(amount.b)
-        return None if first is None or second is None else [_NAMES[type(amount)], first, second]
+def _dims(call: relax.Call, func: PrimFunc, sizes: Mapping[tirx.Var, Count]) -> dict:
+    """The dims of a kernel in ``call``, as formulas of the model's inputs where they are that."""
+    dims: dict[tirx.Var, Count | None] = {}
+    for param, given in zip(func.params, [*call.args[1], *call.ty_args], strict=False):
+        ty = given if isinstance(given, relax.Type) else given.ty
+        if isinstance(ty, relax.TensorType) and ty.shape is not None:
+            for own, dim in zip(param.ty.shape, ty.shape.values, strict=True):
+                if isinstance(own, tirx.Var):
+                    dims[own] = _count(dim, sizes)
+        elif isinstance(given, tirx.Var):  # a size by itself
+            dims[param] = _count(given, sizes)
+    return dims
+
+
+def _count(amount: tirx.Expr | int | None, dims: Mapping[tirx.Var, Count | None]) -> Count | None:
+    """``amount`` as a formula; None where that follows from more than ``dims``."""
+    if amount is None or isinstance(amount, int | IntImm):
+        return None if amount is None else int(amount)
+    if isinstance(amount, tirx.Var):
+        return dims.get(amount)
+    if isinstance(amount, tirx.Cast):
+        return _count(amount.value, dims)
+    if type(amount) not in _NAMES:
+        return None
+    first, second = _count(amount.a, dims), _count(amount.b, dims)
+    return None if first is None or second is None else [_NAMES[type(amount)], first, second]
 
 
 def _work(func: PrimFunc) -> _Work | None:
