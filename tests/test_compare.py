@@ -235,6 +235,15 @@ def test_strings_and_maps_are_compared(tmp_path):
     assert found.tolerance < 1e-6
 
 
+def test_a_model_that_gives_nothing_is_not_compared():
+    source = model("""<ir_version: 8, opset_import: ["": 17]>
+    nothing (float[2] x) => (float y) { y = SequenceEmpty <dtype = 1> () }""")
+    kind = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+    source.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(kind))
+    with pytest.raises(ComparisonError, match="no tensors"):
+        compare(source, threads=1, **FAST)
+
+
 def test_compare_renders_as_table_json_and_plot(report, tmp_path):
     assert f"onnxruntime {onnxruntime.__version__}" in str(report)
     assert "tolerance that passes" in str(report)

@@ -186,8 +186,10 @@ def _accuracies(names: Sequence[str], us: Worker, them: Worker) -> tuple[Accurac
     if not len(got) == len(expected) == len(names):
         theirs = f"{len(expected)} of {them.engine.name}"
         raise ComparisonError(f"{len(got)} outputs of ours, {theirs}, {len(names)} declared")
-    found = map(accuracies, names, got, expected)
-    return tuple(chain.from_iterable(found))
+    found = tuple(chain.from_iterable(map(accuracies, names, got, expected)))
+    if not found:
+        raise ComparisonError("the outputs hold no tensors: nothing to compare")
+    return found
 
 
 def alternate(workers: Sequence[Worker], rounds: int, seconds: float) -> list[list[Block]]:
