@@ -55,7 +55,7 @@ class Builder:
         self.scope = ""  # in front of those names: the function, outside of main, and a dot
         self.kernel_attrs: dict[str, object] = {}  # of the kernels that emit_te makes
         self.kinds: dict[relax.Expr, ValueType] = {}  # of values that are no tensors to Relax
-        self.labels: dict[relax.Expr, tuple] = {}  # of the columns of what stands for maps
+        self.labels: dict[relax.Expr, tuple] = {}  # of columns: a row [C] stands for a map
         self.contradictions: dict[ir.Value, list] = {}  # declared wrongly: the dims that they have
         self.not_one: list[tirx.Var] = []  # dims that are taken to be other than 1
         self.checks: list[list[str]] = []  # what they tell: see ``tvm_ext.checks``
@@ -312,14 +312,9 @@ class Builder:
             self.holds_strings |= element == STRING
         return value
 
-    def labelled(self, scores: relax.Var, labels: Sequence[int | str]) -> relax.Var:
-        """``scores[N, C]``, which stand for N maps from ``labels`` to the scores of a row."""
-        self.labels[scores] = tuple(labels)
-        return scores
-
     def copy_knowledge(self, source: relax.Expr, copy: relax.Var) -> relax.Var:
-        """``copy``, whose elements and kind are those of ``source``."""
-        for facts in (self._elements, self.kinds):
+        """``copy``, whose elements, kind and labels are those of ``source``."""
+        for facts in (self._elements, self.kinds, self.labels):
             if source in facts:
                 facts[copy] = facts[source]
         return copy

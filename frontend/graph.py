@@ -18,8 +18,6 @@ from tvm_ext.errors import ConversionError, InputRankError, ModelError, Unsuppor
 from tvm_ext.interface import (
     Info,
     MapsInfo,
-    MapType,
-    SequenceType,
     TensorInfo,
     TensorType,
     ValueInfo,
@@ -110,11 +108,7 @@ class Conversion:
         if name in self.kinds:
             return ValueInfo(name, self.kinds[name])
         tensor = TensorInfo.of(name, ty, self.elements)
-        if name not in self.labels:
-            return tensor
-        key = STRING if isinstance(self.labels[name][0], str) else "int64"
-        kind = SequenceType(MapType(key, tensor.dtype))
-        return MapsInfo(name, kind, tensor, self.labels[name])
+        return MapsInfo.of(tensor, self.labels[name]) if name in self.labels else tensor
 
 
 def convert(model: ir.Model, limits: Limits | None = None) -> Conversion:
@@ -488,6 +482,7 @@ class _Walk:
         self.builder.node = node
         try:
             self._check_widened(node, operands)
+            self._check_maps(node, operands)
             results = self._fold(node, operands) or _call(function, self.builder, operands, node)
             if node in self.continued and not results:
                 return
@@ -504,6 +499,14 @@ class _Walk:
             self.cause = self.cause or reason
         finally:
             self.builder.node = None
+
+    def _check_maps(self, node: ir.Node, operands: Sequence[relax.Expr | None]) -> None:
+        """Raise where ``node`` reads a list of maps: to converters it looks like its scores."""
+        maps = [
+            v.name for v, x in zip(node.inputs, operands, strict=True) if x in self.builder.labels
+        ]
+        if maps and node.op_type != "Identity":
+            raise NotImplementedError(f"its input {maps[0]!r} is a list of maps")
 
     def _fold(self, node: ir.Node, operands: list[relax.Expr | None]) -> tuple | None:
         """The results of shape arithmetic, evaluated now."""

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from .executors.atomic import filling
 from .export import export as write_package
 from .inputs import dims_of, random_inputs, read_array
 from .inspect import OperatorSupport, inspect_built, inspect_model, support_table
-from .interface import STRING, Info, ValueInfo
+from .interface import Info, MapsInfo, TensorInfo, TensorType
 from .model import CompiledModel
 from .tuning import Tuning
 
@@ -98,7 +98,7 @@ def run(args: Namespace) -> None:
     for info, value in zip(model.outputs, results, strict=True):
         print(f"{info.name}  {_described(info, value)}")
     if folder:
-        files = _file_names([info.name for info in model.outputs], results)
+        files = _file_names(model.outputs)
         _write(folder, dict(zip(files, results, strict=True)))
 
 
@@ -241,11 +241,11 @@ def _refuse_choices(args: Namespace) -> None:
 
 
 def _described(info: Info, value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        dtype = STRING if value.dtype == object else value.dtype
-        return f"{dtype}{list(value.shape)}  {_statistics(value)}".rstrip()
-    kind = info.type if isinstance(info, ValueInfo) else info.dtype
-    return f"{kind}  {'None' if value is None else f'{len(value)} elements'}"
+    if isinstance(info, TensorInfo):
+        return f"{TensorType.of(value)}  {_statistics(value)}".rstrip()
+    if isinstance(value, np.ndarray):  # of an optional
+        return f"{info.type}  {TensorType.of(value)}"
+    return f"{info.type}  {'None' if value is None else f'{len(value)} elements'}"
 
 
 def _statistics(array: np.ndarray) -> str:
@@ -255,19 +255,19 @@ def _statistics(array: np.ndarray) -> str:
     return f"min {wide.min():.6g}  mean {wide.mean():.6g}  max {wide.max():.6g}"
 
 
-def _file_names(names: Sequence[str], values: Sequence[object]) -> list[str]:
+def _file_names(infos: Sequence[Info]) -> list[str]:
     """A file for each output; no two are one, on file systems that ignore case too.
 
-    Sequences of tensors are archives of numpy, maps and absent values JSON.
+    Maps are JSON, other values that are no tensors, or may be none, archives of numpy.
     """
     files: dict[str, str] = {}
-    for name, value in zip(names, values, strict=True):
-        stem = re.sub(r"[^\w.-]", "_", name)
+    for info in infos:
+        stem = re.sub(r"[^\w.-]", "_", info.name)
         tries = itertools.chain([stem], (f"{stem}_{count}" for count in itertools.count(2)))
         free = next(each for each in tries if each.casefold() not in files)
-        arrays = isinstance(value, list) and all(isinstance(item, np.ndarray) for item in value)
-        form = "npy" if isinstance(value, np.ndarray) else "npz" if arrays else "json"
-        files[free.casefold()] = f"{free}.{form}"
+        others = ".json" if isinstance(info, MapsInfo) else ".npz"
+        form = ".npy" if isinstance(info, TensorInfo) else others
+        files[free.casefold()] = f"{free}{form}"
     return list(files.values())
 
 
@@ -293,19 +293,31 @@ def _write(folder: Path, values: Mapping[str, Any]) -> None:
     try:
         with filling(folder) as made:
             for name, value in values.items():
-                if name.endswith(".npy"):
-                    np.save(made / name, _plain(value))
-                elif name.endswith(".npz"):
-                    np.savez(made / name, *map(_plain, value))
-                else:
-                    (made / name).write_text(json.dumps(value, ensure_ascii=False), "utf-8")
+                _WRITERS[Path(name).suffix](made / name, value)
     except OSError as error:
         raise OutputPathError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+def _save_json(path: Path, maps: list[dict]) -> None:
+    path.write_text(json.dumps(maps, ensure_ascii=False), "utf-8")
+
+
+def _save_all(path: Path, value: list[np.ndarray] | np.ndarray | None) -> None:
+    """An archive of a sequence's arrays, of the one of an optional, or of none."""
+    arrays = value if isinstance(value, list) else [] if value is None else [value]
+    np.savez(path, *map(_plain, arrays))
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
     """``array``, of a type that numpy reads without pickle."""
     return array.astype(str) if array.dtype == object else array
+
+
+_WRITERS: Mapping[str, Callable[[Path, Any], None]] = {
+    ".npy": lambda path, array: np.save(path, _plain(array)),
+    ".npz": _save_all,
+    ".json": _save_json,
+}
 
 
 def _text(table: list[OperatorSupport]) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from .errors import OptionError
 from .ops.narrow_arrays import STRING
 
@@ -65,6 +67,11 @@ class TensorType:
 
     dtype: str
     shape: tuple[int | str, ...] | None
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> TensorType:
+        """The type of an array in Python."""
+        return cls(STRING if array.dtype == object else str(array.dtype), array.shape)
 
     def __str__(self) -> str:
         dims = "..." if self.shape is None else ", ".join(map(str, self.shape))
@@ -126,6 +133,13 @@ class MapsInfo(ValueInfo):
     scores: TensorInfo
     labels: tuple[int | str, ...]
 
+    @classmethod
+    def of(cls, scores: TensorInfo, labels: Sequence[int | str]) -> MapsInfo:
+        """The description of the maps that ``scores`` stand for."""
+        key = STRING if isinstance(labels[0], str) else "int64"
+        kind = SequenceType(MapType(key, scores.dtype))
+        return cls(scores.name, kind, scores, tuple(labels))
+
 
 Info = TensorInfo | ValueInfo
 
@@ -155,24 +169,21 @@ def as_json(info: Info) -> dict[str, Any]:
     if isinstance(info, TensorInfo):
         return asdict(info)
     if isinstance(info, MapsInfo):
-        return {"scores": asdict(info.scores), "labels": list(info.labels)} | _named(info)
-    return _named(info)
-
-
-def _named(info: ValueInfo) -> dict[str, Any]:
+        return {"scores": asdict(info.scores), "labels": list(info.labels)}
     return {"name": info.name, "type": _type_as_json(info.type)}
 
 
 def from_json(row: Mapping[str, Any]) -> Info:
     """The inverse of :func:`as_json`."""
-    if "type" not in row:
-        return TensorInfo(row["name"], tuple(row["shape"]), row["dtype"])
-    named = row["name"], _type_from_json(row["type"])
     if "labels" in row:
-        scores = from_json(row["scores"])
-        assert isinstance(scores, TensorInfo)
-        return MapsInfo(*named, scores, tuple(row["labels"]))
-    return ValueInfo(*named)
+        return MapsInfo.of(_tensor_from_json(row["scores"]), row["labels"])
+    if "type" in row:
+        return ValueInfo(row["name"], _type_from_json(row["type"]))
+    return _tensor_from_json(row)
+
+
+def _tensor_from_json(row: Mapping[str, Any]) -> TensorInfo:
+    return TensorInfo(row["name"], tuple(row["shape"]), row["dtype"])
 
 
 def _type_as_json(value: Any) -> Any:

@@ -213,4 +213,6 @@ def zip_map(bb, x, *, classlabels_int64s=(), classlabels_strings=()):
         raise NotImplementedError(f"rank {bb.rank(x)}, must be [C] or [N, C]")
     *rows, _ = bb.shape(x)
     scores = bb.match(x, [*rows, len(keys)], reason="{wanted} labels for {given} columns")
-    return bb.labelled(scores if rows else bb.reshape(scores, [1, len(keys)]), keys)
+    maps = scores if rows else bb.reshape(scores, [1, len(keys)])
+    bb.labels[maps] = tuple(keys)
+    return maps

@@ -161,6 +161,19 @@ def test_labels_that_do_not_fit_the_scores_are_named():
         built(np.zeros((2, 5), "float32"))
 
 
+@pytest.mark.parametrize("op_type", ["Neg", "SequenceLength", "Identity"])
+def test_of_lists_of_maps_nothing_is_computed(op_type):
+    model = zip_map([1, 2, 3], False)
+    model.graph.node.append(helper.make_node(op_type, ["maps"], ["y"]))
+    model.graph.output[0].name = "y"
+    if op_type == "Identity":
+        x = np.zeros((1, 3), "float32")
+        assert convert_and_build(model, "llvm")(x)[0].keys() == {1, 2, 3}
+    else:
+        with pytest.raises(ConversionError, match=rf"{op_type}.*input 'maps' is a list of maps"):
+            convert_and_build(model, "llvm")
+
+
 def of_map(op_type, key, value, result, **attributes):
     """One node that reads a map from ``key`` to ``value``."""
     scalar = helper.make_tensor_type_proto(value, ())

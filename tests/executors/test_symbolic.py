@@ -94,8 +94,11 @@ def test_a_cache_grows_from_step_to_step_and_sizes_that_contradict_are_refused()
         past, scaled = step(past, np.ascontiguousarray(whole[:, :, end - 1 : end]), mask)
         np.testing.assert_array_equal(past, whole[:, :, :end])
         np.testing.assert_array_equal(scaled, whole[:, :, :end] * mask[:, None, :, None])
-    with pytest.raises(RunError, match=r"Mul-14 'scaled' .* 7, which does not broadcast to 18"):
-        step(past, past, np.ones((2, 7), "float32"))
+    for _ in range(2):  # what was found of the sizes before does not serve
+        with pytest.raises(RunError, match=r"Mul-14 'scaled' .* 7, which does not broadcast to 18"):
+            step(past, past, np.ones((2, 7), "float32"))
+    again, _ = step(past[:, :, :8], past[:, :, 8:], mask)
+    np.testing.assert_array_equal(again, past)
     with pytest.raises(ValueError, match="axis 0"):
         step(past[:1], past, np.ones((2, 18), "float32"))
 

@@ -13,11 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 
 from ..errors import ComparisonError, MissingPackageError
-from ..interface import STRING, Shapes
+from ..interface import Shapes, TensorType
 from .client import Worker
 from .engines import ENGINES, OURS, REFERENCE
 from .inputs import Given, declared, feeds_for
@@ -110,7 +109,7 @@ def compare(
             their_side = _side(them, blocks[1], None, None)
     return Comparison(
         model=_name(model, source),
-        inputs=tuple(f"{name}: {_kind(array)}" for name, array in feeds.items()),
+        inputs=tuple(f"{name}: {TensorType.of(array)}" for name, array in feeds.items()),
         outputs=outputs,
         ours=our_side,
         theirs=their_side,
@@ -168,10 +167,6 @@ def _plugins_of(source: ir.Model) -> dict[str, str]:
                     )
                 found[str(operator)] = plugin.name
     return found
-
-
-def _kind(array: np.ndarray) -> str:
-    return f"{STRING if array.dtype == object else array.dtype}{list(array.shape)}"
 
 
 def _name(model: object, source: ir.Model) -> str:

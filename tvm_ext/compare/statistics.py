@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ComparisonError
+from ..interface import STRING, TensorType
 
 __all__ = ["Accuracy", "Block", "Latency", "accuracies", "accuracy", "latency"]
 
@@ -72,13 +73,11 @@ def accuracy(name: str, got: np.ndarray, expected: np.ndarray) -> Accuracy:
     """
     texts = got.dtype.kind in "OU" and expected.dtype.kind in "OU"
     if got.shape != expected.shape or (got.dtype != expected.dtype and not texts):
-        raise ComparisonError(
-            f"output {name!r} is {got.dtype}{list(got.shape)}, "
-            f"expected {expected.dtype}{list(expected.shape)}"
-        )
+        kinds = TensorType.of(got), TensorType.of(expected)
+        raise ComparisonError("output {!r} is {}, expected {}".format(name, *kinds))
     if texts:
         error = 0.0 if np.array_equal(got, expected) else np.inf
-        return Accuracy(name, got.shape, "string", error, error, error, non_finite=0)
+        return Accuracy(name, got.shape, STRING, error, error, error, non_finite=0)
     # Long double holds every 64-bit integer, where the platform has one longer than double.
     wide = np.longdouble if got.dtype.kind in "iub" else np.float64
     try:

@@ -46,6 +46,7 @@ def tree_ensemble(x, nodes, thresholds, roots, depths, spans, targets, weights, 
     height, groups = x.shape[0], int(depths.shape[0])
     trees = int(roots.shape[0]) // groups
     together = LANES // trees  # rows
+    blocks = (height + (together - 1)) // together
 
     def body(ins, outs):
         features, node, threshold, root, depth, span, target, weight = ins
@@ -76,8 +77,8 @@ def tree_ensemble(x, nodes, thresholds, roots, depths, spans, targets, weights, 
                 walk(row, rows * trees, each, group, at)
 
         with IRBuilder() as builder:
-            with T.serial(0, (height + (together - 1)) // together) as loop, T.sblock("rows"):
-                block = T.axis.spatial((height + (together - 1)) // together, loop)
+            with T.serial(0, blocks) as loop, T.sblock("rows"):
+                block = T.axis.spatial(blocks, loop)
                 T.reads(features[0:height, 0 : x.shape[1]])
                 T.writes(y[0:height, 0:count])
                 at = T.sblock_alloc_buffer((LANES,), "int32")
