@@ -50,6 +50,7 @@ from .passes.matmul_blocks import MATMUL_BLOCKS
 from .passes.name_dims import name_dims
 from .passes.order_dims import order_dims
 from .passes.order_numbers import order_numbers
+from .passes.plain_dots import plain_dots
 from .passes.scans import ARGSORT, RUNNING, TOP_K
 from .passes.signed_weights import signed_weights
 from .passes.strips import strips
@@ -339,6 +340,8 @@ def _select(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
         yield compound(TILED_MATMUL)
         yield compound(INTEGER_MATMUL)
         yield compound(INTEGER_MATMUL_OF_ACTIVATIONS)
+    if not cpu:
+        yield _step("select", plain_dots)
     yield _step("select", legalize(cpu=cpu), "LegalizeOps")
 
 

@@ -23,6 +23,7 @@ __all__ = ["Provenance"]
 
 _CALL_TIR = Op.get("relax.call_tir")
 _MAIN = "main"
+_FIELDS = relax.Tuple, relax.TupleGetItem  # other names of what is computed, or several of them
 
 Key = object  # a variable's name, or a constant
 
@@ -125,9 +126,12 @@ class _Followed:
     def _remember(self, function: relax.Function) -> None:
         """Which variable each kernel call defines, before fusion."""
         self._unfused.clear()
+        names: dict[relax.Var, Key] = {}
         for binding in _bindings(function):
             if isinstance(binding.value, relax.Call):
-                self._unfused.setdefault(_key(binding.value, {}), binding.var.name)
+                self._unfused.setdefault(_key(binding.value, names), binding.var.name)
+            elif isinstance(binding.value, _FIELDS):
+                names[binding.var] = _operand(binding.value, names)
 
     def _find(self, function: relax.Function, module: IRModule) -> None:
         """The variables inside each call of a fused function."""
@@ -140,6 +144,8 @@ class _Followed:
                 names[binding.var] = self._replay(module[value.op], value, names, members)
             elif isinstance(value, relax.Call):
                 members.append(binding.var.name)
+            elif isinstance(value, _FIELDS):
+                names[binding.var] = _operand(value, names)
             self._members.append(members)
 
     def _replay(self, fused: relax.Function, call: relax.Call, names: dict, members: list) -> Key:

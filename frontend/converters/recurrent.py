@@ -108,12 +108,14 @@ def lstm_of(bb, x, input_weights, recurrent_weights, b, sequence_lens, initial_h
     layer = _Layer(bb, x, w, r, b, sequence_lens, layout, len(reverse), hidden_size, gates=4,
                    together=4, w_scale=w_scale)  # fmt: skip
     peephole = None if p is None else layer.by_gate(layer.wide(p), 3)
-    scales = None if r_scale is None else layer.by_gate(r_scale, 4)
-    panels = layer.panels(0, 4, wide=r_scale is None)
+    panels, integers = layer.panels(0, 4), None
+    if r_scale is not None:
+        panels, sums = layer.word_panels()
+        integers = layer.by_gate(r_scale, 4), sums
     states = [layer.state(initial) for initial in (initial_h, initial_c)]
     kernel = partial(ops.lstm, reverse=reverse, activations=functions, clip=_clip(clip),
                      input_forget=bool(input_forget))  # fmt: skip
-    return layer.emit(kernel, "lstm", [layer.gates(), panels, scales, peephole], *states)
+    return layer.emit(kernel, "lstm", [layer.gates(), panels, integers, peephole], *states)
 
 
 @converter("GRU", 1, 3, 7, 14, 22)
@@ -236,15 +238,19 @@ class _Layer:
         columns = self._reshaped(self.w_scale, [self.directions * self.count * self.padded])
         return multiplied(self.bb, multiplied(self.bb, total, scale), columns)
 
-    def panels(self, begin, end, wide=True):
-        """The recurrent weights of some gates: [D, P / width, H, gates, width].
+    def panels(self, begin, end):
+        """The recurrent weights of some gates: [D, P / width, H, gates, width]."""
+        return self._panels(self.wide(self._gates_of(self.r, begin, end)), end - begin)
 
-        ``wide``: in the type of the sums.
-        """
-        weights = self._gates_of(self.r, begin, end)
-        weights = self.wide(weights) if wide else weights
+    def word_panels(self):
+        """Recurrent int8 weights, which are known: words of them, and their sums [D, gates, P]."""
+        panels = constant(self.bb, self._panels(self.r, self.count))
+        sums = constant(self.bb, self.r).sum(-1, dtype="int32")
+        return self.bb.const(ops.word_panels(panels)), self.bb.const(sums)
+
+    def _panels(self, weights, gates):
         tiles = [self.padded // self.width, self.width]
-        shape = [self.directions, end - begin, *tiles, self.hidden]
+        shape = [self.directions, gates, *tiles, self.hidden]
         return self._transposed(self._reshaped(weights, shape), [0, 2, 4, 1, 3])
 
     def by_gate(self, x, gates, *rest):

@@ -66,6 +66,23 @@ def test_small_examples_agree_with_onnxruntime(name, opt_level, tmp_path):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_one_element_is_written_by_one_thread(reverse, tmp_path):
+    # The others had computed nothing, and wrote that.
+    model = parse("""g (float[1, 1, 8] x, float[3, 7] r)
+          => (float[1, 1] y, float[1, 1, 1] z, uint8[3, 7] q, float scale, uint8 zero) {
+          last = Constant <value_ints = [-1]> ()
+          sum = ReduceSum <keepdims = 0> (x, last)
+          y = Exp (sum)
+          z = ReduceMax (x, last)
+          q, scale, zero = DynamicQuantizeLinear (r)
+        }""")
+    feeds = feeds_of(model)
+    results = run(model, feeds, tmp_path, reverse=reverse)
+    for got, want in zip(results, reference(model, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
 @pytest.mark.parametrize("opt_level", [0, 3])
 def test_symbolic_dims_may_be_empty(opt_level, tmp_path):
     # The emulator refuses a launch of no block, as the driver does.

@@ -8,23 +8,27 @@ sequences, G gates and H hidden units::
 
     gates[S, B, D, G, P]   panels[D, P / width, H, G, width]   states[D, B, H]
 
+Of 8-bit weights, panels hold words of four neighbours in H, ``[D, P / width, H / 4, G, width]``.
 ``lengths[B]`` (or None) says how many steps of each sequence count. Results: ``y[S, D, B, H]`` (0
 beyond the length), then the last states. ``reverse[d]`` runs from the last step of each sequence to
 the first. ``activations[d]`` and ``clip`` map one scalar expression to another.
 """
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
 from math import prod
 
+import numpy as np
 from tvm import DataType, te, tirx
 from tvm.ir import Range
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as T
 
+from .integer_dots import BYTES, dot, word_of
 from .quantization import code_range
 
-__all__ = ["gru", "lstm", "panel_width", "rnn"]
+__all__ = ["gru", "lstm", "panel_width", "rnn", "word_panels"]
 
 # One vector register of the widest machines; a panel has whole ones per gate.
 VECTOR_BYTES = 64
@@ -43,6 +47,15 @@ def panel_width(gates: int, hidden: int, dtype: str) -> int:
     vectors = -(-hidden // lanes)
     panels = -(-vectors // -(-PANEL_VECTORS // gates))
     return -(-vectors // panels) * lanes
+
+
+def word_panels(panels: np.ndarray) -> np.ndarray:
+    """int8 ``[D, P / width, H, G, width]`` -> int32 ``[.., ceil(H/4), G, width]``, 0 behind H."""
+    directions, count, depth, gates, width = panels.shape
+    whole = np.pad(panels, ((0, 0), (0, 0), (0, -depth % BYTES), (0, 0), (0, 0)))
+    split = whole.reshape(directions, count, -1, BYTES, gates, width)
+    words = np.ascontiguousarray(np.moveaxis(split, 3, -1))
+    return words.view("<i4")[..., 0].astype("int32")
 
 
 def rnn(gates, panels, h0, lengths, *, reverse, activations, clip):
@@ -110,28 +123,28 @@ def gru(gates, panels, candidate_panels, reset_bias, h0, lengths, *, reverse, ac
 
 
 def lstm(
-    gates, panels, scales, peephole, h0, c0, lengths, *, reverse, activations, clip, input_forget
+    gates, panels, integers, peephole, h0, c0, lengths, *, reverse, activations, clip, input_forget
 ):
     """Gates in the order input, output, forget, cell; returns ``y, h, c``.
 
     ``peephole[D, 3, P]`` (or None) weighs the cell in the input, output and forget gates.
-    ``input_forget`` makes the forget gate 1 - input gate. ``scales[D, 4, P]`` (or None) are what
-    the units of ``panels``, integers then, are multiplied by; the hidden state of each sequence is
-    rounded to 8 bits in front of the product then.
+    ``input_forget`` makes the forget gate 1 - input gate. ``integers`` (or None): what the units of
+    :func:`word_panels` are multiplied by, ``[D, 4, P]``, and their int32 sums over H; the hidden
+    state of each sequence is rounded to 8 bits in front of the product then.
     """
     f, g, last = zip(*activations, strict=True)
+    integers = integers or ()
 
     def step(scan, panels, *others):
-        factors = others[:1] if scales is not None else ()
-        peepholes = others[len(factors) :]
-        codes, unit = scan.codes() if factors else (scan.hidden, None)
+        parameters, peepholes = others[: len(integers)], others[len(integers) :]
+        rounded = scan.codes() if parameters else None
 
         def product(b, k, j):
-            total = acc[b, k, j]
-            for factor in factors:  # one, or none
-                scale = unit[b] * factor[scan.d, k, scan.unit(j)]
-                total = scan.gates(b, k, j) + total * scale
-            return total
+            if rounded is None:
+                return acc[b, k, j]
+            scales, sums = (each[scan.d, k, scan.unit(j)] for each in parameters)
+            total = (acc[b, k, j] - rounded.zeros[b] * sums).astype(scan.dtype)
+            return scan.gates(b, k, j) + total * (rounded.scales[b] * scales)
 
         def cell(b, j):
             return scan.cell[b, scan.unit(j)]
@@ -146,7 +159,10 @@ def lstm(
             return value
 
         with scan.panels(panels):
-            acc = scan.product(panels, codes, scan.nothing if factors else scan.gates)
+            if rounded is None:
+                acc = scan.product(panels, scan.hidden, scan.gates)
+            else:
+                acc = scan.dots(panels, rounded.word)
             enter = scan.named("input", gate(0))
 
             def next_cell(b, j):
@@ -156,7 +172,7 @@ def lstm(
             scan.write_cell(next_cell)
             scan.write_hidden(lambda b, j: gate(1)(b, j) * scan.apply(last, cell(b, j)))
 
-    operands = [x for x in (panels, scales, peephole) if x is not None]
+    operands = [panels, *integers, *([] if peephole is None else [peephole])]
     return _kernel("lstm", step, gates, operands, [h0, c0], lengths, reverse)
 
 
@@ -253,14 +269,25 @@ class _Scan:
 
     def product(self, weights, source, start):
         """``start(b, gate, j)`` plus ``source(b, unit)`` times the panel's weights."""
+        return self._sum(weights, start, lambda b, k, weight: source(b, k) * weight, self.dtype)
+
+    def dots(self, weights, word):
+        """The products of the words ``word(b, k)`` and those of the panel's weights, summed."""
+        zero = tirx.const(0, "int32")
+        return self._sum(
+            weights, lambda *_: zero, lambda b, k, weight: dot(word(b, k), weight), "int32"
+        )
+
+    def _sum(self, weights, start, term, dtype):
+        """``start(b, gate, j)`` plus ``term(b, k, weight)`` of the panel's weights."""
         depth, gates = weights.shape[2:4]
-        acc = self.buffer(self.rows, gates, self.width)
+        acc = self.buffer(self.rows, gates, self.width, dtype=dtype)
         with self.block("start", self.rows, gates, self.width) as (b, g, j):
             T.buffer_store(acc, start(b, g, j), [b, g, j])
         with self.block("recurrent_product", self.rows, depth, gates, self.width,
                         kinds="SRSS") as (b, k, g, j):  # fmt: skip
-            weight = weights[self.d, self.panel, k, g, j].astype(self.dtype)
-            T.buffer_store(acc, acc[b, g, j] + source(b, k) * weight, [b, g, j])
+            weight = weights[self.d, self.panel, k, g, j]
+            T.buffer_store(acc, acc[b, g, j] + term(b, k, weight), [b, g, j])
         return acc
 
     def named(self, name, value):
@@ -271,11 +298,9 @@ class _Scan:
         return lambda b, j: local[b, j]
 
     def codes(self):
-        """The hidden states before the step as unsigned integers of 8 bits less their zeros, and
-        what they are multiplied by, ``[rows]``: of each sequence, as DynamicQuantizeLinear."""
+        """The hidden states before the step, of each sequence as DynamicQuantizeLinear has them."""
         lanes = VECTOR_BYTES // DataType(self.dtype).itemsize
         extremes = [(name, self.buffer(self.rows, lanes), f) for name, f in _EXTREMES]
-        unit, zero, codes = self.buffer(self.rows), self.buffer(self.rows), self.units()
         for name, target, extreme in extremes:
             with self.block(f"{name}_start", self.rows, lanes) as (b, lane):
                 T.buffer_store(target, tirx.const(0, self.dtype), [b, lane])
@@ -283,19 +308,25 @@ class _Scan:
                 b, k, lane = axes
                 value = extreme(target[b, lane], self.hidden(b, k * lanes + lane))
                 T.buffer_store(target, value, [b, lane])
+        scales, zeros = self.buffer(self.rows), self.buffer(self.rows, dtype="int32")
         with self.block("parameters", self.rows, _int64(1)) as (b, _):
             least, most = (
                 reduce(extreme, (target[b, lane] for lane in range(lanes)))
                 for _, target, extreme in extremes
             )
             start, scale = code_range(least, most)
-            T.buffer_store(unit, scale, [b])
-            T.buffer_store(zero, tirx.nearbyint(-start / scale), [b])
+            T.buffer_store(scales, scale, [b])
+            T.buffer_store(zeros, tirx.nearbyint(-start / scale).astype("int32"), [b])
+        codes = self.buffer(self.rows, self.padded, dtype="uint8")
         with self.stepped("codes", self.rows, self.padded) as (b, j):
-            code = tirx.nearbyint(self.hidden(b, j) / unit[b]) + zero[b]
-            code = tirx.max(tirx.min(code, tirx.const(255, self.dtype)), tirx.const(0, self.dtype))
-            T.buffer_store(codes, code - zero[b], [b, j])
-        return (lambda b, k: codes[b, k]), unit
+            code = tirx.nearbyint(self.hidden(b, j) / scales[b]).astype("int32") + zeros[b]
+            code = tirx.max(tirx.min(code, tirx.const(255, "int32")), tirx.const(0, "int32"))
+            T.buffer_store(codes, code.astype("uint8"), [b, j])
+        words = self.buffer(self.rows, self.padded // BYTES, dtype="int32")
+        # The last axis is of one, since a word is loaded at once where words are no vector.
+        with self.block("words", self.rows, self.padded // BYTES, _int64(1)) as (b, k, _):
+            T.buffer_store(words, word_of(lambda at: codes[b, at], k, None, False), [b, k])
+        return _Codes(scales, zeros, words)
 
     def write(self, name, target, value):
         """``value`` of the panel into its units of ``target``; kept where no step counts."""
@@ -330,10 +361,6 @@ class _Scan:
         """The projected input of gate ``k``."""
         return self.projected[self._place(b), self.sequence(b), self.d, k, self.unit(j)]
 
-    def nothing(self, *_):
-        """What a product without gates starts from."""
-        return tirx.const(0, self.dtype)
-
     def hidden(self, b, unit):
         """The hidden state before the step, of any unit."""
         return self.hiddens[tirx.floormod(self.step, 2), b, unit]
@@ -355,8 +382,8 @@ class _Scan:
 
     # --- plumbing -------------------------------------------------------------------------
 
-    def buffer(self, *shape):
-        return T.sblock_alloc_buffer(shape, self.dtype)
+    def buffer(self, *shape, dtype=None):
+        return T.sblock_alloc_buffer(shape, dtype or self.dtype)
 
     @contextmanager
     def block(self, name, *extents, kinds=None):
@@ -392,6 +419,18 @@ class _Scan:
 
     def _where_counted(self, b, value, otherwise):
         return value if self.lengths is None else tirx.Select(self._counted(b), value, otherwise)
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """States as ``scales[b] * (code - zeros[b])``, codes in words of four neighbours."""
+
+    scales: tirx.Var
+    zeros: tirx.Var
+    words: tirx.Var
+
+    def word(self, b, k):
+        return self.words[b, k]
 
 
 def _rows(batch: int, panels, directions: int) -> int:

@@ -39,10 +39,12 @@ def extent(sch: s_tir.Schedule, loop: LoopRV) -> int | None:
 def bind_elements(sch: s_tir.Schedule, loop: LoopRV, threads: int) -> LoopRV:
     """Give each iteration of ``loop`` a thread, ``threads`` to a block; returns the thread loop.
 
-    An empty tensor gets one block of idle threads, for a launch of no block is an error.
+    An empty tensor gets one block of idle threads, for a launch of no block is an error. A single
+    element gets one thread: TVM would not keep others from what moves into its loop.
     """
-    empty = extent(sch, loop) == 0
-    block, thread = sch.split(loop, [1 if empty else None, threads])
+    elements = extent(sch, loop)
+    factors = [1 if elements == 0 else None, 1 if elements == 1 else threads]
+    block, thread = sch.split(loop, factors)
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     return thread
