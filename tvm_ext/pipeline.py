@@ -46,7 +46,7 @@ from .passes.integer_products import (
 )
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
-from .passes.matmul_blocks import MATMUL_BLOCKS
+from .passes.matmul_blocks import MATMUL_BLOCKS, ROUNDED_BLOCKS
 from .passes.name_dims import name_dims
 from .passes.order_dims import order_dims
 from .passes.order_numbers import order_numbers
@@ -77,6 +77,8 @@ SECONDS = 60.0
 
 #: How far the answer of a deep network moves where all its products round their factors.
 _BFLOAT16_BOUND = 0.5
+# The same of factors that a model lets be rounded to 8 bits.
+_BYTE_BOUND = 0.5
 # The time of a direct convolution of bfloat16 factors, without tiles, relative to one of float32.
 _BFLOAT16_DIRECT = 0.5
 
@@ -336,6 +338,7 @@ def _select(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
         yield compound(BLOCKED_CONV2D)
         yield compound(INTEGER_CONV2D)
         yield _step("select", blocked_layout(target))
+        yield compound(ROUNDED_BLOCKS, _BYTE_BOUND)
         yield compound(MATMUL_BLOCKS)
         yield compound(TILED_MATMUL)
         yield compound(INTEGER_MATMUL)

@@ -85,7 +85,7 @@ def matmul_nbits(bb, a, b, scales, zero_points=None, g_idx=None, bias=None, *, K
         packed = bb.dtype(zero_points) == "uint8"
         width = -(-blocks * bits // 8) if packed else blocks
         zero_points = _reshaped(bb, zero_points, [N, width])
-    attrs = {ops.UNPACKED: [K, bits, block_size]} if g_idx is None else {}
+    attrs = {} if g_idx is not None else {ops.UNPACKED: [K, bits, block_size, accuracy_level]}
     weights = bb.emit_te(ops.unpacked_weights, b, scales, zero_points, g_idx, K, bits, block_size,
                          primfunc_attrs=attrs)  # fmt: skip
     y = matmul(bb, a, cast(bb, weights, bb.dtype(a)))

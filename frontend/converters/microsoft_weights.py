@@ -31,7 +31,8 @@ def matmul_nbits_mlp(bb, a, skip, norm_scale, gate_b, gate_scales, gate_bias, up
     if activation not in _GATES:
         raise NotImplementedError(f"activation {activation!r}")
     rows, total = _normalised(bb, a, skip, norm_scale, epsilon)
-    options = {"K": K, "N": N, "bits": bits, "block_size": block_size}
+    options = {"K": K, "N": N, "accuracy_level": accuracy_level, "bits": bits,
+               "block_size": block_size}  # fmt: skip
     gate, up = (
         matmul_nbits(bb, rows, b, scales, bias=bias, **options)
         for b, scales, bias in ((gate_b, gate_scales, gate_bias), (up_b, up_scales, up_bias))
@@ -46,10 +47,9 @@ def matmul_nbits_qkv(bb, a, skip, norm_scale, q_b, q_scales, q_bias, k_b, k_scal
     """Queries, keys and values of one normalised input."""
     rows, total = _normalised(bb, a, skip, norm_scale, epsilon)
     layers = (q_b, q_scales, q_bias, Nq), (k_b, k_scales, k_bias, Nkv), (v_b, v_scales, v_bias, Nkv)
+    options = {"K": K, "accuracy_level": accuracy_level, "bits": bits, "block_size": block_size}
     products = (
-        matmul_nbits(
-            bb, rows, b, scales, bias=bias, K=K, N=columns, bits=bits, block_size=block_size
-        )
+        matmul_nbits(bb, rows, b, scales, bias=bias, N=columns, **options)
         for b, scales, bias, columns in layers
     )
     return *products, total
@@ -66,7 +66,8 @@ def matmul_nbits_qlora(bb, x, w, scales, lora_a, lora_a_scales, lora_b, lora_b_s
                        accuracy_level=0, bits=4, block_size=32, lora_bits=8,
                        lora_block_size=32):  # fmt: skip
     """A product, plus one through an adapter of low rank; without weights it adds nothing."""
-    y = matmul_nbits(bb, x, w, scales, K=K, N=N, bits=bits, block_size=block_size)
+    y = matmul_nbits(bb, x, w, scales, K=K, N=N, accuracy_level=accuracy_level, bits=bits,
+                     block_size=block_size)  # fmt: skip
     rank = bb.shape(lora_a)[0]
     if bb.shape(lora_b)[1] == 0 or rank == 0:
         return y

@@ -4,23 +4,25 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from tvm_ext import convert_and_build
+from tvm_ext import convert_and_build, pipeline, targets
+from tvm_ext.schedules.llvm.dot import Dot
 
 RNG = np.random.default_rng(0)
 TARGETS = {"native": "llvm", "sse": {"kind": "llvm", "mcpu": "x86-64-v2"}}
 DEPTH, BLOCK = 64, 32
+HAS_VNNI = Dot.of(targets.resolve("llvm"), 8).depth == 4
 
 
-def layer(columns, bits, zeros):
+def layer(columns, bits, zeros, block=BLOCK):
     """Bytes, scales and perhaps zero points; and the weights that they stand for."""
-    blocks = DEPTH // BLOCK
+    blocks = DEPTH // block
     codes = RNG.integers(0, 1 << bits, (columns, DEPTH), dtype="uint8")
     codes[0, :2] = 0, (1 << bits) - 1
     points = np.full((columns, blocks), 1 << (bits - 1), "uint8")
     if zeros:
         points = RNG.integers(0, 1 << bits, (columns, blocks), dtype="uint8")
     scales = RNG.random((columns, blocks), dtype="float32")
-    weights = (codes.astype("f8") - points.repeat(BLOCK, 1)) * scales.repeat(BLOCK, 1)
+    weights = (codes.astype("f8") - points.repeat(block, 1)) * scales.repeat(block, 1)
     arrays = packed(codes, bits).reshape(columns, blocks, -1), scales
     return (*arrays, packed(points, bits))[: 2 + zeros], weights.T
 
@@ -33,13 +35,13 @@ def packed(codes, bits):
     return parts.sum(-1).astype("uint8")
 
 
-def model(layers, shape):
+def model(layers, shape, **options):
     """Layers side by side, the second's result through an activation."""
     nodes, constants, results = [], [], []
     for k, (arrays, columns, bits) in enumerate(layers):
         names = [f"p{k}_{i}" for i in range(len(arrays))]
         constants += map(numpy_helper.from_array, arrays, names)
-        attributes = {"K": DEPTH, "N": columns, "bits": bits, "block_size": BLOCK}
+        attributes = {"K": DEPTH, "N": columns, "bits": bits, "block_size": BLOCK, **options}
         nodes.append(helper.make_node("MatMulNBits", ["x", *names], [f"m{k}"],
                                       domain="com.microsoft", **attributes))  # fmt: skip
         nodes.append(helper.make_node("Tanh" if k == 1 else "Neg", [f"m{k}"], [f"y{k}"]))
@@ -73,3 +75,53 @@ def test_bits_become_floats_in_registers(target, shape, rows):
             # Of 64 terms, each rounded a few times.
             bound = 64 * 2.0**-23 * (abs(x.astype("f8")) @ abs(weights)) + 1e-6
             assert (abs(y - want) <= bound).all()
+
+
+def rounded(x, block):
+    """What is left of float32 ``x`` where blocks are rounded to 8 bits, in float64."""
+    blocks = x.reshape(len(x), DEPTH // block, block)
+    top = abs(blocks).max(-1, keepdims=True)
+    inverse = np.float32(127) / np.where(top == 0, 1, top)
+    codes = np.rint(blocks * inverse)
+    return (codes.astype("f8") * (top / np.float32(127))).reshape(x.shape)
+
+
+@pytest.mark.parametrize("shape, rows, block", [
+    (("b", DEPTH), [1, 2, 41, 0], 16), ((7, DEPTH), [7], 32), ((1, DEPTH), [1], 64),
+])  # fmt: skip
+def test_rows_are_rounded_where_the_model_allows_it(shape, rows, block):
+    """Where the CPU has products of bytes; elsewhere the answer is that of float32."""
+    formats = (96, 4, True), (70, 4, False), (17, 8, True), (33, 2, False)
+    made = [layer(*format_, block) for format_ in formats]
+    layers = [(arrays, f[0], f[1]) for (arrays, _), f in zip(made, formats, strict=True)]
+    compiled = convert_and_build(model(layers, shape, block_size=block, accuracy_level=4))
+    rounds = HAS_VNNI
+    assert compiled.sources()["select"].count("R.call_tir(cls.pack") == rounds  # shared
+    for count in rows:
+        x = RNG.standard_normal((count, DEPTH)).astype("float32")
+        kept = rounded(x, block) if rounds else x.astype("f8")
+        for k, (y, (_, weights)) in enumerate(zip(compiled.run(None, {"x": x}), made, strict=True)):
+            want = np.tanh(kept @ weights) if k == 1 else -(kept @ weights)
+            bound = 64 * 2.0**-23 * (abs(kept) @ abs(weights)) + 1e-6
+            assert (abs(y - want) <= bound).all()
+
+
+def test_rounded_rows_keep_what_is_special():
+    arrays, weights = layer(40, 4, True)
+    compiled = convert_and_build(model([(arrays, 40, 4)], (5, DEPTH), accuracy_level=4))
+    x = RNG.standard_normal((5, DEPTH)).astype("float32")
+    x[0], x[1, 3], x[2, 40], x[3, 2] = 0, np.nan, np.inf, -np.inf
+    y = -compiled(x)
+    assert (y[0] == 0).all() and np.isnan(y[1]).all()
+    with np.errstate(invalid="ignore"):
+        want = x.astype("f8") @ weights  # infinite, or of a weight of 0 NaN
+    np.testing.assert_array_equal(y[2:4], want[2:4])
+    np.testing.assert_allclose(y[4], (rounded(x[4:], BLOCK) @ weights)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_rounding_may_be_left_out():
+    arrays, weights = layer(40, 4, False)
+    network = model([(arrays, 40, 4)], (3, DEPTH), accuracy_level=4)
+    steps = pipeline.default(targets.resolve("llvm")).without("RoundedBlocks")
+    x = RNG.standard_normal((3, DEPTH)).astype("float32")
+    np.testing.assert_allclose(-convert_and_build(network, steps=steps)(x), x @ weights, rtol=1e-4)

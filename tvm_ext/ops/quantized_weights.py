@@ -12,7 +12,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-#: The attribute of a kernel of :func:`unpacked_weights` without groups: depth, bits and block.
+#: The attribute of a kernel of :func:`unpacked_weights` without groups: depth, bits, block, and
+#: the least accuracy of the product's left side (4: 8 bits; see MatMulNBits of com.microsoft).
 UNPACKED = "unpacked_weights"
 _BLOB_BLOCK = 32  # elements of a column that share a scale
 

@@ -146,6 +146,7 @@ class _Rewriter(PyExprMutator):
         self.given: set[relax.Var] = set()  # results that stand elsewhere
         self.carried: set[relax.Var] = set()  # what kernels in a later block read
         self.declined: dict[str, str] = {}
+        self.packed: dict[tuple[relax.Expr, relax.Expr], relax.Expr] = {}  # in this block
 
     def transform(self) -> IRModule:
         changed = False
@@ -256,6 +257,14 @@ class _Rewriter(PyExprMutator):
             attrs["attributes"] = dict(kernel.attributes)
         return attrs
 
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        self.packed.clear()
+        return super().visit_dataflow_block_(block)
+
+    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
+        self.packed.clear()
+        return super().visit_binding_block_(block)
+
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         site = self.found.get(binding.var)
         if site is not None:
@@ -307,9 +316,11 @@ class _Rewriter(PyExprMutator):
         """``operand``, number ``k``, as the kernel reads it."""
         operand, lanes = self.visit_expr(operand), kernel.lanes.get(k)
         if k in kernel.packed:
-            return self.builder_.emit(
-                self._te("pack", {}, kernel.packed[k], operand), name + OPERAND
-            )
+            call = self._te("pack", {}, kernel.packed[k], operand)
+            key = call.args[0], operand  # of equal functions there is one
+            if key not in self.packed:
+                self.packed[key] = self.builder_.emit(call, name + OPERAND)
+            return self.packed[key]
         if lanes is None:
             return operand
         if isinstance(operand, GenericConst):

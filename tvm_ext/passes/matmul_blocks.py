@@ -6,9 +6,16 @@ Before::
 
 After: ``y = R.call_tir(matmul_blocks, (x, words, scales[, zeros]))``. A decoder's step reads all
 weights once, so their bytes are its time; float32 has eight times those of 4 bits.
+
+Where the model lets ``x`` be rounded to 8 bits, and the CPU sums products of bytes::
+
+    r = R.call_tir(rounded_blocks, (x,));  y = R.call_tir(matmul_rounded_blocks, (r, words, ...))
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -17,17 +24,53 @@ from tvm.ir.expr import GenericConst
 from tvm.target import Target
 
 from tvm_ext.ops import matmul_blocks as ops
+from tvm_ext.ops import rounded_blocks as rounded
+from tvm_ext.ops.integer_dots import BYTES
 from tvm_ext.ops.quantized_weights import UNPACKED
-from tvm_ext.schedules.llvm.matmul import choose_matmul_tile
+from tvm_ext.schedules.llvm.matmul import MatmulTile, choose_matmul_tile
 
+from ..schedules.llvm.dot import Dot
 from .compound import Compound, Kernel, Match
 from .facts import dtype_of
 from .graph import Graph
 from .tiled_matmul import MANY_ROWS
 
-__all__ = ["MATMUL_BLOCKS"]
+__all__ = ["MATMUL_BLOCKS", "ROUNDED_BLOCKS"]
 
 _FLOAT = "float32"
+_BYTES = 4  # the accuracy_level that lets rows be rounded to 8 bits
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """``(code - zero) * scale`` of ``packed[N, K * bits / 8]``, parameters ``[N, blocks]``."""
+
+    packed: np.ndarray
+    scales: np.ndarray
+    given_zeros: np.ndarray | None
+    bits: int
+    block: int
+
+    @property
+    def columns(self) -> int:
+        return len(self.packed)
+
+    @cached_property
+    def codes(self) -> np.ndarray:
+        """uint8 ``[N, K]``."""
+        return ops.codes_of(self.packed, self.bits)
+
+    def tile(self, target: Target) -> MatmulTile:
+        """The register tile of a product with them."""
+        bytes_ = 4 * self.codes.shape[1]
+        return choose_matmul_tile(target, MANY_ROWS, self.columns, _FLOAT, bytes_)
+
+    @property
+    def zeros(self) -> np.ndarray | None:
+        """``[N, blocks]``, uint8 or float32; None: the middle of the range."""
+        if self.given_zeros is None or self.given_zeros.dtype != np.uint8:
+            return self.given_zeros
+        return ops.codes_of(self.given_zeros, self.bits)[:, : self.scales.shape[1]]
 
 
 def _find(graph: Graph, var: relax.Var) -> Match | None:
@@ -47,11 +90,12 @@ def _find(graph: Graph, var: relax.Var) -> Match | None:
     shape = left.ty.shape
     if shape is None or len(shape.values) < 2 or any(_is_zero(dim) for dim in shape.values):
         return None
-    depth, bits, block = (int(v) for v in format_)
+    depth, bits, block, accuracy = (int(v) for v in format_)
     if dtype_of(left) != _FLOAT or depth % block or block % (32 // bits):
         return None
-    arrays = [x.value.numpy() for x in operands]
-    return Match(graph, var, (right, var), {"left": left}, (arrays, bits))
+    packed, scales, *zeros = (x.value.numpy() for x in operands)
+    weights = _Weights(packed, scales, zeros[0] if zeros else None, bits, block)
+    return Match(graph, var, (right, var), {"left": left}, (weights, accuracy))
 
 
 def _is_zero(dim: tirx.Expr) -> bool:
@@ -59,22 +103,49 @@ def _is_zero(dim: tirx.Expr) -> bool:
 
 
 def _kernel(match: Match, target: Target) -> Kernel:
-    (packed, scales, *zeros), bits = match.detail
-    codes, columns = ops.codes_of(packed, bits), len(packed)
-    tile = choose_matmul_tile(target, MANY_ROWS, columns, _FLOAT, 4 * codes.shape[1]).columns
-    operands = [match["left"], relax.const(ops.pack_codes(codes, bits, tile), "int32")]
-    operands.append(relax.const(ops.pack_parameters(scales, tile), _FLOAT))
-    for zero in zeros:
-        if zero.dtype == np.uint8:
-            zero = ops.codes_of(zero, bits)[:, : scales.shape[1]]
-        moved = zero.astype(_FLOAT) - np.float32(1 << (bits - 1))
-        operands.append(relax.const(ops.pack_parameters(moved, tile), _FLOAT))
-    return Kernel(tuple(operands), _computed, (columns, bits), epilogue=True, name="matmul_blocks")
+    weights, _ = match.detail
+    tile = weights.tile(target).columns
+    arrays = [ops.pack_codes(weights.codes, weights.bits, tile)]
+    arrays.append(ops.pack_parameters(weights.scales, tile))
+    if weights.zeros is not None:
+        moved = weights.zeros.astype(_FLOAT) - np.float32(1 << (weights.bits - 1))
+        arrays.append(ops.pack_parameters(moved, tile))
+    return _blocks(match["left"], arrays, weights, ops.matmul_blocks)
 
 
-def _computed(x, words, scales, *rest):
-    zeros, options = (rest[0], rest[1:]) if isinstance(rest[0], te.Tensor) else (None, rest)
-    return ops.matmul_blocks(x, words, scales, zeros, *options)
+def _rounded_kernel(match: Match, target: Target) -> Kernel | None:
+    weights, accuracy = match.detail
+    tile = weights.tile(target)
+    whole = weights.block % rounded.LANES == 0
+    if accuracy != _BYTES or not whole or Dot.of(target, tile.lanes).depth != BYTES:
+        return None
+    arrays = [rounded.pack_code_words(weights.codes, weights.bits, tile.columns)]
+    parameters = [x for x in (weights.scales, weights.zeros) if x is not None]
+    arrays += [ops.pack_parameters(x, tile.columns) for x in parameters]
+    packed = {0: partial(rounded.rounded_blocks, block=weights.block)}
+    return _blocks(match["left"], arrays, weights, rounded.matmul_rounded_blocks, packed)
+
+
+def _blocks(left, arrays, weights, compute, packed=None) -> Kernel:
+    return Kernel(
+        (left, *(relax.const(array, array.dtype.name) for array in arrays)),
+        _with_zeros(compute),
+        (weights.columns, weights.bits),
+        packed=packed or {},
+        epilogue=True,
+        name="matmul_blocks",
+    )
+
+
+def _with_zeros(compute):
+    """``compute`` of operands among which the zero points may lack."""
+
+    def computed(x, words, scales, *rest):
+        zeros, options = (rest[0], rest[1:]) if isinstance(rest[0], te.Tensor) else (None, rest)
+        return compute(x, words, scales, zeros, *options)
+
+    return computed
 
 
 MATMUL_BLOCKS = Compound("MatmulBlocks", _find, _kernel)
+ROUNDED_BLOCKS = Compound("RoundedBlocks", _find, _rounded_kernel)

@@ -95,7 +95,7 @@ def _loops(partial: SBlock, product: SBlock, output: SBlock, machine: Machine) -
     rows = product.iter_vars[0].dom.extent
     panels, columns, blocks = (int(axis.dom.extent) for axis in product.iter_vars[1:])
     depth = int(partial.iter_vars[-1].dom.extent)
-    dtype = str(product.writes[0].source.ty.dtype.dtype)
+    dtype, of_blocks = (str(each.writes[0].source.ty.dtype.dtype) for each in (product, partial))
     panel, width = var("panel"), int(output.iter_vars[-1].dom.extent)
     factors, source = term_of(partial), partial.writes[0].source
     lanes = divisors(columns, machine.lanes(dtype))[-1]
@@ -132,7 +132,7 @@ def _loops(partial: SBlock, product: SBlock, output: SBlock, machine: Machine) -
         def of_block(row, column, step):
             return term(row, column, block, step)
 
-        inner = RegisterTiles(dtype, depth, of_block, add, costly=False, steps=_STEPS)
+        inner = RegisterTiles(of_blocks, depth, of_block, add, costly=False, steps=_STEPS)
         whole = loop(block, blocks, inner.tile(first, size, start, columns, lanes))
         stores = results.of(sums, first, start, lanes)
         return local([each(size, columns, lanes, clear), whole, *stores], [sums])
