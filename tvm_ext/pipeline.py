@@ -59,6 +59,7 @@ from .passes.tiled_attention import TILED_ATTENTION
 from .passes.tiled_matmul import TILED_MATMUL
 from .passes.upright_images import upright_images
 from .passes.visible_casts import visible_casts
+from .passes.wide_factors import wide_factors
 from .passes.winograd import winograd
 from .places import caller, place
 from .schedules.llvm.winograd import WinogradModel
@@ -332,6 +333,7 @@ def _select(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
         if opt_level >= 3:
             yield compound(SYMBOLIC_ATTENTION)
             yield compound(TILED_ATTENTION)
+        yield _step("select", wide_factors(target))
         yield from _convolutions(target, opt_level, rounds, compound)
         yield _step("select", signed_weights)
         yield compound(GATED_CONV2D)

@@ -32,16 +32,20 @@ def pack_columns(weight: np.ndarray, tile: int) -> np.ndarray:
     return np.ascontiguousarray(padded.reshape(k, -1, tile).transpose(1, 0, 2))
 
 
+def _times(x: tirx.Expr, weight: tirx.Expr) -> tirx.Expr:
+    return x * weight.astype(x.dtype)
+
+
 def matmul_packed(
     x: te.Tensor,
     weight: te.Tensor,
     columns: int,
     rows: int,
-    product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = mul,
+    product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = _times,
 ) -> te.Tensor:
     """``x[..., K]`` times packed ``weight[ceil(N/tile), K, tile]`` -> ``[..., columns]``.
 
-    ``rows`` of ``x`` share a register tile. Narrow floats accumulate in float32. ``product`` is the
+    ``rows`` of ``x`` share a register tile. ``weight`` may be narrower. ``product`` is the
     term of an element of ``x`` and one of ``weight``.
     """
     *leading, k = (int(d) for d in x.shape)
@@ -68,7 +72,7 @@ def matmul_rows(
     x: te.Tensor,
     weight: te.Tensor,
     columns: int,
-    product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = mul,
+    product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = _times,
 ) -> te.Tensor:
     """As :func:`matmul_packed`; dims of ``x`` before K may be symbolic.
 

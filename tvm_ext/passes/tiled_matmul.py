@@ -6,6 +6,7 @@ After:  ``R.call_tir(matmul, (x, packed_w))``
 
 from math import prod
 
+import numpy as np
 from tvm import DataType, relax, tirx
 from tvm.ir.expr import GenericConst
 from tvm.relax.dpl import is_op, wildcard
@@ -59,7 +60,7 @@ def _kernel(match: Match, target: Target) -> Kernel | None:
     dots = _dots(match, left, target)
     if dots is not None or right is None or len(right) < 2 or 0 in right:
         return dots
-    packed = len(right) == 2 and isinstance(match["right"], GenericConst)
+    packed = len(right) == 2 and _weight(match) is not None
     if left is None:
         return _rows(match, right, target) if packed and match["left"].ty.ndim >= 2 else None
     if len(left) < 2 or 0 in left:
@@ -99,8 +100,18 @@ def _row_bytes(match: Match, depth: int) -> int:
     return DataType(match.dtype()).itemsize * depth
 
 
+def _weight(match: Match) -> np.ndarray | None:
+    """The right-hand side if it is known, as narrow as it is stored."""
+    right = match["right"]
+    cast = match.graph.call(right, "relax.astype")
+    known = right if cast is None else cast.args[0]
+    return known.value.numpy() if isinstance(known, GenericConst) else None
+
+
 def _panels(match: Match, tile: MatmulTile) -> GenericConst:
-    return relax.const(pack_columns(match["right"].value.numpy(), tile.columns), match.dtype())
+    weight = _weight(match)
+    assert weight is not None
+    return relax.const(pack_columns(weight, tile.columns), weight.dtype.name)
 
 
 def _dots(match: Match, left: list[int] | None, target: Target) -> Kernel | None:
