@@ -36,16 +36,17 @@ from tvm_ext.executors.threads import threads as usable_threads
 from tvm_ext.pipeline import PRECISIONS
 
 from .display import console
+from .float16 import halved
 from .quantize import NotQuantizedError, quantized
 from .rivals import RIVALS, file_of, of_precision
 
 __all__ = ["Measurement", "main", "measure"]
 
 BASE = "onnxruntime"  # whose time is 1.0
-INT8 = "int8"  # a precision of models: no option of ours
+FP16, INT8 = MODELS = "fp16", "int8"  # precisions of models: no options of ours
 # A block of one run of a slow engine may take this long; longer ones are measured once.
 PATIENT = 5.0
-TOLERANCE = {"fp32": 1e-3, "bf16": 0.5, "int8": 0.5}
+TOLERANCE = {"fp32": 1e-3, "bf16": 0.5, "fp16": 0.05, "int8": 0.5}
 
 
 @dataclass(frozen=True)
@@ -115,13 +116,15 @@ def _prepare(
     proto = to_onnx(name, size=options.size, batch=options.batch)
     if options.precision == INT8:
         proto = quantized(proto, {key: value.numpy() for key, value in inputs.items()})
+    elif options.precision == FP16:
+        proto = halved(proto)
     onnx_file.write_bytes(proto.SerializeToString())
     for path in {file_of(engine, onnx_file) for engine in engines if engine.package == "torch"}:
         module = EXAMPLES[name].build(options.size)
         torch.export.save(torch.export.export(module, tuple(inputs.values())), path)
     start = time.perf_counter()
     target = targets.resolve("llvm", options.threads)
-    precision = "fp32" if options.precision == INT8 else options.precision
+    precision = "fp32" if options.precision in MODELS else options.precision
     compiled = convert_and_build(
         onnx_file, target, opt_level=options.opt_level, precision=precision
     )
@@ -238,10 +241,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--opt-level", type=int, choices=range(4), default=3)
     parser.add_argument(
         "--precision",
-        choices=(*PRECISIONS, INT8),
+        choices=(*PRECISIONS, *MODELS),
         default="fp32",
         help="of ours; bf16 is measured beside OpenVINO's, and onnxruntime's fp32; "
-        "int8: all engines run the model that onnxruntime's quantize_static writes",
+        "fp16, int8: all engines run the model that onnxruntime's tools write",
     )
     parser.add_argument("--size", choices=SIZES, default="full")
     parser.add_argument("--rounds", type=int, default=6, help="quiet blocks per engine")

@@ -22,7 +22,7 @@ from tvm_ext.compare.engines import OURS
 from tvm_ext.compare.result import this_machine
 from tvm_ext.profile import KernelTime, Profile
 
-from .cpu import INT8
+from .cpu import MODELS
 
 __all__ = ["main"]
 
@@ -159,8 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = [json.loads(path.read_text()) for path in options.runs]
     if len({tuple(run[key] for key in ("batch", "threads", "precision")) for run in runs}) > 1:
         parser.error("the runs differ in batch, threads or precision")
-    if runs[0]["precision"] == INT8:
-        parser.error("int8 is a precision of models, of which no profile is made")
+    if runs[0]["precision"] in MODELS:
+        parser.error("fp16 and int8 are precisions of models, of which no profile is made")
     if runs[0]["machine"] != this_machine().cpu:
         parser.error(f"the runs are of {runs[0]['machine']}, profiles would be of this machine")
     page = _page(runs, options.size)

@@ -79,12 +79,12 @@ RIVALS = {
 }
 # What engines compute in that do not run the float32 model, and it alone.
 _PRECISIONS = {
-    "onnxruntime": ("fp32", "int8"),
-    "openvino": ("fp32", "int8"),
+    "onnxruntime": ("fp32", "fp16", "int8"),
+    "openvino": ("fp32", "fp16", "int8"),
     "openvino-bf16": ("bf16",),
 }
 
 
 def of_precision(precision: str) -> list[str]:
-    """The names of the rivals that compute in ``precision``: "fp32", "bf16" or "int8"."""
+    """The names of the rivals that compute in ``precision``: "fp32", "bf16", "fp16" or "int8"."""
     return [name for name in RIVALS if precision in _PRECISIONS.get(name, ("fp32",))]

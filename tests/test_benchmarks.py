@@ -41,14 +41,15 @@ def test_an_engine_that_differs_fails_the_benchmark(tmp_path, monkeypatch, capsy
     assert "lstm: onnxruntime differs" in capsys.readouterr().out
 
 
-def test_all_engines_run_the_same_8_bit_model(tmp_path):
+@pytest.mark.parametrize("precision, written", [("int8", "QuantizeLinear"), ("fp16", "Cast")])
+def test_all_engines_run_the_same_narrow_model(precision, written, tmp_path):
     command = ["lstm", "--size", "small", "--engines", "onnxruntime", "--rounds", "1",
-               "--threads", "1", "--out", str(tmp_path), "--precision", "int8"]  # fmt: skip
+               "--threads", "1", "--out", str(tmp_path), "--precision", precision]  # fmt: skip
     assert cpu.main(command) == 0
     rows = json.loads((tmp_path / "cpu.json").read_text())["rows"]
     assert [row["engine"] for row in rows] == ["tvm_ext", "onnxruntime"]
     nodes = onnx.load(tmp_path / "lstm_b1.onnx").graph.node
-    assert any(node.op_type == "QuantizeLinear" for node in nodes)
+    assert any(node.op_type == written for node in nodes)
 
 
 def test_a_model_without_8_bit_products_is_left_out(tmp_path, monkeypatch, capsys):

@@ -4,6 +4,7 @@ import re
 
 import ml_dtypes
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -82,3 +83,18 @@ def test_convolutions_give_what_those_of_float32_give(op_type, image, weight, at
     defined = re.findall(r"def \w*(conv|matmul)(.*)", narrow.sources()["select"])
     assert defined and not any("float16" in operands for _, operands in defined)
     close(narrow(x), wide(x.astype("float32")).astype("f8"), 16)
+
+
+def test_what_stands_between_convolutions_stays_in_their_blocks():
+    """A float16 has half the bits of what it comes from, and goes to."""
+    x, weights = data(1, 32, 6, 7), [data(32, 32, 3, 3), data(32, 32, 1, 1)]
+    network = model("Conv", x, weights[0], pads=[1] * 4)
+    node, graph = helper.make_node, network.graph
+    graph.node[0].output[0] = "a"
+    graph.node.extend([node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])])
+    graph.initializer.append(numpy_helper.from_array(weights[1] / 32, "v"))
+    compiled = convert_and_build(network)
+    assert "reblock" not in kernels(compiled)
+    assert len(compiled.profile(repeat=1).kernels) <= 4  # two, to blocks and from them
+    (want,) = onnxruntime.InferenceSession(network.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(compiled(x).astype("f4"), want, rtol=1e-2, atol=1e-2)

@@ -279,7 +279,7 @@ class _BlockedLayout(PyExprMutator):
     def _common_lanes(self, call: relax.Call) -> int:
         """The block that serves all results of ``call``; 0 unless they are NC.. numbers.
 
-        C is static. Those of 8 bits are blocked as the int32 that they come from.
+        C is static. Narrow ones are blocked as the 32 bits that they come from.
         """
         lanes, results = 0, _results(call)
         for ty in results:
@@ -291,8 +291,7 @@ class _BlockedLayout(PyExprMutator):
             dtype = str(ty.dtype.dtype)
             if not _is_blocked(dtype):
                 return 0
-            narrow = dtype in _QUANTISED
-            vector = Machine.of(self.target).lanes("int32" if narrow else dtype)
+            vector = Machine.of(self.target).lanes(dtype if dtype == "float64" else "float32")
             lanes = gcd(lanes, lanes_of(int(dims[1]), vector))
         return gcd(lanes, *self._channels(call)) if lanes else 0
 
