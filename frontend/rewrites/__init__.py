@@ -19,6 +19,7 @@ from .infer import infer_shapes
 from .inline import inline_functions
 from .loop_invariants import read_loop_invariants_outside
 from .matmul_to_gemm import MatMulToGemm
+from .packed_weights import PackedWeights, PackedWeightsOfBatchedGemm
 from .pad import fold_pad
 from .resized import convolve_before_resize
 from .rule import rewriting
@@ -60,6 +61,7 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
         quantized.ConvOfQuantized, quantized.MatMulOfQuantized, quantized.GemmOfQuantized,
         quantized.BatchedGemmOfQuantized,
     )),
+    ("packed-weights", rewriting(PackedWeights, PackedWeightsOfBatchedGemm)),
     ("quantize-by-product", rewriting(quantized.QuantizeByProduct)),
     ("dequantise-transposed", rewriting(quantized.ConvTransposeOfQuantized)),
     ("lift-dequantised-constants", lift_constants),
