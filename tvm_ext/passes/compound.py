@@ -258,12 +258,17 @@ class _Rewriter(PyExprMutator):
         return attrs
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
-        self.packed.clear()
-        return super().visit_dataflow_block_(block)
+        return self._alone(super().visit_dataflow_block_, block)
 
     def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
-        self.packed.clear()
-        return super().visit_binding_block_(block)
+        return self._alone(super().visit_binding_block_, block)
+
+    def _alone(self, visit: Callable, block: relax.BindingBlock) -> relax.BindingBlock:
+        """What is packed in a block is known there alone, not around it either."""
+        around, self.packed = self.packed, {}
+        visited = visit(block)
+        self.packed = around
+        return visited
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         site = self.found.get(binding.var)
