@@ -92,12 +92,14 @@ def test_large_weights_cores_take_panels_and_turn_around(hidden):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 6, 8, 9])
-@pytest.mark.parametrize("hidden", [33, 130])
-def test_of_a_symbolic_batch_one_sequence_too_many_steps_alone(batch, hidden):
+@pytest.mark.parametrize("hidden, asks", [(33, 0), (130, 0), (800, 1)])
+def test_of_a_symbolic_batch_one_sequence_too_many_steps_alone(batch, hidden, asks):
+    """Weights beyond the second cache are asked for where a row alone reads them."""
     func, arrays, expected = layer(batch, hidden, symbolic=True)
     sch = schedule(func, step_work=1, own_weights=1)
     script = sch.mod.script()
     assert script.count('T.sblock("sequences")') == 2
+    assert script.count("prefetch") == asks
     assert script.count("T.vectorized") > script.count('T.sblock("recurrent_product")') == 2
     built = tvm.tirx.build(sch.mod, target=here(), pipeline=TIR_PIPELINE)
     results = [tvm.runtime.tensor(np.full(want.shape, 77, "float32")) for want in expected]

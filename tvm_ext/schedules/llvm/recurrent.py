@@ -86,9 +86,10 @@ class Recurrent(CPUScheduleRule):
         own = weights // cores
         if own > self.sweeps * machine.l2_bytes:
             return sch
+        panels = [sch.get(loop).loop_var for loop in loops]
         func = _swept_back_and_forth(sch, loops)
         if own > machine.l2_bytes:
-            func = _prefetched(func)
+            func = _prefetched(func, panels)
         return _unchecked(func)
 
     def _own_weights(self, count: list, machine: Machine) -> int:
@@ -197,8 +198,11 @@ def _swept_back_and_forth(sch: Schedule, loops: list[LoopRV]) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlockRealize, turned)))
 
 
-def _prefetched(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Ask early for the weights of a product that uses each of them for one row only."""
+def _prefetched(func: tirx.PrimFunc, panels: list[tirx.Var]) -> tirx.PrimFunc:
+    """Ask early for the weights of a product that uses each of them for one row only.
+
+    ``panels`` are the variables of the loops around these products: others have no schedule yet.
+    """
 
     def ahead(loop: tirx.For) -> tirx.Stmt:
         realize = loop.body
@@ -211,7 +215,12 @@ def _prefetched(func: tirx.PrimFunc) -> tirx.PrimFunc:
         call = tirx.call_intrin("void", "tirx.prefetch", line, read, near, data)
         return tirx.SeqStmt([tirx.Evaluate(call), loop])
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, ahead)))
+    def panel(loop: tirx.For) -> tirx.Stmt:
+        if not any(loop.loop_var.same_as(var) for var in panels):
+            return loop
+        return tvm_ffi.structural_map(loop, (tirx.For, ahead))
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, panel)))
 
 
 def _weights_ahead(realize: s_tir.SBlockRealize, lane: tirx.Var) -> ir.TensorLoad:
