@@ -5,7 +5,8 @@ are unsigned, several in a byte, and of the rows, which are signed. An instructi
 sums them; scales and zero points belong to the sum of a block.
 """
 
-from functools import reduce
+from math import prod
+from operator import add
 
 import numpy as np
 from tvm import te, tirx
@@ -43,52 +44,67 @@ def rounded_blocks(x: te.Tensor, block: int) -> te.Tensor:
     the codes. NaN makes the scale NaN; what is infinite stays so.
     """
     *leading, depth = x.shape
-    count, blocks = reduce(lambda a, b: a * b, leading, tirx.const(1, "int64")), int(depth) // block
-    words = block // BYTES
-    shape = (*leading, tirx.const(blocks, "int64"), tirx.const(words + 2, "int64"))
+    count, blocks = prod(leading), int(depth) // block
+    shape = (*leading, tirx.const(blocks, "int64"), tirx.const(block // BYTES + 2, "int64"))
 
     def body(ins, outs):
         (rows,), (rounded,) = ins, outs
         with IRBuilder() as builder:
             with T.serial(0, count) as row_loop, T.serial(0, blocks) as loop, T.sblock("blocks"):
-                row, number = T.axis.spatial(count, row_loop), T.axis.spatial(blocks, loop)
+                flat, number = T.axis.spatial(count, row_loop), T.axis.spatial(blocks, loop)
                 T.reads(rows[_whole(x.shape)])
                 T.writes(rounded[_whole(shape)])
-                _round(rows, rounded, unflatten_index(row, leading), number)
+                row = unflatten_index(flat, leading)
+                _emit_block(
+                    lambda t: rows[(*row, number * block + t)],
+                    lambda k, word: T.buffer_store(rounded, word, [*row, number, k]),
+                    block,
+                )
         return builder.get()
-
-    def _round(rows, rounded, row, number):
-        tops, sums, codes = (
-            T.sblock_alloc_buffer((size,), dtype)
-            for size, dtype in ((LANES, "int32"), (LANES, "int32"), (block, "int8"))
-        )
-        with T.vectorized(0, LANES) as lane:
-            T.buffer_store(tops, 0, [lane])
-            T.buffer_store(sums, 0, [lane])
-        with T.serial(0, block // LANES) as k, T.vectorized(0, LANES) as lane:
-            # As integers, numbers without their sign have the same order, and NaN is above all.
-            bits = tirx.reinterpret("int32", rows[(*row, number * block + k * LANES + lane)])
-            T.buffer_store(tops, tirx.max(tops[lane], bits & 0x7FFFFFFF), [lane])
-        top = tirx.reinterpret("float32", _folded(tirx.max, tops))
-        scale, inverse = T.sblock_alloc_buffer((1,)), T.sblock_alloc_buffer((1,))
-        T.buffer_store(scale, top / tirx.const(_TOP, "float32"), [0])
-        # Not 0, of which an infinite number would have no code.
-        least = tirx.const(_LEAST_NORMAL, "float32")
-        T.buffer_store(inverse, tirx.max(tirx.const(_TOP, "float32") / top, least), [0])
-        low, high = (tirx.const(bound, "float32") for bound in (-_TOP, _TOP))
-        with T.serial(0, block // LANES) as k, T.vectorized(0, LANES) as lane:
-            value = rows[(*row, number * block + k * LANES + lane)] * inverse[0]
-            code = nearest(value, low, high).astype("int32")
-            T.buffer_store(sums, sums[lane] + code, [lane])
-            T.buffer_store(codes, code.astype("int8"), [k * LANES + lane])
-        with T.serial(0, words) as k:
-            word = word_of(lambda at: codes[at], k, None, False)
-            T.buffer_store(rounded, word, [*row, number, k])
-        T.buffer_store(rounded, tirx.reinterpret("int32", scale[0]), [*row, number, words])
-        T.buffer_store(rounded, _folded(lambda a, b: a + b, sums), [*row, number, words + 1])
 
     # The block around an extern is the function's root; schedules look it up by that name.
     return te.extern([shape], [x], body, name="root", dtype=["int32"])
+
+
+def _emit_block(element, store, block):
+    """Round the numbers ``element(t)`` of a block; ``store(k, word)`` takes the result."""
+    top = _emit_top(element, block)
+    scale, inverse = T.sblock_alloc_buffer((1,)), T.sblock_alloc_buffer((1,))
+    T.buffer_store(scale, top / tirx.const(_TOP, "float32"), [0])
+    # Not 0, of which an infinite number would have no code.
+    least = tirx.const(_LEAST_NORMAL, "float32")
+    T.buffer_store(inverse, tirx.max(tirx.const(_TOP, "float32") / top, least), [0])
+    codes, total = _emit_codes(lambda t: element(t) * inverse[0], block)
+    words = block // BYTES
+    with T.serial(0, words) as k:
+        store(k, word_of(lambda at: codes[at], k, None, False))
+    store(words, tirx.reinterpret("int32", scale[0]))
+    store(words + 1, total)
+
+
+def _emit_top(element, block):
+    """The largest of a block without its sign."""
+    tops = T.sblock_alloc_buffer((LANES,), "int32")
+    with T.vectorized(0, LANES) as lane:
+        T.buffer_store(tops, 0, [lane])
+    with T.serial(0, block // LANES) as k, T.vectorized(0, LANES) as lane:
+        # As integers, numbers without their sign have the same order, and NaN is above all.
+        bits = tirx.reinterpret("int32", element(k * LANES + lane)) & 0x7FFFFFFF
+        T.buffer_store(tops, tirx.max(tops[lane], bits), [lane])
+    return tirx.reinterpret("float32", _folded(tirx.max, tops))
+
+
+def _emit_codes(element, block):
+    """The whole numbers next to those of a block, as int8, and their sum."""
+    codes, sums = T.sblock_alloc_buffer((block,), "int8"), T.sblock_alloc_buffer((LANES,), "int32")
+    low, high = (tirx.const(bound, "float32") for bound in (-_TOP, _TOP))
+    with T.vectorized(0, LANES) as lane:
+        T.buffer_store(sums, 0, [lane])
+    with T.serial(0, block // LANES) as k, T.vectorized(0, LANES) as lane:
+        code = nearest(element(k * LANES + lane), low, high).astype("int32")
+        T.buffer_store(sums, sums[lane] + code, [lane])
+        T.buffer_store(codes, code.astype("int8"), [k * LANES + lane])
+    return codes, _folded(add, sums)
 
 
 def _whole(shape):
@@ -121,7 +137,7 @@ def matmul_rounded_blocks(
         zeros: of the same shape, of any type; None: the middle of the range.
     """
     *leading, _, width = x.shape
-    count = reduce(lambda a, b: a * b, leading, tirx.const(1, "int64"))
+    count = prod(leading)
     tiles, blocks, tile = (int(d) for d in scales.shape)
     steps, parts = int(width) - 2, 8 // bits
     within, along = te.reduce_axis((0, steps), "within"), te.reduce_axis((0, blocks), "along")
