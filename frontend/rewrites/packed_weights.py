@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext
 
 from ..microsoft import DOMAIN
-from .rule import FUSED, Rule, constant
+from .rule import FUSED, Rule, attribute_refusal, constant
 
 __all__ = ["PackedWeights", "PackedWeightsOfBatchedGemm"]
 
@@ -25,8 +25,6 @@ _BITS = {
     ir.DataType.INT8: 8, ir.DataType.UINT8: 8,
 }  # fmt: skip
 _SIGNED = frozenset({ir.DataType.INT2, ir.DataType.INT4, ir.DataType.INT8})
-# What the product's attributes must be.
-_PLAIN = {"alpha": 1, "beta": 1, "transA": 0}
 
 
 class PackedWeights(Rule):
@@ -38,9 +36,7 @@ class PackedWeights(Rule):
         super().__init__(remove_nodes=False)  # the weights may have other readers
 
     def pattern(self, op, x, w):
-        return op.Gemm(
-            x, w, _domain=self.domain, _allow_other_inputs=True, _outputs=["product"]
-        )  # fmt: skip
+        return op.Gemm(x, w, _domain=self.domain, _allow_other_inputs=True, _outputs=["product"])
 
     def refusal(
         self, context: MatchContext, x: ir.Value, w: ir.Value, product: ir.Value
@@ -48,10 +44,6 @@ class PackedWeights(Rule):
         node, cast = product.producer(), w.producer()
         if cast is None or cast.op_type != "DequantizeLinear" or cast.domain:
             return "the weights are not dequantised"
-        for name, value in _PLAIN.items():
-            found = node.attributes.get(name)
-            if found is not None and found.value != value:
-                return f"{name} is not {value}"
         codes, scales, *zeros = map(constant, cast.inputs)
         if codes is None or codes.ndim != 2 or cast.inputs[0].dtype not in _BITS:
             return "the weights are no constant matrix of 2, 4 or 8 bits"
@@ -60,7 +52,9 @@ class PackedWeights(Rule):
         along, block = _reduction(node), cast.attributes.get_int("block_size", 0)
         if not block or cast.attributes.get_int("axis", 1) % 2 != along:
             return "no blocks lie along the reduction"
-        return None if codes.shape[along] % block == 0 else "the last block is not whole"
+        if codes.shape[along] % block:
+            return "the last block is not whole"
+        return attribute_refusal(node)
 
     def rewrite(self, op, x: ir.Value, w: ir.Value, product: ir.Value) -> ir.Value:
         node, cast = product.producer(), w.producer()

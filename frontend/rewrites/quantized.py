@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext
 
 from .conv_transpose import ConvTransposeIntoConv, groups_of
-from .rule import FUSED, Rule, constant, initializer, rank, scalar
+from .rule import FUSED, Rule, attribute_refusal, constant, initializer, rank, scalar
 
 __all__ = [
     "MOVES",
@@ -37,8 +37,6 @@ __all__ = [
 ]
 
 _NARROW = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
-# What a float product's attributes must be.
-_PLAIN = {"alpha": 1, "beta": 1, "transA": 0}
 
 
 class _Quantized:
@@ -96,13 +94,9 @@ class _LayerOfQuantized(Rule):
             return "the input is not of 8 bits with one known scale"
         if not _Quantized(w).is_weight(self._axis(node)):
             return "the weights are not constant, of 8 bits, with a scale per output"
-        for name, value in _PLAIN.items():
-            found = node.attributes.get(name)
-            if found is not None and found.value != value:
-                return f"{name} is not {value}"
         if rank(x) is None or rank(product) is None:
             return "the rank is not known"
-        return self._misfit(node)
+        return attribute_refusal(node) or self._misfit(node)
 
     def _misfit(self, node: ir.Node) -> str | None:
         if len(node.inputs) < 3 or node.inputs[2] is None:

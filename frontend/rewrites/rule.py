@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, RewriteRuleSet
 
 __all__ = [
-    "FLOATS", "FUSED", "Rule", "constant", "initializer", "known", "rank", "rewriting", "scalar",
-    "static_dim",
+    "FLOATS", "FUSED", "Rule", "attribute_refusal", "constant", "initializer", "known", "rank",
+    "rewriting", "scalar", "static_dim",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -19,6 +19,8 @@ FUSED = "tvm_ext"  # the domain of operators that the model's own opset may lack
 FLOATS = frozenset({
     ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE,
 })  # fmt: skip
+# The attributes of a product that is nothing more.
+_PLAIN = {"alpha": 1, "beta": 1, "transA": 0}
 # Those of the rules' operators that took an axis before opset 7.
 _PLACED = frozenset({"Add", "Div", "Mul", "Pow", "Sub"})
 
@@ -60,6 +62,15 @@ def _placed_refusal(nodes: Sequence[ir.Node]) -> str | None:
     for node in nodes:
         if node.op_type in _PLACED and "axis" in node.attributes and not node.domain:
             return f"{node.op_type} of opset 6 or older, with an axis"
+    return None
+
+
+def attribute_refusal(node: ir.Node) -> str | None:
+    """Why a product is not plain: one of its attributes scales it or turns its rows."""
+    for name, value in _PLAIN.items():
+        found = node.attributes.get(name)
+        if found is not None and found.value != value:
+            return f"{name} is not {value}"
     return None
 
 

@@ -10,8 +10,8 @@ from math import prod
 import numpy as np
 from tvm import te, tirx
 
-from .flat_index import flatten_index, unflatten_index
-from .matmul_packed import pack_columns
+from .flat_index import unflatten_index
+from .matmul_packed import pack_columns, untiled
 
 __all__ = ["codes_of", "matmul_blocks", "pack_codes", "pack_parameters"]
 
@@ -84,10 +84,4 @@ def matmul_blocks(
         sums = partial[row, panel, along, column] * scales[panel, along, column]
         return te.sum(sums, axis=along)
 
-    product = te.compute((count, tiles, tile), total, "matmul")
-
-    def element(*index):
-        *outer, column = index
-        return product[flatten_index(outer, leading), column // tile, column % tile]
-
-    return te.compute((*leading, tirx.const(columns, "int64")), element, "product")
+    return untiled(te.compute((count, tiles, tile), total, "matmul"), leading, columns)

@@ -21,6 +21,7 @@ __all__ = [
     "matmul_tiled",
     "pack_columns",
     "panels",
+    "untiled",
 ]
 
 
@@ -88,7 +89,12 @@ def matmul_rows(
         left = x[(*unflatten_index(row, leading), rk)]
         return te.sum(product(left, weight[no, rk, ni]), axis=rk)
 
-    tiled = te.compute((count, tiles, tile), term, "matmul")
+    return untiled(te.compute((count, tiles, tile), term, "matmul"), leading, columns)
+
+
+def untiled(tiled: te.Tensor, leading: Sequence[tirx.Expr | int], columns: int) -> te.Tensor:
+    """``[count, ceil(columns/tile), tile]`` -> ``[*leading, columns]``, which are as many rows."""
+    tile = int(tiled.shape[-1])
 
     def element(*index):
         *outer, column = index

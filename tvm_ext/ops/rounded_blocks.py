@@ -13,9 +13,9 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as T
 
-from .flat_index import flatten_index, unflatten_index
+from .flat_index import unflatten_index
 from .integer_dots import BYTES, dot, word_of
-from .matmul_packed import pack_columns
+from .matmul_packed import pack_columns, untiled
 from .quantization import nearest
 
 __all__ = ["LANES", "matmul_rounded_blocks", "pack_code_words", "rounded_blocks"]
@@ -166,13 +166,7 @@ def matmul_rounded_blocks(
         scale = tirx.reinterpret("float32", of_row(row, along, steps))
         return te.sum(value * (scale * scales[panel, along, column]), axis=along)
 
-    product = te.compute((count, tiles, tile), total, "matmul")
-
-    def element(*index):
-        *outer, column = index
-        return product[flatten_index(outer, leading), column // tile, column % tile]
-
-    return te.compute((*leading, tirx.const(columns, "int64")), element, "product")
+    return untiled(te.compute((count, tiles, tile), total, "matmul"), leading, columns)
 
 
 def _repeated(byte: int) -> tirx.Expr:

@@ -42,6 +42,7 @@ __all__ = [
     "Match",
     "Pattern",
     "declined",
+    "zero_may_lack",
 ]
 
 #: The attribute of a module: variable -> which compounds left it as it is, and why.
@@ -80,6 +81,17 @@ class Kernel:
     epilogue: bool = False
     name: str | None = None
     place: str = ""
+
+
+def zero_may_lack(compute: Callable[..., te.Tensor]) -> Callable[..., te.Tensor]:
+    """``compute(x, weight, parameters, zero, *options)`` as that of a :class:`Kernel`, of whose
+    operands the last, ``zero``, may lack: it is None then."""
+
+    def of_operands(x, weight, parameters, *rest):
+        zero, options = (rest[0], rest[1:]) if isinstance(rest[0], te.Tensor) else (None, rest)
+        return compute(x, weight, parameters, zero, *options)
+
+    return of_operands
 
 
 def declined(module: IRModule, compound: str | None = None) -> dict[str, str]:

@@ -25,7 +25,7 @@ from math import gcd, prod
 
 import numpy as np
 import tvm_ffi
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 from tvm.ir.expr import GenericConst
 from tvm.target import Target
 
@@ -42,7 +42,7 @@ from ..schedules.llvm.matmul import choose_matmul_tile
 from ..schedules.llvm.matmul_loops import FEW_ROWS
 from ..schedules.llvm.tiles import are_lines, fills_tiles
 from .blocked_conv2d import LONG_ROW, MIN_LANES, lanes_of, merge_groups
-from .compound import Compound, Kernel, Match
+from .compound import Compound, Kernel, Match, zero_may_lack
 from .facts import dtype_of, image_dims, is_empty, static_dims
 from .graph import Graph
 from .tiled_matmul import MANY_ROWS
@@ -132,16 +132,6 @@ def _shifted(graph: Graph, expr: relax.Expr) -> tuple[relax.Expr, int | relax.Ex
     return None if known and not info.min <= zero <= info.max else (cast.args[0], zero)
 
 
-def _computed_by(compute):
-    """``compute`` of operands among which the zero point may lack: it is known then."""
-
-    def of_operands(x, weight, sums, *rest):
-        zero, options = (rest[0], rest[1:]) if isinstance(rest[0], te.Tensor) else (None, rest)
-        return compute(x, weight, sums, zero, *options)
-
-    return of_operands
-
-
 # --- matrix products -----------------------------------------------------------------------------
 
 
@@ -169,7 +159,7 @@ def _matmul(match: Match, target: Target) -> Kernel | None:
     operands = product.operands(packed, sums, dot.unsigned)
     return Kernel(
         tuple(operands),
-        _computed_by(ops.matmul_integer_packed),
+        zero_may_lack(ops.matmul_integer_packed),
         (columns, tile.rows, dot.unsigned),
         epilogue=True,
         name="matmul_integer",
@@ -180,7 +170,7 @@ def _matmul_tiles(product: _Product) -> Kernel:
     """By AMX, of any number of rows."""
     packed = tiles.integer_weight(product.weight)
     operands = product.operands(packed, product.weight.sum(0, dtype=_SUM), True)
-    compute, columns = _computed_by(tiles.matmul_integer_tiles), product.weight.shape[1:]
+    compute, columns = zero_may_lack(tiles.matmul_integer_tiles), product.weight.shape[1:]
     return Kernel(tuple(operands), compute, columns, epilogue=True, name="matmul_integer")
 
 
@@ -189,7 +179,7 @@ def _matmul_rows(product: _Product, target: Target) -> Kernel:
     tile = choose_matmul_tile(target, MANY_ROWS, columns, _SUM, depth)
     packed = dots.pack_words(product.weight, tile.columns)
     operands = product.operands(packed, product.weight.sum(0, dtype=_SUM), True)
-    compute = _computed_by(dots.matmul_integer_rows)
+    compute = zero_may_lack(dots.matmul_integer_rows)
     return Kernel(tuple(operands), compute, (columns,), epilogue=True, name="matmul_integer")
 
 
@@ -329,7 +319,7 @@ def _depthwise(product, target, vector, channels, width, geometry, symbolic) -> 
     packed = pack_depthwise_weight(product.weight, lanes)
     return Kernel(
         tuple(product.operands(packed, sums, False)),
-        _computed_by(ops.depthwise_conv2d_integer),
+        zero_may_lack(ops.depthwise_conv2d_integer),
         (_around(product), choose_columns(target, width, product.weight.shape[3]), *geometry),
         lanes={0: lanes},
         result_lanes=lanes,
@@ -345,7 +335,7 @@ def _depthwise_words(product, target, lanes, width, geometry) -> Kernel:
     columns = choose_columns(target, width, Machine.of(target).registers // 2 - 2)
     return Kernel(
         tuple(product.operands(packed, _sums(product, lanes), True)),
-        _computed_by(dots.depthwise_conv2d_integer_words),
+        zero_may_lack(dots.depthwise_conv2d_integer_words),
         (_around(product), product.weight.shape[3], columns, *geometry),
         lanes={0: lanes},
         result_lanes=lanes,
@@ -375,7 +365,7 @@ def _dense(product, target, vector, channels, width, groups, geometry) -> Kernel
     packed = ops.pack_integer_weight(product.weight, in_lanes, tile.vectors * lanes, dot.depth)
     return Kernel(
         tuple(product.operands(packed, _sums(product, lanes), dot.unsigned)),
-        _computed_by(ops.conv2d_integer),
+        zero_may_lack(ops.conv2d_integer),
         (_around(product), in_lanes, lanes, tile.columns, groups, *geometry, dot.unsigned),
         lanes={0: in_lanes} if blocked else {},
         result_lanes=lanes,
@@ -408,7 +398,7 @@ def _has_lines(product, lanes, groups, geometry) -> bool:
 def _of_tiles(product, packed, compute, options, in_lanes, lanes) -> Kernel:
     return Kernel(
         tuple(product.operands(packed, _sums(product, lanes), True)),
-        _computed_by(compute),
+        zero_may_lack(compute),
         (_around(product), *options),
         lanes={0: in_lanes},
         result_lanes=lanes,
@@ -430,7 +420,7 @@ def _dense_words(product, target, vector, channels, width, groups, geometry) -> 
     packed = dots.pack_filter_words(product.weight, words, lanes, tile.vectors)
     return Kernel(
         tuple(product.operands(packed, _sums(product, lanes), True)),
-        _computed_by(dots.conv2d_integer_words),
+        zero_may_lack(dots.conv2d_integer_words),
         (_around(product), lanes, tile.columns, groups, *geometry),
         lanes={0: in_lanes} if blocked else {},
         result_lanes=lanes,

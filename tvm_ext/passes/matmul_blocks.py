@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 from tvm.ir import GlobalVar
 from tvm.ir.expr import GenericConst
 from tvm.target import Target
@@ -30,7 +30,7 @@ from tvm_ext.ops.quantized_weights import UNPACKED
 from tvm_ext.schedules.llvm.matmul import MatmulTile, choose_matmul_tile
 
 from ..schedules.llvm.dot import Dot
-from .compound import Compound, Kernel, Match
+from .compound import Compound, Kernel, Match, zero_may_lack
 from .facts import dtype_of
 from .graph import Graph
 from .tiled_matmul import MANY_ROWS
@@ -129,22 +129,12 @@ def _rounded_kernel(match: Match, target: Target) -> Kernel | None:
 def _blocks(left, arrays, weights, compute, packed=None) -> Kernel:
     return Kernel(
         (left, *(relax.const(array, array.dtype.name) for array in arrays)),
-        _with_zeros(compute),
+        zero_may_lack(compute),
         (weights.columns, weights.bits),
         packed=packed or {},
         epilogue=True,
         name="matmul_blocks",
     )
-
-
-def _with_zeros(compute):
-    """``compute`` of operands among which the zero points may lack."""
-
-    def computed(x, words, scales, *rest):
-        zeros, options = (rest[0], rest[1:]) if isinstance(rest[0], te.Tensor) else (None, rest)
-        return compute(x, words, scales, zeros, *options)
-
-    return computed
 
 
 MATMUL_BLOCKS = Compound("MatmulBlocks", _find, _kernel)

@@ -29,8 +29,6 @@ _PRODUCTS = {
     for name in ("matmul", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose",
                  "nn.conv2d_transpose", "nn.conv3d_transpose")
 }  # fmt: skip
-
-
 # What has an instruction from float16 to float32: of x86, and of other machines all these.
 _HALVES, _ARM = "f16c", "aarch64"
 
