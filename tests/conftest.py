@@ -1,6 +1,7 @@
 """What surrounds the test run, and what it says at its end."""
 
 import gc
+import logging
 import os
 
 import pytest
@@ -28,6 +29,40 @@ def surroundings(tmp_path_factory):
         patch.setenv("COLUMNS", "140")
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+class _Failures(logging.Handler):
+    """What schedule rules of llvm raised: a kernel goes to the next rule then, most often a slow
+    one, and nothing but a debug message says so."""
+
+    def __init__(self):
+        super().__init__(logging.DEBUG)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "tvm_ext.schedules":
+            self.found.append(record.getMessage())
+
+
+@pytest.fixture(scope="session")
+def rule_failures():
+    """Those of this test, and of what was built for it and others."""
+    logger, handler = logging.getLogger("tvm_ext.schedules"), _Failures()
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    yield handler.found
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def no_schedule_rule_fails(request, rule_failures):
+    """A rule declines what it does not serve; the marker ``rule_fails`` says where one may raise."""
+    yield
+    found = rule_failures.copy()
+    rule_failures.clear()
+    assert not found or request.node.get_closest_marker("rule_fails")
 
 
 def pytest_terminal_summary(terminalreporter):

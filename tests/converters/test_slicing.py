@@ -129,6 +129,7 @@ def test_to_the_end_of_a_symbolic_dim(start, end, step):
     check_model(model, {"x0": X}, expected=[-X[start:None:step]], opt_levels=(0, 3))
 
 
+@pytest.mark.rule_fails  # its loops end at formulas of several choices
 def test_rows_padded_by_their_own_ends_one_after_another():
     """The length of a slice was a choice, that of the next a formula of several."""
 

@@ -35,6 +35,7 @@ class Failing(ScheduleRule):
         sch.get_sblock("no such block")
 
 
+@pytest.mark.rule_fails
 def test_a_rule_that_fails_leaves_the_kernel_to_the_next(monkeypatch):
     x = te.placeholder((1 << 20,), "float32", "x")
     module = Schedule(prim_func(x, topi.exp(x))).mod

@@ -3,6 +3,8 @@
 import tvm
 from tvm import IRModule, relax, tirx
 
+from tvm_ext.schedules.reshapes import is_reshape
+
 __all__ = ["rewrite_views"]
 
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
@@ -28,14 +30,8 @@ def rewrite_views(module: IRModule, _context: object) -> IRModule:
 
 def _not_analysed(module: IRModule) -> list[tvm.ir.GlobalVar]:
     """The kernels for which TVM's search for reshapes ends with an error."""
-    found: list[tvm.ir.GlobalVar] = []
-    for symbol, func in module.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            try:
-                relax.analysis.has_reshape_pattern(func)
-            except tvm.error.InternalError:
-                found.append(symbol)
-    return found
+    kernels = module.functions_items()
+    return [k for k, func in kernels if isinstance(func, tirx.PrimFunc) and is_reshape(func) is None]
 
 
 def _without_results(module: IRModule) -> list[tvm.ir.GlobalVar]:

@@ -1,7 +1,6 @@
 """Any kernel as loops that people read and C compilers vectorise: no tiles, no packing."""
 
 from tvm import tirx
-from tvm.relax.analysis import has_reshape_pattern
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -10,6 +9,7 @@ from tvm.target import Target
 from ..llvm.access import Walk, volume
 from ..llvm.loops import PARALLEL_WORK, attempt, normal_form, walk
 from ..llvm.row_norm import common_rows
+from ..reshapes import is_reshape
 
 __all__ = ["PlainLoops"]
 
@@ -34,7 +34,7 @@ class PlainLoops(ScheduleRule):
         if target.kind.name != "c" or not hasattr(func.body, "block"):
             return None
         # The executors turn a reshape into a view; they look for the pattern as it is.
-        form = None if has_reshape_pattern(func) else normal_form(func, keep=_feeds_a_reduction)
+        form = None if is_reshape(func) else normal_form(func, keep=_feeds_a_reduction)
         if form is None:
             return Schedule(func)
         sch, blocks = form

@@ -51,6 +51,7 @@ LLVM_CONTRACTIONS = (
 
 #: Every other kernel.
 LLVM_GENERIC = (
+    Recurrent(),
     MergedAxes(Elementwise()),
     Elementwise(),
     WindowRows(),
@@ -58,9 +59,8 @@ LLVM_GENERIC = (
     RowNorm(),
     MergedAxes(BlockByBlock()),
     BlockByBlock(),
-    Recurrent(),
     OuterParallel(),
 )
 
 #: Each block by itself: opt_level 0.
-LLVM_SIMPLE = (Elementwise(), BlockByBlock(), Recurrent(), OuterParallel())
+LLVM_SIMPLE = (Recurrent(), Elementwise(), BlockByBlock(), OuterParallel())

@@ -10,6 +10,7 @@ from math import prod
 
 from tvm import DataType, ir, s_tir, tirx
 from tvm.s_tir import dlight as dl
+from tvm.s_tir.schedule import LoopRV
 
 from ..machine import Machine
 from ..numbers import number
@@ -22,6 +23,7 @@ from .conv2d import (
     registers_for_pixels,
     run_by_itself,
 )
+from .loops import equal
 from .overlapping import Choice, choose, in_tiles
 from .padded_taps import sees_zeros, without_zeros
 from .prefetch import is_cold, prefetch_in_sweeps
@@ -117,7 +119,7 @@ class Conv2dSymbolic(dl.base.ScheduleRule):
             outer = panel
         else:
             sch.reorder(n, row, panel, tile, vector, column, lane)
-            outer = sch.fuse(n, row)
+            outer = _images_of_rows(sch, n, row)
         if machine.cores > 1:
             sch.parallel(outer)
         for pad in pads:
@@ -147,8 +149,11 @@ def _depthwise(kernel: _Kernel, machine: Machine) -> s_tir.Schedule:
     if _is_one(sch, rows):
         sch.reorder(n, o, *rows, tile)
         tile, outer = sch.add_unit_loop(column), sch.fuse(n, o)
+    elif len(rows) > 1:  # TVM cannot tell depth and height where cores share both unevenly
+        sch.reorder(n, *rows, o)
+        outer = _images_of_rows(sch, n, sch.fuse(*rows))
     else:
-        part, row = sch.split(sch.fuse(*rows), [machine.cores, None])
+        part, row = sch.split(*rows, [machine.cores, None])
         sch.reorder(n, part, o, row)
         outer = sch.fuse(n, part)
     if machine.cores > 1:
@@ -159,6 +164,18 @@ def _depthwise(kernel: _Kernel, machine: Machine) -> s_tir.Schedule:
     sch.unroll(column)
     sch.vectorize(lane)
     return without_zeros(sch, contraction, rows_of_taps) if pads and seen else sch
+
+
+def _images_of_rows(sch: s_tir.Schedule, image: LoopRV, row: LoopRV) -> LoopRV:
+    """The loop that threads share: both as one, or that over rows, with all images inside.
+
+    Twice a sum of sizes is another sum, in which TVM would not find images and rows again.
+    """
+    images, rows = (sch.get(loop).extent for loop in (image, row))
+    if isinstance(rows, tirx.Add | tirx.Sub) and not equal(images, 1):
+        sch.reorder(row, image)
+        return row
+    return sch.fuse(image, row)
 
 
 def _is_one(sch: s_tir.Schedule, rows: list) -> bool:

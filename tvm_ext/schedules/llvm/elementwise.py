@@ -1,11 +1,11 @@
 """Element-wise kernels and data movement: every output element by itself."""
 
 from tvm import tirx
-from tvm.relax.analysis import has_reshape_pattern
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from ..machine import Machine
+from ..reshapes import is_reshape
 from .loops import Axis, axes, collapse, parallelise, partition, share, vectorize, walk
 from .pieces import in_pieces
 from .rule import LoopNestRule
@@ -29,7 +29,7 @@ class Elementwise(LoopNestRule):
     ) -> Schedule | None:
         if any("R" in walk(sch, block).kinds for block in blocks):
             return None
-        if has_reshape_pattern(func):
+        if is_reshape(func):
             # The executors turn it into a view; they look for the pattern as it is.
             return Schedule(func)
         for attempt in (in_squares, in_pieces) if len(blocks) == 1 else ():
