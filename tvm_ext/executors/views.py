@@ -31,7 +31,9 @@ def rewrite_views(module: IRModule, _context: object) -> IRModule:
 def _not_analysed(module: IRModule) -> list[tvm.ir.GlobalVar]:
     """The kernels for which TVM's search for reshapes ends with an error."""
     kernels = module.functions_items()
-    return [k for k, func in kernels if isinstance(func, tirx.PrimFunc) and is_reshape(func) is None]
+    return [
+        k for k, func in kernels if isinstance(func, tirx.PrimFunc) and is_reshape(func) is None
+    ]
 
 
 def _without_results(module: IRModule) -> list[tvm.ir.GlobalVar]:

@@ -326,13 +326,18 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
 def _output_loops(kernel: _Kernel):
     """Loops of the result: over groups, over what threads may share in one, tiles, pixels."""
     sch = kernel.sch
-    batches, _, _, tiles, m, _, _ = kernel.extents(kernel.outputs)
+    batches, bands, _, tiles, m, _, _ = kernel.extents(kernel.outputs)
     n, o, *frames, h, w, lane = sch.get_loops(kernel.result)
     if frames:
         sch.reorder(n, *frames, o, h, w, lane)
         n = sch.fuse(n, *frames)
-    images, width = size(sch.get(n).extent) // batches, int(sch.get(w).extent)
-    rows = tiles // (images * -(-width // m))
+    count, high, wide = (sch.get(loop).extent for loop in (n, h, w))
+    high, wide = -(-int(high) // m), -(-int(wide) // m)
+    if isinstance(count, tirx.IntImm):
+        images = int(count) // batches
+    else:  # of the phases of a dilation there may be several in a group, with all of their rows
+        images = tiles // (high * wide) if bands == 1 else 1
+    rows = tiles // (images * wide)
     batch, image = sch.split(n, [None, images])
     band, row, hi = sch.split(h, [None, rows, m])
     tile, wi = sch.split(w, [None, m])
