@@ -58,7 +58,7 @@ def rule_failures():
 
 @pytest.fixture(autouse=True)
 def no_schedule_rule_fails(request, rule_failures):
-    """A rule declines what it does not serve; the marker ``rule_fails`` says where one may raise."""
+    """Rules decline what they do not serve; the marker ``rule_fails`` says where one may raise."""
     yield
     found = rule_failures.copy()
     rule_failures.clear()
