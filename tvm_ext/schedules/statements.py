@@ -13,6 +13,7 @@ __all__ = [
     "is_unseen",
     "map_children",
     "reads_memory",
+    "rescheduled",
     "serial_copy",
     "substituted",
     "unseen",
@@ -27,6 +28,12 @@ register_op_attr(_UNSEEN, "TCallEffectKind", CallEffectKind.ReadState.value)
 register_op_attr(_UNSEEN, "TScriptPrinterName", "tvm_ext_unseen", level=20)
 tirx.op.register_intrin_lowering(_UNSEEN, target="default", f=lambda call: call.args[0])
 _UNSEEN_OP = ir.Op.get(_UNSEEN)
+
+
+def rescheduled(func: tirx.PrimFunc) -> s_tir.Schedule:
+    """A schedule of what another one made, or part of it: what has been inlined several times names
+    its values as often, which TVM refuses."""
+    return s_tir.Schedule(s_tir.transform.ConvertSSA()(ir.IRModule({"main": func})))
 
 
 def map_children(stmt: tirx.Stmt, function: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.Stmt:

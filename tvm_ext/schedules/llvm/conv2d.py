@@ -19,6 +19,7 @@ from tvm_ffi import structural_equal
 
 from ..machine import Machine
 from ..numbers import NEVER, number
+from ..statements import rescheduled
 from .access import Walk
 from .contraction import (
     axis_kinds,
@@ -241,7 +242,7 @@ def _rows_as_one(kernel: _Kernel) -> _Kernel | None:
 
 def _with_own_names(kernel: _Kernel) -> _Kernel:
     """``kernel``, where formulas that were inlined several times name values of their own."""
-    sch = s_tir.Schedule(s_tir.transform.ConvertSSA()(kernel.sch.mod))
+    sch = rescheduled(kernel.sch.mod["main"])
     *pads, contraction, output = sch.get_child_blocks(sch.get_sblock("root"))
     return replace(kernel, sch=sch, pads=pads, contraction=contraction, output=output)
 

@@ -14,6 +14,7 @@ from tvm.s_tir.schedule import LoopRV
 
 from ..machine import Machine
 from ..numbers import number
+from ..statements import rescheduled
 from .contraction import axis_kinds, feeds, is_number, is_static, size
 from .conv2d import (
     Tile,
@@ -92,7 +93,7 @@ class Conv2dSymbolic(dl.base.ScheduleRule):
             Choice(
                 tile.columns,
                 tile.rate(tile.columns),
-                self._scheduled(replace(kernel, sch=s_tir.Schedule(func)), machine),
+                self._scheduled(replace(kernel, sch=rescheduled(func)), machine),
             )
             for tile, func in tiled
         ]

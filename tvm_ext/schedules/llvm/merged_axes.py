@@ -24,7 +24,7 @@ from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 from tvm.sym import Analyzer
 
-from ..statements import substituted
+from ..statements import rescheduled, substituted
 from .plain_blocks import accesses, is_number, plain_blocks, variables, with_buffers, with_parts
 from .register_tiles import int64, nest, same, sequence, var
 
@@ -48,7 +48,7 @@ class MergedAxes(dl.base.ScheduleRule):
         if merged is None:
             return None
         sch = self.rule.apply(merged.func, target, tunable)
-        return None if sch is None else s_tir.Schedule(merged.restored(sch.mod["main"]))
+        return None if sch is None else rescheduled(merged.restored(sch.mod["main"]))
 
 
 class _Block:

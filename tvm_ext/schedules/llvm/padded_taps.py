@@ -15,7 +15,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 
-from ..statements import map_children, substituted
+from ..statements import map_children, rescheduled, substituted
 
 __all__ = [
     "PADDED",
@@ -123,9 +123,10 @@ def guards(
 
 def guarded(sch: s_tir.Schedule, guards: Mapping[tirx.Var, tirx.Expr]) -> s_tir.Schedule:
     """``sch`` with the bodies of the loops over the variables of ``guards`` run under them."""
-    if not guards:
-        return sch
+    return rescheduled(_guarded(sch.mod["main"], guards)) if guards else sch
 
+
+def _guarded(func: tirx.PrimFunc, guards: Mapping[tirx.Var, tirx.Expr]) -> tirx.PrimFunc:
     def rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
         stmt = map_children(stmt, rewrite)
         if isinstance(stmt, tirx.For) and stmt.loop_var in guards:
@@ -133,8 +134,7 @@ def guarded(sch: s_tir.Schedule, guards: Mapping[tirx.Var, tirx.Expr]) -> s_tir.
             return map_children(stmt, lambda body: tirx.IfThenElse(guard, body, None))
         return stmt
 
-    func = sch.mod["main"]
-    return s_tir.Schedule(tirx.PrimFunc(func.params, rewrite(func.body), func.ret_type, func.attrs))
+    return tirx.PrimFunc(func.params, rewrite(func.body), func.ret_type, func.attrs)
 
 
 def copies(sch: s_tir.Schedule, pad) -> bool:
@@ -201,4 +201,4 @@ def without_zeros(sch: s_tir.Schedule, contraction, rows_of_taps: Sequence) -> s
         for loop, (index, size) in zip(rows_of_taps, inside, strict=True)
     }
     func = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
-    return guarded(s_tir.Schedule(func), rows)
+    return rescheduled(_guarded(func, rows))

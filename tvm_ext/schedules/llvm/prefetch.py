@@ -6,7 +6,7 @@ from math import prod
 from tvm import DataType, s_tir, tirx
 from tvm.s_tir.schedule import LoopRV
 
-from ..statements import map_children
+from ..statements import map_children, rescheduled
 from .register_tiles import sequence
 
 __all__ = [
@@ -119,7 +119,7 @@ def _at_start_of(
 
     func = sch.mod["main"]
     body = rewrite(func.body)
-    return s_tir.Schedule(tirx.PrimFunc(func.params, body, func.ret_type, func.attrs))
+    return rescheduled(tirx.PrimFunc(func.params, body, func.ret_type, func.attrs))
 
 
 def _number(sch: s_tir.Schedule, loops: Sequence) -> tuple[tirx.Expr, int]:

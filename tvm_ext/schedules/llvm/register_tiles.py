@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tvm import DataType, IRModule, ir, s_tir, sym, tirx
+from tvm import DataType, ir, s_tir, sym, tirx
 
+from ..statements import rescheduled
 from .contraction import divisors
 
 __all__ = [
@@ -169,8 +170,7 @@ def scheduled(func: tirx.PrimFunc, body: tirx.Stmt) -> s_tir.Schedule:
     root = s_tir.SBlock([], [], [], "root", body, None, [], [], {})
     realize = s_tir.SBlockRealize([], tirx.const(True), root)
     built = tirx.PrimFunc(func.params, realize, func.ret_type, func.attrs)
-    # What an epilogue names, it names in each row.
-    return s_tir.Schedule(s_tir.transform.ConvertSSA()(IRModule({"main": built})))
+    return rescheduled(built)
 
 
 def int64(value: int) -> tirx.Expr:

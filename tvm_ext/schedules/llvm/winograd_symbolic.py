@@ -18,6 +18,7 @@ from tvm.s_tir import dlight as dl
 
 from ..machine import Machine
 from ..numbers import number
+from ..statements import rescheduled
 from .contraction import axis_kinds, is_static, split_steps
 from .conv2d import Tile, accumulate
 from .overlapping import Choice, Spread, choose, in_tiles
@@ -67,7 +68,7 @@ class Conv2dWinogradSymbolic(dl.base.ScheduleRule):
             own = in_tiles(func, _TILES, most, _places)
             if own is None:
                 return None
-            made = _scheduled(s_tir.Schedule(own), tile, vectors, machine)
+            made = _scheduled(rescheduled(own), tile, vectors, machine)
             choices.append(Choice(most, Tile(vectors, tile).rate(tile), made))
         return choose(tiles, choices)
 
