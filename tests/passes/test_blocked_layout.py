@@ -639,25 +639,6 @@ def test_a_line_of_a_sum_of_dims_and_fewer_filters_than_a_block():
     check_model(model, given, opt_levels=(3,), expected=run_onnxruntime(model, given))
 
 
-@pytest.mark.parametrize("sizes", [(9, 8), ("h", "w")])
-def test_a_value_that_an_epilogue_names_and_uses_twice(sizes):
-    """Inlined twice, it had two names of one kind, and the convolution no schedule."""
-    model = onnx.parser.parse_model("""
-        <ir_version: 9, opset_import: ["": 17]> graph (float[2, 24] x) => (float y) {
-            c = Conv <group = 24, pads = [1, 1, 1, 1]> (x, w)  g = LeakyRelu (c)
-            y = Mul (g, g)
-        }""")
-    dims = model.graph.input[0].type.tensor_type.shape.dim
-    for size in sizes:
-        dims.add(**{"dim_value" if isinstance(size, int) else "dim_param": size})
-    model.graph.output[0].type.tensor_type.ClearField("shape")
-    rng = np.random.default_rng(0)
-    window = rng.standard_normal((24, 1, 3, 3)).astype("float32")
-    model.graph.initializer.append(numpy_helper.from_array(window, "w"))
-    given = {"x": rng.standard_normal((2, 24, 9, 8)).astype("float32")}
-    check_model(model, given, opt_levels=(3,), expected=run_onnxruntime(model, given))
-
-
 def tokens(dims, channels, body):
     """A model of ``t``, tokens of so many channels; w is a depthwise window of 3 x 3."""
     head = '<ir_version: 9, opset_import: ["": 17]>'

@@ -173,7 +173,7 @@ def conv2d_winograd(
         return te.sum(inputs[p, q, ab, first(o) + ro, t, ri] * part, axis=[ro, ri])
 
     shape = (*groups, window * window, oc_blocks, -(-tiles // columns), columns, out_lanes)
-    tiled = te.compute(shape, product, "tiled")
+    tiled = te.compute(shape, product, "tiled", attrs={"group": [images, rows]})
     products = te.compute(
         (*groups, window * window, oc_blocks, tiles, out_lanes),
         lambda p, q, ab, o, t, lane: tiled[p, q, ab, o, t // columns, t % columns, lane],

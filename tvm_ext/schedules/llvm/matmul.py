@@ -21,6 +21,7 @@ from tvm.tirx import IndexMap
 
 from ..machine import Machine
 from ..numbers import NEVER, number
+from ..statements import rescheduled
 from .contraction import (
     axis_kinds,
     divisors,
@@ -162,7 +163,7 @@ def _with_one_row_axis(sch: s_tir.Schedule, output: SBlockRV) -> s_tir.Schedule:
     for axis in sch.get(output).iter_vars:
         analyzer.bind(axis.var, axis.dom)
     divisions = (tirx.FloorDiv, tirx.FloorMod)
-    return s_tir.Schedule(tvm_ffi.structural_map(sch.mod["main"], (divisions, analyzer.simplify)))
+    return rescheduled(tvm_ffi.structural_map(sch.mod["main"], (divisions, analyzer.simplify)))
 
 
 def _schedule(

@@ -291,6 +291,9 @@ def place_of_panel(product: SBlock, axis: int, number: tirx.Expr) -> tirx.Expr:
     return point * panels + number % panels
 
 
+# The annotation of products: the images, and the rows of tiles in each, that go together.
+_GROUP = "group"
+
 # Half and whole input transform, products in register tiles and plain, half and whole output
 # transform.
 _BODY = ["S" * 7, "S" * 6, "S" * 7 + "RR", "S" * 6, "S" * 7, "S" * 7]
@@ -326,18 +329,12 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
 def _output_loops(kernel: _Kernel):
     """Loops of the result: over groups, over what threads may share in one, tiles, pixels."""
     sch = kernel.sch
-    batches, bands, _, tiles, m, _, _ = kernel.extents(kernel.outputs)
+    m = kernel.extents(kernel.outputs)[4]
+    images, rows = map(int, sch.get(kernel.tiled).annotations[_GROUP])
     n, o, *frames, h, w, lane = sch.get_loops(kernel.result)
     if frames:
         sch.reorder(n, *frames, o, h, w, lane)
         n = sch.fuse(n, *frames)
-    count, high, wide = (sch.get(loop).extent for loop in (n, h, w))
-    high, wide = -(-int(high) // m), -(-int(wide) // m)
-    if isinstance(count, tirx.IntImm):
-        images = int(count) // batches
-    else:  # of the phases of a dilation there may be several in a group, with all of their rows
-        images = tiles // (high * wide) if bands == 1 else 1
-    rows = tiles // (images * wide)
     batch, image = sch.split(n, [None, images])
     band, row, hi = sch.split(h, [None, rows, m])
     tile, wi = sch.split(w, [None, m])
