@@ -51,6 +51,8 @@ def built(operator, x, w, zero, known_zero, target, shape=None, **attributes):
         ((128,), 64, 96, "uint8", True),
         ((1,), 33, 17, "int8", False),
         ((2, 7), 30, 48, "int8", True),
+        ((2, 7), 65, 1, "int8", True),
+        ((64,), 30, 1, "uint8", False),
     ],
 )
 @pytest.mark.parametrize("target", TARGETS)

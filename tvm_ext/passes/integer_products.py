@@ -149,9 +149,9 @@ def _matmul(match: Match, target: Target) -> Kernel | None:
         return None
     if Machine.of(target).integer_tiles:
         return _matmul_tiles(product)
-    if left is None:
-        return _matmul_rows(product, target)
     depth, columns = product.weight.shape
+    if left is None or columns == 1:  # for one column the schedule of tiles finds no lanes
+        return _matmul_rows(product, target)
     tile = choose_matmul_tile(target, prod(left[:-1]), columns, _SUM, depth)
     dot = Dot.of(target, tile.lanes)
     packed = ops.pack_integer_columns(product.weight, tile.columns, dot.depth)
