@@ -39,11 +39,8 @@ from .passes.expanded_depthwise import expanded_depthwise
 from .passes.few_filters import few_filters
 from .passes.gated_conv2d import GATED_CONV2D
 from .passes.gather_dims import gather_dims
-from .passes.integer_products import (
-    INTEGER_CONV2D,
-    INTEGER_MATMUL,
-    INTEGER_MATMUL_OF_ACTIVATIONS,
-)
+from .passes.integer_conv2d import INTEGER_CONV2D
+from .passes.integer_matmul import INTEGER_MATMUL, INTEGER_MATMUL_OF_ACTIVATIONS
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
 from .passes.matmul_blocks import MATMUL_BLOCKS, ROUNDED_BLOCKS

@@ -5,7 +5,9 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
+from tests.this_cpu import needs_avx512_vnni
 from tvm_ext import convert_and_build
+from tvm_ext.ops.integer_winograd import MOST_CHANNELS
 
 RNG = np.random.default_rng(0)
 # This machine, and such that sum 2 neighbours and 1.
@@ -111,14 +113,73 @@ def convolved(x, w, zero, attributes):
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-@pytest.mark.parametrize(("dtype", "known"), [("uint8", True), ("int8", False)])
-def test_convolution_pads_with_the_zero_point(case, dtype, known):
-    """On this machine; every instruction's own test is that of matrix products."""
+@pytest.mark.parametrize(
+    ("dtype", "known", "target"),
+    [("uint8", True, "native"), ("int8", False, "native"), ("int8", True, "avx2"),
+     ("uint8", False, "sse")],
+)  # fmt: skip
+def test_convolution_pads_with_the_zero_point(case, dtype, known, target):
     shape, filters, attributes = CONVOLUTIONS[case]
     x, w, zero = integers(dtype, *shape), integers("int8", *filters), integers(dtype, 3)[2]
-    y, compiled = built("ConvInteger", x, w, np.array(zero), known, "llvm", **attributes)
+    target = TARGETS[target]
+    y, compiled = built("ConvInteger", x, w, np.array(zero), known, target, **attributes)
     np.testing.assert_array_equal(y, convolved(x, w, zero, attributes))
     assert "conv2d_integer" in compiled.sources()["select"]
+
+
+# 3x3 windows that Winograd's method takes: sides that tiles do not divide, images, groups, pads.
+OF_TILES = {
+    "square": ((1, 64, 14, 14), (64, 64, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "odd, several images": ((3, 32, 13, 7), (64, 32, 3, 3), {"pads": [1, 0, 2, 1]}),
+    "no pads": ((1, 64, 10, 11), (128, 64, 3, 3), {}),
+    "groups": ((1, 64, 15, 16), (128, 32, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+    "padded channels": ((1, 48, 12, 12), (72, 48, 3, 3), {"pads": [1, 1, 1, 1]}),
+}
+
+
+@pytest.mark.parametrize("case", OF_TILES)
+@pytest.mark.parametrize(("dtype", "known"), [("uint8", False), ("int8", True)])
+def test_convolution_by_winograds_method_is_exact(case, dtype, known):
+    """Of the largest numbers, too: the corners of the ranges fill whole windows."""
+    shape, filters, attributes = OF_TILES[case]
+    x, w, zero = integers(dtype, *shape), integers("int8", *filters), integers(dtype, 3)[2]
+    info = np.iinfo(dtype)
+    x[:, :, :5], w[0], w[1] = info.max, -128, 127
+    y, compiled = built("ConvInteger", x, w, np.array(zero), known, TARGETS["avx2"], **attributes)
+    np.testing.assert_array_equal(y, convolved(x, w, zero, attributes))
+    select = compiled.sources()["select"]
+    assert "conv2d_integer" in select and "half_out" in select
+
+
+def test_sums_of_more_channels_than_winograds_method_holds():
+    """Four times a sum must fit 32 bits."""
+    channels = MOST_CHANNELS + 1 + 7 - MOST_CHANNELS % 8
+    x, w = np.full((1, channels, 8, 8), 255, "uint8"), np.full((8, channels, 3, 3), -128, "int8")
+    zero, attributes = np.array(0, "uint8"), {"pads": [1, 1, 1, 1]}
+    y, compiled = built("ConvInteger", x, w, zero, True, TARGETS["avx2"], **attributes)
+    np.testing.assert_array_equal(y, convolved(x, w, zero, attributes))
+    assert "half_out" not in compiled.sources()["select"]
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "w", "attributes"),
+    [
+        ("MatMulInteger", (130, 64), (64, 48), {}),
+        ("MatMulInteger", (3, 64), (64, 48), {}),
+        ("ConvInteger", (1, 32, 9, 9), (32, 32, 1, 1), {}),
+        ("ConvInteger", (1, 64, 9, 9), (64, 64, 3, 3), {"pads": [1, 1, 1, 1]}),
+        ("ConvInteger", (1, 32, 9, 9), (32, 1, 3, 3), {"group": 32}),
+    ],
+)
+def test_pairs_are_multiplied_in_registers(operator, x, w, attributes):
+    """Factors are loaded as pairs, and no sum leaves its register."""
+    x, w, zero = integers("uint8", *x), integers("int8", *w), np.array(9, "uint8")
+    _, compiled = built(operator, x, w, zero, True, TARGETS["avx2"], **attributes)
+    lines = compiled.sources()["asm"].splitlines()
+    products = [k for k, line in enumerate(lines) if "vpmaddwd" in line]
+    assert products
+    for k in products:
+        assert not any("(%rsp)" in line for line in lines[k : k + 2])
 
 
 SEQUENCES = {
@@ -167,7 +228,9 @@ WINDOWS = {
 CPUS = {"native": "llvm", "vnni": "llvm -mcpu=cascadelake", "avx2": "x86-64-v3"}
 
 
-@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize(
+    "target", ["native", pytest.param("vnni", marks=needs_avx512_vnni), "avx2"]
+)
 @pytest.mark.parametrize("case", WINDOWS)
 def test_windows_of_single_channels(case, target):
     dtype, known, shape, window, attributes = WINDOWS[case]
@@ -356,4 +419,4 @@ def test_convolution_that_is_quantised_at_run_time():
         torch.from_numpy(codes), torch.from_numpy(w.astype("float32") * 0.5), padding=1
     )
     np.testing.assert_allclose(compiled(x), want.numpy(), rtol=1e-4, atol=1e-3)
-    assert "call_llvm_pure_intrin" in compiled.sources()["schedule"]
+    assert "integer_pair_dot" in compiled.sources()["schedule"]

@@ -23,11 +23,12 @@ __all__ = ["lower_dots"]
 # As tvm_ext.ops has them.
 DOT, PAIR = "tirx.tvm_ext.bfloat16_dot", "tirx.tvm_ext.bfloat16_pair"
 INTEGER_DOT, INTEGER_PAIR_DOT = "tirx.tvm_ext.integer_dot", "tirx.tvm_ext.integer_pair_dot"
-BYTE_WORD = "tirx.tvm_ext.byte_word"
+BYTE_WORD, BYTE_PAIR = "tirx.tvm_ext.byte_word", "tirx.tvm_ext.byte_pair"
+SIGNED_PAIR = "tirx.tvm_ext.signed_pair"
 
 _TYPES = {
     DOT: "float32", PAIR: "int32", INTEGER_DOT: "int32", INTEGER_PAIR_DOT: "int32",
-    BYTE_WORD: "int32",
+    BYTE_WORD: "int32", BYTE_PAIR: "int32", SIGNED_PAIR: "int32",
 }  # fmt: skip
 _DOTS = (DOT, INTEGER_DOT, INTEGER_PAIR_DOT)
 _BITS = {4: 128, 8: 256, 16: 512}  # lanes of 32 bits -> the suffix of the instruction
@@ -62,6 +63,8 @@ def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
         INTEGER_DOT: _integer_dot(target),
         INTEGER_PAIR_DOT: _integer_pair_dot(target),
         BYTE_WORD: _byte_word,
+        BYTE_PAIR: _byte_pair,
+        SIGNED_PAIR: _signed_pair,
     }
 
     def extern(kind: str, *operands: tirx.Expr) -> tirx.Expr:
@@ -81,7 +84,7 @@ def _lowered(function: tirx.PrimFunc) -> tirx.PrimFunc:
         kind = _kind(call)
         if kind in _DOTS:
             return extern(kind, tirx.const(0, call.ty), *call.args)
-        return extern(kind, *call.args) if kind in (PAIR, BYTE_WORD) else call
+        return extern(kind, *call.args) if kind in _TYPES else call
 
     body = tvm_ffi.structural_map(function.body, (tirx.Add, sum_))
     body = tvm_ffi.structural_map(body, (Call, alone))
@@ -176,7 +179,7 @@ def _byte_word(name: str, lanes: int) -> str:
     """``int32(uint8, uint8, uint8, uint8)``; LLVM loads neighbouring vectors as one."""
     own, words = _vector("i8", lanes), _vector("i32", lanes)
     if lanes == 1:
-        return _single_byte_word(name)
+        return _joined_bytes(name, {"a": 0, "b": 8, "c": 16, "d": 24})
     pair, whole = f"<{2 * lanes} x i8>", f"<{4 * lanes} x i8>"
     both = ", ".join(f"i32 {k}" for k in range(2 * lanes))
     woven = ", ".join(f"i32 {byte * lanes + k}" for k in range(lanes) for byte in range(4))
@@ -191,19 +194,50 @@ define linkonce_odr hidden {words} @{name}({own} %a, {own} %b, {own} %c, {own} %
 """
 
 
-def _single_byte_word(name: str) -> str:
-    parts = "".join(
-        f"""
-  %{x}w = zext i8 %{x} to i32
-  %{x}s = shl i32 %{x}w, {8 * k}"""
-        for k, x in enumerate("abcd")
-    )
+def _byte_pair(name: str, lanes: int) -> str:
+    """``int32(uint8, uint8)``: each of 16 bits."""
+    own, words = _vector("i8", lanes), _vector("i32", lanes)
+    if lanes == 1:
+        return _joined_bytes(name, {"a": 0, "b": 16})
+    woven = ", ".join(f"i32 {k + byte * lanes}" for k in range(lanes) for byte in range(2))
+    wide = f"<{2 * lanes} x i16>"
     return f"""
-define linkonce_odr hidden i32 @{name}(i8 %a, i8 %b, i8 %c, i8 %d) alwaysinline {{{parts}
-  %l = or i32 %as, %bs
-  %h = or i32 %cs, %ds
-  %r = or i32 %l, %h
-  ret i32 %r
+define linkonce_odr hidden {words} @{name}({own} %a, {own} %b) alwaysinline {{
+  %p = shufflevector {own} %a, {own} %b, <{2 * lanes} x i32> <{woven}>
+  %w = zext <{2 * lanes} x i8> %p to {wide}
+  %r = bitcast {wide} %w to {words}
+  ret {words} %r
+}}
+"""
+
+
+def _signed_pair(name: str, lanes: int) -> str:
+    """``int32(int16)``: two signed bytes as two numbers of 16 bits."""
+    own, words = _vector("i16", lanes), _vector("i32", lanes)
+    narrow, wide = f"<{2 * lanes} x i8>", f"<{2 * lanes} x i16>"
+    return f"""
+define linkonce_odr hidden {words} @{name}({own} %x) alwaysinline {{
+  %b = bitcast {own} %x to {narrow}
+  %w = sext {narrow} %b to {wide}
+  %r = bitcast {wide} %w to {words}
+  ret {words} %r
+}}
+"""
+
+
+def _joined_bytes(name: str, shifts: dict[str, int]) -> str:
+    """Of single bytes by name, each moved up so far."""
+    parts, whole = "", "0"
+    for x, shift in shifts.items():
+        parts += f"""
+  %{x}w = zext i8 %{x} to i32
+  %{x}s = shl i32 %{x}w, {shift}
+  %{x}o = or i32 {whole}, %{x}s"""
+        whole = f"%{x}o"
+    operands = ", ".join(f"i8 %{x}" for x in shifts)
+    return f"""
+define linkonce_odr hidden i32 @{name}({operands}) alwaysinline {{{parts}
+  ret i32 {whole}
 }}
 """
 
@@ -241,8 +275,14 @@ def _pair_dot(name: str, lanes: int, instruction: str | None) -> str:
   %a = bitcast {words} %x to {halves}
   %b = bitcast {words} %y to {halves}
   %p = call {words} @{instruction}({halves} %a, {halves} %b)"""
+        # Nothing, of which LLVM knows nothing: else it adds up products of several steps first,
+        # and has too few registers for them.
+        register = "v" if lanes == 16 else "x"
+        total = f"""
+  %s = add {words} %sum, %p
+  %r = call {words} asm "", "={register},0"({words} %s)"""
     else:
-        declared = ""
+        declared, total = "", f"\n  %r = add {words} %sum, %p"
         product = "".join(
             f"""
   %{x}s = shl {words} %{x}, {sixteen}
@@ -256,8 +296,7 @@ def _pair_dot(name: str, lanes: int, instruction: str | None) -> str:
   %p = add {words} %l, %h"""
     return f"""{declared}
 define linkonce_odr hidden {words} @{name}({words} %sum, {words} %x, {words} %y) alwaysinline {{\
-{product}
-  %r = add {words} %sum, %p
+{product}{total}
   ret {words} %r
 }}
 """

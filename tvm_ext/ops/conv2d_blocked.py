@@ -7,6 +7,7 @@ channels reads them in one stream.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -218,6 +219,7 @@ def conv2d_blocked(
     dilations: Sequence[int],
     product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] | None = None,
     *,
+    word: Callable[[Callable[[tirx.Expr], tirx.Expr], tirx.Expr], tirx.Expr] | None = None,
     vector: int | None = None,
     blocks: int | None = None,
     around: tirx.Expr | None = None,
@@ -226,9 +228,10 @@ def conv2d_blocked(
 
     ``columns`` neighbouring pixels share a register tile. With ``groups`` > 1 each group holds
     whole vectors of input and output channels. float16 and bfloat16 give float32. ``product``, of
-    an element of ``x`` and one of ``weight``, is what is summed. ``vector`` channels, several
-    blocks of the result, are summed side by side; of those that there are then, ``blocks`` are
-    written. By default one block and all. Pads are ``around``, by default 0.
+    an element of ``x`` and one of ``weight``, is what is summed; ``word``, of the elements of a
+    block and a number, may stand in the place of the former. ``vector`` channels, several blocks of
+    the result, are summed side by side; of those that there are then, ``blocks`` are written. By
+    default one block and all. Pads are ``around``, by default 0.
     """
     tiles, ic_blocks, *window, in_lanes, tile = (int(d) for d in weight.shape)
     vector = vector or out_lanes
@@ -240,7 +243,8 @@ def conv2d_blocked(
     def term(pixel, o, lane, *taps):
         group = (o // vectors_per_group) * ic_blocks if groups > 1 else 0
         part = weight(o // vectors, ro, *taps, ri, (o % vectors) * vector + lane)
-        element = pixel(group + ro, ri)
+        own = partial(pixel, group + ro)
+        element = own(ri) if word is None else word(own, ri)
         return _product(element, part, x) if product is None else product(element, part)
 
     return convolution(

@@ -25,6 +25,7 @@ as channels are.
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import isclose, prod, sqrt
+from operator import mul
 
 import numpy as np
 from numpy.polynomial.polynomial import polyfromroots
@@ -120,6 +121,10 @@ def conv2d_winograd(
     stride: int = 1,
     phases: int = 1,
     channel_groups: int = 1,
+    *,
+    product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = mul,
+    word: Callable[[Callable[[tirx.Expr], tirx.Expr], tirx.Expr], tirx.Expr] | None = None,
+    around: tirx.Expr | None = None,
 ) -> te.Tensor:
     """Convolve ``x[N, IC/b, H, W, b]`` with a ``weight`` transformed for ``stride``.
 
@@ -132,10 +137,13 @@ def conv2d_winograd(
     Of ``x[N, IC/b, D, H, W, b]`` the pads have the depth first. Its ``weight`` holds all channels
     of the first tap along the depth, then those of the next; ``depth``: stride and dilation there.
     The images are N times D'.
+
+    ``product``, ``word`` and ``around`` are those of
+    :func:`tvm_ext.ops.conv2d_blocked.conv2d_blocked`; no ``around`` with ``phases``.
     """
     n, *blocked = x.shape
     ic_blocks, *frames, h, w, in_lanes = map(int, blocked)
-    _, oc_tiles, summed, _, oc_tile = (int(d) for d in weight.shape)
+    _, oc_tiles, summed, steps, oc_tile = (int(d) for d in weight.shape)
     before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
     height = (h + before[-2] + after[-2] - (KERNEL - 1) * phases - 1) // stride + 1
     width = (w + before[-1] + after[-1] - (KERNEL - 1) * phases - 1) // stride + 1
@@ -149,7 +157,10 @@ def conv2d_winograd(
     window, vectors = window_of(m, stride), oc_tile // out_lanes
 
     extents = (*deep, window_of(bands * rows * m, stride), window_of(across * m, stride))
-    source = padded(x, before, extents) if phases == 1 else _apart(x, before, extents, phases)
+    if phases == 1:
+        source = padded(x, before, extents, around)
+    else:
+        source = _apart(x, before, extents, phases)
 
     def pixel(image, band, o, t, i, j, lane):
         row = (band * rows + t // across % rows) * (m * stride) + i
@@ -162,18 +173,20 @@ def conv2d_winograd(
     inputs = _inputs(pixel, groups, summed * channel_groups, tiles, in_lanes, m, stride)
     oc_blocks = oc_tiles * vectors
     first = _first_block(oc_blocks, summed, channel_groups)
-    ro, ri = te.reduce_axis((0, summed), "ro"), te.reduce_axis((0, in_lanes), "ri")
+    ro, ri = te.reduce_axis((0, summed), "ro"), te.reduce_axis((0, steps), "ri")
 
-    def product(p, q, ab, o, to, ti, lane):
+    def term(p, q, ab, o, to, ti, lane):
         t = to * columns + ti
         if tiles % columns:
             t = tirx.min(t, tiles - 1)  # never written: no register tile needs a tail
         own = _weights_of(ab, m, stride)
         part = weight[own, o // vectors, ro, ri, o % vectors * out_lanes + lane]
-        return te.sum(inputs[p, q, ab, first(o) + ro, t, ri] * part, axis=[ro, ri])
+        own_inputs = partial(inputs, p, q, ab, first(o) + ro, t)
+        element = own_inputs(ri) if word is None else word(own_inputs, ri)
+        return te.sum(product(element, part), axis=[ro, ri])
 
     shape = (*groups, window * window, oc_blocks, -(-tiles // columns), columns, out_lanes)
-    tiled = te.compute(shape, product, "tiled", attrs={"group": [images, rows]})
+    tiled = te.compute(shape, term, "tiled", attrs={"group": [images, rows]})
     products = te.compute(
         (*groups, window * window, oc_blocks, tiles, out_lanes),
         lambda p, q, ab, o, t, lane: tiled[p, q, ab, o, t // columns, t % columns, lane],

@@ -2,6 +2,8 @@
 
 They are neighbours of the reduction. What of :mod:`tvm_ext.ops.integer_products` has rows or
 columns of symbolic number is here: its schedules take terms of single elements, and make vectors.
+So is all of it for CPUs that multiply pairs of 16 bits: of constant weights each stays a byte in
+memory, of the other side bytes are widened before.
 
 So are products of two activations: of words, less what their zero points have added, or of pairs of
 the differences, which need nine bits, where no instruction sums four products.
@@ -27,13 +29,16 @@ from .conv2d_blocked import (
 from .elementwise import dtype_of
 from .flat_index import broadcast_index
 from .integer_products import SIGN, corrected, pad_value, subtrahend
-from .matmul_packed import matmul_panels, matmul_rows, pack_columns, panels
+from .matmul_packed import matmul_packed, matmul_panels, matmul_rows, pack_columns, panels
 
 __all__ = [
     "BYTES",
+    "BYTE_PAIR",
     "BYTE_WORD",
     "DOT",
+    "PAIR",
     "PAIR_DOT",
+    "SIGNED_PAIR",
     "ZeroPoint",
     "channel_words",
     "column_pair_panels",
@@ -41,9 +46,12 @@ __all__ = [
     "column_sums",
     "column_word_panels",
     "column_words",
+    "conv2d_byte_pairs",
     "conv2d_integer_words",
     "depthwise_conv2d_integer_words",
     "dot",
+    "joined",
+    "matmul_byte_pairs",
     "matmul_integer_pairs",
     "matmul_integer_pairs_plain",
     "matmul_integer_rows",
@@ -53,22 +61,28 @@ __all__ = [
     "pack_filter_words",
     "pack_words",
     "pair_dot",
+    "pair_of",
     "repeated",
+    "row_byte_pairs",
     "row_pairs",
     "row_sums",
     "row_words",
+    "times_bytes",
+    "widened",
     "word_of",
 ]
 
-#: The operators ``dot(int32, int32) -> int32`` of bytes and of 16 bits, and ``byte_word`` of four
-#: uint8, the first lowest, of any number of lanes. :mod:`tvm_ext.executors.dots` lowers them.
+#: The operators ``dot(int32, int32) -> int32`` of bytes and of 16 bits, ``byte_word`` of four
+#: uint8, the first lowest, ``byte_pair`` of two, each 16 bits wide, and ``signed_pair`` of an int16
+#: that holds two int8, of any number of lanes. :mod:`tvm_ext.executors.dots` lowers them.
 DOT, PAIR_DOT = "tirx.tvm_ext.integer_dot", "tirx.tvm_ext.integer_pair_dot"
-BYTE_WORD = "tirx.tvm_ext.byte_word"
+BYTE_WORD, BYTE_PAIR = "tirx.tvm_ext.byte_word", "tirx.tvm_ext.byte_pair"
+SIGNED_PAIR = "tirx.tvm_ext.signed_pair"
 
-#: Bytes in a word.
-BYTES = 4
+#: Bytes in a word, and numbers of 16 bits.
+BYTES, PAIR = 4, 2
 
-for _operator in (DOT, PAIR_DOT, BYTE_WORD):
+for _operator in (DOT, PAIR_DOT, BYTE_WORD, BYTE_PAIR, SIGNED_PAIR):
     register_op_attr(_operator, "TCallEffectKind", CallEffectKind.Pure.value)
     register_op_attr(_operator, "TVectorizable", True)
     register_op_attr(_operator, "TScriptPrinterName", _operator.split(".")[-1], level=20)
@@ -90,14 +104,27 @@ def pair_dot(x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
     return tirx.call_intrin("int32", PAIR_DOT, x, y)
 
 
-def pack_words(weight: np.ndarray, tile: int) -> np.ndarray:
-    """int8 ``[K, N]`` -> int32 ``[ceil(N/tile), ceil(K/4), tile]``, padded with zeros."""
+def times_bytes(x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
+    """The product of a pair ``x`` of 16 bits, and a pair ``y`` of signed bytes, an int16."""
+    return pair_dot(x, tirx.call_intrin("int32", SIGNED_PAIR, y))
+
+
+def joined(weight: np.ndarray) -> np.ndarray:
+    """Integers ``[..., size]`` as one number of all their bits, the first lowest."""
+    size = weight.dtype.itemsize * weight.shape[-1]
+    little = np.ascontiguousarray(weight.astype(weight.dtype.newbyteorder("<")))
+    return little.view(f"<i{size}")[..., 0].astype(f"int{8 * size}")
+
+
+def pack_words(weight: np.ndarray, tile: int, size: int = BYTES) -> np.ndarray:
+    """int8 ``[K, N]`` -> ``[ceil(N/tile), ceil(K/size), tile]``, padded with zeros.
+
+    Of four bytes each, int32, or of two, int16.
+    """
     k, n = weight.shape
-    padded = np.zeros((-(-k // BYTES) * BYTES, n), "int8")
+    padded = np.zeros((-(-k // size) * size, n), "int8")
     padded[:k] = weight
-    rows = padded.reshape(-1, BYTES, n).transpose(0, 2, 1)
-    words = np.ascontiguousarray(rows).view("<i4").astype("int32")
-    return pack_columns(words.reshape(-1, n), tile)
+    return pack_columns(joined(padded.reshape(-1, size, n).transpose(0, 2, 1)), tile)
 
 
 def row_words(x: te.Tensor) -> te.Tensor:
@@ -113,6 +140,17 @@ def row_words(x: te.Tensor) -> te.Tensor:
         return word_of(lambda at: x[(*row, at)], column, k, flips)
 
     return te.compute((*leading, _words(k, BYTES)), word, "row_words")
+
+
+def row_byte_pairs(x: te.Tensor) -> te.Tensor:
+    """8-bit ``x[..., K]`` -> int32 ``[..., ceil(K/2)]`` of 16 bits each, 0 behind K."""
+    *leading, k = x.shape
+
+    def word(*index):
+        *row, column = index
+        return _pair(lambda at: x[(*row, at)], column, k)
+
+    return te.compute((*leading, _words(k, PAIR)), word, "row_pairs")
 
 
 def column_words(x: te.Tensor) -> te.Tensor:
@@ -299,20 +337,49 @@ def matmul_integer_rows(
     return te.compute(total.shape, element, "corrected")
 
 
+def matmul_byte_pairs(
+    words: te.Tensor,
+    weight: te.Tensor,
+    sums: te.Tensor,
+    zero: te.Tensor | None,
+    columns: int,
+    rows: int | None = None,
+) -> te.Tensor:
+    """``x - zero`` times packed ``weight`` -> int32 ``[..., columns]``; ``words`` are pairs of x.
+
+    Args:
+        words: of :func:`row_byte_pairs`.
+        weight: of :func:`pack_words`, by two.
+        sums: int32 ``[columns]``, what is subtracted for each unit of ``zero``.
+        zero: int32, one element; None: 1.
+        rows: of ``words`` that share a register tile; None: the schedule chooses, as of rows of
+            symbolic number.
+    """
+    if rows is None:
+        total = matmul_rows(words, weight, columns, times_bytes)
+    else:
+        total = matmul_packed(words, weight, columns, rows, times_bytes)
+
+    def element(*index):
+        return total[index] - subtrahend(sums[index[-1]], zero, words, unsigned=False)
+
+    return te.compute(total.shape, element, "corrected")
+
+
 def pack_filter_words(
-    weight: np.ndarray, in_lanes: int, out_lanes: int, vectors: int
+    weight: np.ndarray, in_lanes: int, out_lanes: int, vectors: int, size: int = BYTES
 ) -> np.ndarray:
     """int8 ``[OC, IC, KH, KW]`` -> words of input channels, as :func:`pack_weight` has them.
 
-    ``in_lanes`` words are a block of the input; channels are padded with zeros to whole blocks.
+    ``in_lanes`` words, of ``size`` channels, are a block of the input; channels are padded with
+    zeros to whole blocks.
     """
     oc, ic, *window = weight.shape
-    block = in_lanes * BYTES
+    block = in_lanes * size
     padded = np.zeros((oc, -(-ic // block) * block, *window), "int8")
     padded[:, :ic] = weight
-    split = padded.reshape(oc, -1, BYTES, *window)
-    words = np.ascontiguousarray(np.moveaxis(split, 2, -1)).view("<i4")[..., 0].astype("int32")
-    return pack_weight(words, in_lanes, out_lanes, vectors)
+    split = padded.reshape(oc, -1, size, *window)
+    return pack_weight(joined(np.moveaxis(split, 2, -1)), in_lanes, out_lanes, vectors)
 
 
 def channel_words(x: te.Tensor) -> te.Tensor:
@@ -365,14 +432,61 @@ def conv2d_integer_words(
     return corrected(total, sums, zero, x, True)
 
 
-def pack_depthwise_words(weight: np.ndarray, lanes: int) -> np.ndarray:
-    """int8 ``[C, 1, KH, KW]`` -> int32 ``[C/lanes, KH, ceil(KW/4), lanes]``, columns in words."""
-    packed = pack_depthwise_weight(weight, lanes)
-    behind = -packed.shape[2] % BYTES
+def conv2d_byte_pairs(
+    x: te.Tensor,
+    weight: te.Tensor,
+    sums: te.Tensor,
+    zero: te.Tensor | None,
+    around: int,
+    out_lanes: int,
+    columns: int,
+    groups: int,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> te.Tensor:
+    """The same in products of pairs; dims of ``x`` may be symbolic.
+
+    Args:
+        weight: of :func:`pack_filter_words`, by two.
+    """
+    total = conv2d_blocked(
+        widened(x), weight, out_lanes, columns, groups, strides, pads, dilations, times_bytes,
+        word=pair_of,
+        around=pad_value(x, zero, around).astype("int16"),
+    )  # fmt: skip
+    return corrected(total, sums, zero, x, False)
+
+
+def widened(x: te.Tensor) -> te.Tensor:
+    """8-bit ``x[N, C/b, H, W, b]`` as int16; of ``x[N, C, H, W]`` blocks of two channels.
+
+    Behind the last channel it is repeated.
+    """
+    if len(x.shape) == 5:
+        return te.compute(x.shape, lambda *at: x(*at).astype("int16"), "widened")
+    n, channels, h, w = x.shape
+
+    def element(n, o, i, j, lane):
+        return x(n, tirx.min(PAIR * o + lane, channels - 1), i, j).astype("int16")
+
+    return te.compute((n, -(-int(channels) // PAIR), h, w, PAIR), element, "widened")
+
+
+# How many columns are in a word -> what makes it of them, the first bits of their bytes, and what
+# multiplies it.
+_COLUMNS = {BYTES: (BYTE_WORD, _SIGNS, dot), PAIR: (BYTE_PAIR, 0x00800080, pair_dot)}
+
+
+def pack_depthwise_words(weight: np.ndarray, lanes: int, size: int) -> np.ndarray:
+    """int8 ``[C, 1, KH, KW]`` -> int32 ``[C/lanes, KH, ceil(KW/size), lanes]``, columns in words.
+
+    They are four bytes or two numbers of 16 bits.
+    """
+    packed = pack_depthwise_weight(weight, lanes).astype(f"int{32 // size}")
+    behind = -packed.shape[2] % size
     whole = np.pad(packed, ((0, 0), (0, 0), (0, behind), (0, 0)))
-    split = whole.reshape(*packed.shape[:2], -1, BYTES, lanes)
-    words = np.ascontiguousarray(np.moveaxis(split, 3, -1))
-    return words.view("<i4")[..., 0].astype("int32")
+    return joined(np.moveaxis(whole.reshape(*packed.shape[:2], -1, size, lanes), 3, -1))
 
 
 def depthwise_conv2d_integer_words(
@@ -381,6 +495,7 @@ def depthwise_conv2d_integer_words(
     sums: te.Tensor,
     zero: te.Tensor | None,
     around: int,
+    size: int,
     taps: int,
     columns: int,
     strides: Sequence[int],
@@ -392,30 +507,31 @@ def depthwise_conv2d_integer_words(
     Columns are not dilated.
 
     Args:
-        weight: of :func:`pack_depthwise_words`, of rows of ``taps``.
+        weight: of :func:`pack_depthwise_words`, of rows of ``taps``, ``size`` in a word.
 
     The others are those of :func:`tvm_ext.ops.integer_products.conv2d_integer`.
     """
     blocks, height, steps, lanes = (int(d) for d in weight.shape)
     n, o, h, w, _ = x.shape
-    behind = steps * BYTES - taps  # what the last words of a row hold
+    make, signs, product = _COLUMNS[size]
+    behind = steps * size - taps  # what the last words of a row hold
     high, wide = h + pads[0] + pads[2], w + pads[1] + pads[3] + behind
     source = padded(x, pads[:2], [high, wide], pad_value(x, zero, around))
     flips = dtype_of(x) == "int8"
 
     def word(n, o, i, j, lane):
-        row = [tirx.reinterpret("uint8", source(n, o, i, j + b, lane)) for b in range(BYTES)]
-        whole = tirx.call_intrin("int32", BYTE_WORD, *row)
-        return whole ^ tirx.const(_SIGNS, "int32") if flips else whole
+        row = [tirx.reinterpret("uint8", source(n, o, i, j + b, lane)) for b in range(size)]
+        whole = tirx.call_intrin("int32", make, *row)
+        return whole ^ tirx.const(signs, "int32") if flips else whole
 
-    shape, attrs = (n, o, high, wide - (BYTES - 1), lanes), {IN_REGISTERS: 1}
+    shape, attrs = (n, o, high, wide - (size - 1), lanes), {IN_REGISTERS: 1}
     words = te.compute(shape, word, "row_words", attrs=attrs)
 
     def term(pixel, o, lane, *tap):
-        return dot(pixel(o, lane), weight(o, *tap, lane))
+        return product(pixel(o, lane), weight(o, *tap, lane))
 
     total = convolution(
-        words, (height, steps), blocks, lanes, columns, strides, [0] * 4, (dilations[0], BYTES),
+        words, (height, steps), blocks, lanes, columns, strides, [0] * 4, (dilations[0], size),
         term,
     )  # fmt: skip
     return corrected(total, sums, zero, x, True)
@@ -487,7 +603,16 @@ def _matmul_as_it_lies(
 
 def _pair(element, word, count: tirx.Expr) -> tirx.Expr:
     """Elements ``2 * word`` and the next, the latter 0 behind ``count``."""
-    low, high = element(2 * word), element(2 * word + 1)
-    if not isinstance(count, tirx.IntImm) or int(count) % 2:
-        high = tirx.if_then_else(2 * word + 1 < count, high, tirx.const(0, "int32"))
+    if isinstance(count, tirx.IntImm) and int(count) % 2 == 0:
+        return pair_of(element, word)
+
+    def within(at):
+        return tirx.if_then_else(at < count, element(at).astype("int32"), tirx.const(0, "int32"))
+
+    return pair_of(within, word)
+
+
+def pair_of(element: Callable[[tirx.Expr], tirx.Expr], word: tirx.Expr) -> tirx.Expr:
+    """Elements ``2 * word`` and the next, of 16 bits at most; LLVM loads neighbours as one."""
+    low, high = (element(2 * word + k).astype("int32") for k in range(PAIR))
     return (low & 0xFFFF) | (high << 16)

@@ -28,7 +28,7 @@ from .compound import Compound, Kernel, Match, Pattern
 from .facts import axes_of
 from .graph import Graph
 
-__all__ = ["MANY_ROWS", "TILED_MATMUL"]
+__all__ = ["MANY_ROWS", "TILED_MATMUL", "sweeps_rows"]
 
 
 _LEFT, _RIGHT = wildcard(), wildcard()
@@ -79,11 +79,16 @@ def _packed(match: Match, left: list[int], right: list[int], target: Target) -> 
     dtype, rows = match.dtype(), prod(left[:-1])
     tile = choose_matmul_tile(target, rows, right[1], dtype, _row_bytes(match, right[0]))
     operands = match["left"], _panels(match, tile)
-    padded = rows > 4 * tile.rows and -rows % tile.rows > rows * _PADDED
-    by_panel = shares_panels(-(-right[1] // tile.columns), Machine.of(target))
-    if by_panel and (padded or rows >= _SWEPT):
+    if sweeps_rows(target, rows, right[1], tile):
         return Kernel(operands, matmul_rows, (right[1],), epilogue=True, name="matmul")
     return Kernel(operands, matmul_packed, (right[1], tile.rows), epilogue=True, name="matmul")
+
+
+def sweeps_rows(target: Target, rows: int, columns: int, tile: MatmulTile) -> bool:
+    """Whether all ``rows`` are swept over each panel of weights, the last in lower tiles."""
+    padded = rows > 4 * tile.rows and -rows % tile.rows > rows * _PADDED
+    by_panel = shares_panels(-(-columns // tile.columns), Machine.of(target))
+    return by_panel and (padded or rows >= _SWEPT)
 
 
 def _rows(match: Match, right: list[int], target: Target) -> Kernel | None:

@@ -53,6 +53,9 @@ __all__ = [
 ENOUGH_ACCUMULATORS = 10
 # Loads that an FMA bears. Zen 5: a tile of 2x8 (0.625) runs at the peak, 2x7 (0.643) at 97 % of it.
 BEARABLE_LOADS = 0.63
+# The same of a product and a sum apart, fewer of which fit a cycle. Zen 3, pairs of 16 bits:
+# 64 channels to 64 at 56 x 56, tiles of 4x2 121 Gop/s of one core, 1x7 95.
+BEARABLE_LOADS_APART = 0.8
 # The part of all registers that a row of taps must leave to pixels, to be held in some.
 LEFT_TO_PIXELS = 0.2
 # As tvm_ext.ops.conv2d_blocked has it.
@@ -80,26 +83,36 @@ class Tile:
     def accumulators(self) -> int:
         return self.vectors * self.columns
 
-    def rate(self, width: int) -> float:
-        """Useful FMAs relative to the peak, in a row of ``width`` pixels."""
-        latency = min(1.0, self.accumulators / ENOUGH_ACCUMULATORS)
+    def rate(self, width: int, added_apart: bool = False) -> float:
+        """Useful FMAs relative to the peak, in a row of ``width`` pixels.
+
+        ``added_apart``: a product and its sum are two instructions, the latter of one cycle.
+        """
+        enough = ENOUGH_ACCUMULATORS / (3 if added_apart else 1)
+        latency = min(1.0, self.accumulators / enough)
         loads = (self.vectors + self.columns) / self.accumulators
+        bearable = BEARABLE_LOADS_APART if added_apart else BEARABLE_LOADS
         useful = width / (-(-width // self.columns) * self.columns)
-        return latency * min(1.0, BEARABLE_LOADS / loads) * useful
+        return latency * min(1.0, bearable / loads) * useful
 
 
-def choose_tile(target: Target, oc_blocks: int, width: int, paired: bool = False) -> Tile:
+def choose_tile(
+    target: Target, oc_blocks: int, width: int, paired: bool = False, added_apart: bool = False
+) -> Tile:
     """The best register tile for ``oc_blocks`` vectors of channels on rows of ``width`` pixels.
 
     ``paired``: what is stored are pairs of vectors, if a tile that holds such is about as good.
+    ``added_apart``: see :meth:`Tile.rate`; a product takes a register of its own then.
     """
-    registers = Machine.of(target).registers
+    registers = Machine.of(target).registers - added_apart
 
     def worth(tile: Tile) -> tuple[float, int, int]:
         halves = paired and tile.vectors % 2 == 1
         # Among equals the larger tile, then the wider: fewer passes over the weights, which come
         # from L2. 512 channels at 7 x 7 by Winograd's method: 4x4 0.45-0.55 ms, 2x8 0.39.
-        rate = round(tile.rate(width) * (0.9 if halves else 1.0), 2)
+        rate = round(tile.rate(width, added_apart) * (0.9 if halves else 1.0), 2)
+        if added_apart:  # more channels: fewer passes over pixels, whose blocks lie apart
+            return rate, tile.vectors, tile.columns
         return rate, tile.accumulators, tile.columns
 
     tiles = [

@@ -57,10 +57,18 @@ class MatmulTile:
 
 
 def choose_matmul_tile(
-    target: Target, rows: int, columns: int, dtype: str, row_bytes: int
+    target: Target,
+    rows: int,
+    columns: int,
+    dtype: str,
+    row_bytes: int,
+    added_apart: bool = False,
 ) -> MatmulTile:
     """The register tile for a product of ``[rows, K]``, rows of so many bytes, and
-    ``[K, columns]``."""
+    ``[K, columns]``.
+
+    ``added_apart``: a product takes a register of its own, before it is added.
+    """
     machine = Machine.of(target)
     lanes = machine.lanes(dtype)
     vectors = -(-columns // lanes)
@@ -82,7 +90,8 @@ def choose_matmul_tile(
         MatmulTile(r, v, lanes)
         for r in range(1, min(rows, _TALLEST) + 1)
         for v in range(1, min(vectors, 8) + 1)
-        if r * v + v + 1 <= machine.registers - machine.registers // 16  # the last ones spill
+        # The last ones spill.
+        if r * v + v + 1 + added_apart <= machine.registers - machine.registers // 16
     ]
     return min(tiles, key=cost)
 

@@ -50,6 +50,10 @@ __all__ = [
 ]
 
 
+# As tvm_ext.ops.integer_dots has it: a product that an instruction of its own adds.
+_PAIR_DOT = "tirx.tvm_ext.integer_pair_dot"
+
+
 class MatmulRows(dl.base.ScheduleRule):
     """Accumulate ``[rows, panels, columns]`` over one reduction axis, epilogue; any rows.
 
@@ -77,9 +81,12 @@ class MatmulRows(dl.base.ScheduleRule):
         return scheduled(sch.mod["main"], _loops(product, output, Machine.of(target)))
 
 
-def tile_rows(machine: Machine, vectors: int) -> int:
-    """The most rows of so many vectors whose sums stay in registers."""
-    room = machine.registers - machine.registers // 16 - 1
+def tile_rows(machine: Machine, vectors: int, held: int = 0) -> int:
+    """The most rows of so many vectors whose sums stay in registers.
+
+    ``held``: registers that products take, before they are added.
+    """
+    room = machine.registers - machine.registers // 16 - 1 - held
     return min(14, max(1, (room - vectors) // vectors))
 
 
@@ -157,7 +164,8 @@ def _loops(product: SBlock, output: SBlock, machine: Machine) -> tirx.Stmt:
     by_panel = shares_panels(panels, machine)
     kinds = [tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL]
     lanes = divisors(columns, machine.lanes(dtype))[-1]
-    height = tile_rows(machine, columns // lanes)
+    held = isinstance(factors, ir.Call) and factors.op.name == _PAIR_DOT
+    height = tile_rows(machine, columns // lanes, held)
     weights = _weights(product)
     # What follows the last panel of a thread is in vain.
     cold = is_cold(weights) and panels >= 4 * machine.cores

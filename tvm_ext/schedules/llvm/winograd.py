@@ -101,6 +101,8 @@ class WinogradModel:
         direct: of the direct kernel relative to one of float32; its weights are as much smaller.
         added: the bytes that the weights of a convolution may grow by. 1024 to 512 channels at
             28 x 28: m = 4 adds 57 MB, m = 2 15 MB.
+        sizes: the m to choose from.
+        added_apart: a product and its sum are two instructions.
     """
 
     transform: float = 12.0
@@ -112,12 +114,14 @@ class WinogradModel:
     shared: float = 4.0
     direct: float = 1.0
     added: int = 32 << 20
+    sizes: tuple[int, ...] = (2, 4)
+    added_apart: bool = False
 
     def choose(self, conv: Convolution, target: Target) -> WinogradPlan | None:
         """The plan of least cost; None where the direct kernel costs about as little, or weights
         would grow by too much."""
         plain = 4 * 9 * conv.pairs * self.direct
-        sizes = [m for m in (2, 4) if _weight_bytes(conv, m) - plain <= self.added]
+        sizes = [m for m in self.sizes if _weight_bytes(conv, m) - plain <= self.added]
         plans = [self.plan(conv.apart, m, target) for m in sizes]
         if not plans:
             return None
@@ -130,7 +134,8 @@ class WinogradModel:
         """Products, transforms, and weights to fetch."""
         bands, tiles = _bands_and_tiles(conv, plan)
         blocks = conv.inputs / conv.in_lanes + conv.outputs / conv.out_lanes
-        products = conv.pairs / conv.out_lanes / plan.register.rate(tiles)
+        rate = plan.register.rate(tiles, self.added_apart)
+        products = conv.pairs / conv.out_lanes / rate
         products += conv.outputs / conv.out_lanes * self.store
         work = conv.images // plan.images * bands * tiles * (products + blocks * self.transform)
         fetched = _weight_bytes(conv, plan.m) * (1 + (plan.readers - 1) * self.read_again)
@@ -138,9 +143,10 @@ class WinogradModel:
 
     def direct_cost(self, conv: Convolution, target: Target) -> float:
         """The same of the direct kernel."""
-        tile = choose_tile(target, conv.blocks, conv.width)
+        tile = choose_tile(target, conv.blocks, conv.width, added_apart=self.added_apart)
         pixels = conv.images * conv.height * conv.width / conv.out_lanes
-        cost = 9 * conv.pairs * (pixels / tile.rate(conv.width) + 4 * self.weight_byte)
+        rate = tile.rate(conv.width, self.added_apart)
+        cost = 9 * conv.pairs * (pixels / rate + 4 * self.weight_byte)
         return self.direct * cost
 
     def plan(self, conv: Convolution, m: int, target: Target) -> WinogradPlan:
@@ -161,7 +167,7 @@ class WinogradModel:
         all_rows = -(-conv.height // m)
         for rows in range(1, min(all_rows, machine.l2_bytes // _row_bytes(conv, m)) + 1):
             if _even(conv.images * -(-all_rows // rows), machine.cores):
-                yield replace(_grouped(conv, m, 1, rows, target), readers=machine.cores)
+                yield replace(self._grouped(conv, m, 1, rows, target), readers=machine.cores)
 
     def _shared(self, conv: Convolution, m: int, target: Target, machine: Machine) -> WinogradPlan:
         """Whole images, or parts of one, that fit the caches together."""
@@ -169,15 +175,16 @@ class WinogradModel:
         room = int(self.shared * machine.l2_bytes * machine.cores / _row_bytes(conv, m))
         if room >= all_rows:
             images = divisors(conv.images, room // all_rows)[-1]
-            return _grouped(conv, m, images, all_rows, target)
+            return self._grouped(conv, m, images, all_rows, target)
         bands = -(-all_rows // max(1, room))
-        return _grouped(conv, m, 1, -(-all_rows // bands), target)
+        return self._grouped(conv, m, 1, -(-all_rows // bands), target)
 
-
-def _grouped(conv: Convolution, m: int, images: int, rows: int, target: Target) -> WinogradPlan:
-    tiles = images * rows * -(-conv.width // m)
-    tile = choose_tile(target, conv.blocks, tiles)
-    return WinogradPlan(m, images, rows, tile)
+    def _grouped(
+        self, conv: Convolution, m: int, images: int, rows: int, target: Target
+    ) -> WinogradPlan:
+        tiles = images * rows * -(-conv.width // m)
+        tile = choose_tile(target, conv.blocks, tiles, added_apart=self.added_apart)
+        return WinogradPlan(m, images, rows, tile)
 
 
 def _points(conv: Convolution, m: int) -> int:
@@ -308,11 +315,15 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
     kinds = [axis_kinds(sch.get(block)) for block in blocks]
     first = kinds.index(_BODY[0]) if _BODY[0] in kinds else len(kinds)
     end = first + len(_BODY)
-    if first > 1 or kinds[first:end] != _BODY or len(kinds) == end:
+    if first > 2 or kinds[first:end] != _BODY or len(kinds) == end:
         return None
     # Images, or volumes whose frames are convolved.
     if set(kinds[:first] + kinds[end:]) not in ({"S" * 5}, {"S" * 6}):
         return None
+    pads = blocks[:first][-1:]
+    for block in blocks[:first]:
+        if block not in pads:  # what pads copy
+            sch.compute_inline(block)
     result, *others = blocks[end:]
     joins = bool(others) and sch.get(others[0]).name_hint == "joined"
     *inlined, last = others if joins else blocks[end:]
@@ -321,9 +332,7 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
     joined = last if joins else None
     result = result if joins else last
     half_in, inputs, tiled, products, half_out, outputs = blocks[first:end]
-    return _Kernel(
-        sch, blocks[:first], result, half_in, inputs, tiled, products, half_out, outputs, joined
-    )
+    return _Kernel(sch, pads, result, half_in, inputs, tiled, products, half_out, outputs, joined)
 
 
 def _output_loops(kernel: _Kernel):
