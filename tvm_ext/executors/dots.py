@@ -248,20 +248,50 @@ def _integer_dot(target: Target | None) -> Callable[[str, int], str]:
     narrow = wide or has_feature(target, "avxvnni")
 
     def text(name: str, lanes: int) -> str:
-        if lanes not in _BITS or not (wide or (narrow and lanes < 16)):
-            return _plain_integer_dot(name, lanes)
-        return _summing(name, lanes, f"llvm.x86.avx512.vpdpbusd.{_BITS[lanes]}", "i32", "i8")
+        if lanes in _BITS and (wide or (narrow and lanes < 16)):
+            return _summing(name, lanes, f"llvm.x86.avx512.vpdpbusd.{_BITS[lanes]}", "i32", "i8")
+        instruction = _multiply_add(target, lanes)
+        if instruction is not None:
+            return _integer_dot_of_halves(name, lanes, instruction)
+        return _plain_integer_dot(name, lanes)
 
     return text
+
+
+def _multiply_add(target: Target | None, lanes: int) -> str | None:
+    """What multiplies pairs of 16 bits and adds the products, where ``target`` has it."""
+    instruction, feature = _MULTIPLY_ADD.get(lanes, ("", ""))
+    return f"llvm.x86.{instruction}" if feature and has_feature(target, feature) else None
+
+
+def _integer_dot_of_halves(name: str, lanes: int, instruction: str) -> str:
+    """By two products of pairs of 16 bits: bytes 0 and 2, and 1 and 3."""
+    words, halves = _vector("i32", lanes), f"<{2 * lanes} x i16>"
+    eight, byte = (f"splat (i16 {value})" for value in (8, 255))
+    return f"""
+declare {words} @{instruction}({halves}, {halves})
+define linkonce_odr hidden {words} @{name}({words} %sum, {words} %x, {words} %y) alwaysinline {{
+  %a = bitcast {words} %x to {halves}
+  %b = bitcast {words} %y to {halves}
+  %a0 = and {halves} %a, {byte}
+  %a1 = lshr {halves} %a, {eight}
+  %bs = shl {halves} %b, {eight}
+  %b0 = ashr {halves} %bs, {eight}
+  %b1 = ashr {halves} %b, {eight}
+  %p0 = call {words} @{instruction}({halves} %a0, {halves} %b0)
+  %p1 = call {words} @{instruction}({halves} %a1, {halves} %b1)
+  %s = add {words} %sum, %p0
+  %r = add {words} %s, %p1
+  ret {words} %r
+}}
+"""
 
 
 def _integer_pair_dot(target: Target | None) -> Callable[[str, int], str]:
     """The same of pairs of 16 bits."""
 
     def text(name: str, lanes: int) -> str:
-        instruction, feature = _MULTIPLY_ADD.get(lanes, ("", ""))
-        fits = bool(feature) and has_feature(target, feature)
-        return _pair_dot(name, lanes, f"llvm.x86.{instruction}" if fits else None)
+        return _pair_dot(name, lanes, _multiply_add(target, lanes))
 
     return text
 

@@ -1,8 +1,8 @@
 """Instructions that sum products of 8-bit neighbours into lanes of int32.
 
-``C[lane] += sum(A[k] * B[lane, k])`` over 4 neighbours (vpdpbusd: A is unsigned) or 2 (vpmaddwd,
-on numbers widened to 16 bits: vpmaddubsw would saturate). The schedules of integer products give
-TVM their innermost loops as such a step.
+``C[lane] += sum(A[k] * B[lane, k])`` over 4 neighbours (vpdpbusd: A is unsigned): the schedules of
+integer products give TVM their innermost loops as such a step. Over 2 (vpmaddwd, on numbers widened
+to 16 bits: vpmaddubsw would saturate) the schedules are those of floats, on words.
 """
 
 # TVMScript's buffers are no types to mypy.
@@ -15,64 +15,64 @@ from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 from tvm.target import Target, codegen
 
-__all__ = ["DEPTHS", "Dot"]
+__all__ = ["DEPTH", "Dot"]
+
+#: How many neighbours an instruction sums that is a step of schedules.
+DEPTH = 4
 
 # Lanes of int32 -> the instruction.
 _FOUR = {lanes: f"llvm.x86.avx512.vpdpbusd.{32 * lanes}" for lanes in (4, 8, 16)}
-_TWO = {
-    4: "llvm.x86.sse2.pmadd.wd",
-    8: "llvm.x86.avx2.pmadd.wd",
-    16: "llvm.x86.avx512.pmaddw.d.512",
-}
 # What a CPU has -> the most lanes that it sums products of two neighbours in.
 _WIDEST = {"avx512bw": 16, "avx2": 8, "sse2": 4}
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A step of ``depth`` products in each of ``lanes``; ``depth`` 1: there is no instruction."""
+    """What sums ``depth`` products in each of ``lanes``; ``depth`` 1: there is no instruction."""
 
     lanes: int
     depth: int
 
     @classmethod
     def of(cls, target: Target, lanes: int) -> "Dot":
-        """The best step of ``target`` for so many lanes."""
+        """The best of ``target`` for so many lanes."""
         features = {
             feature
             for feature in ("avx512vnni", "avx512bw", "avxvnni", "avx2", "sse2")
             if codegen.target_has_features(feature, target)
         }
         if "avx512vnni" in features and lanes in _FOUR:
-            return cls(lanes, 4)
+            return cls(lanes, DEPTH)
         if "avxvnni" in features and lanes in (4, 8):
-            return cls(lanes, 4)
+            return cls(lanes, DEPTH)
         widest = next((most for feature, most in _WIDEST.items() if feature in features), 0)
-        if lanes in _TWO and lanes <= widest:
+        if lanes in _FOUR and lanes <= widest:
             return cls(lanes, 2)
         return cls(lanes, 1)
 
     @property
     def unsigned(self) -> bool:
         """Whether the left side must be unsigned."""
-        return self.depth == 4
+        return self.depth == DEPTH
 
     def intrinsic(self, left: str) -> str:
-        """The name of TVM's tensor intrinsic for a left side of type ``left``."""
-        return _registered(self.lanes, self.depth, left)
+        """The name of TVM's tensor intrinsic for a left side of type ``left``; of four."""
+        assert self.depth == DEPTH
+        return _registered(self.lanes, left)
 
 
 @cache
-def _registered(lanes: int, depth: int, left: str) -> str:
+def _registered(lanes: int, left: str) -> str:
     """The intrinsic's name, registered once."""
-    name = f"tvm_ext.dot{depth}_{left}_{lanes}"
-    TensorIntrin.register(name, _step(lanes, depth, left), _INSTRUCTIONS[depth](lanes, left), True)
+    name = f"tvm_ext.dot_{left}_{lanes}"
+    TensorIntrin.register(name, _step(lanes, left), _instruction(lanes, left), True)
     return name
 
 
-def _step(lanes: int, depth: int, left: str):
+def _step(lanes: int, left: str):
     """What the instruction computes, as the kernels of ``ops.integer_products`` write it."""
-    if depth == 4 and left == "int8":
+    depth = DEPTH
+    if left == "int8":
 
         @T.prim_func(s_tir=True)
         def moved(
@@ -111,7 +111,7 @@ def _step(lanes: int, depth: int, left: str):
     return plain
 
 
-def _of_four(lanes: int, left: str):
+def _instruction(lanes: int, left: str):
     """vpdpbusd; 128 more than a signed byte is the byte with its first bit flipped."""
     sums, both, part = f"int32x{lanes}", f"int8x{4 * lanes}", f"{left}x4"
     flip = -0x7F7F7F80 if left == "int8" else 0
@@ -142,39 +142,3 @@ def _of_four(lanes: int, left: str):
             )
 
     return four
-
-
-def _of_two(lanes: int, left: str):
-    """vpmaddwd of bytes widened to 16 bits, and a sum."""
-    sums, part = f"int32x{lanes}", f"{left}x2"
-    narrow, wide = f"int8x{2 * lanes}", f"int16x{2 * lanes}"
-
-    @T.prim_func(s_tir=True)
-    def two(
-        A: T.Buffer((2,), left, offset_factor=1),
-        B: T.Buffer((lanes, 2), "int8", offset_factor=1),
-        C: T.Buffer((lanes,), "int32", offset_factor=1, scope="local"),
-    ) -> None:
-        with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:2], B[0:lanes, 0:2])
-            T.writes(C[0:lanes])
-            C[T.ramp(T.int32(0), 1, lanes)] = C.vload([0], dtype=sums) + T.call_llvm_pure_intrin(
-                T.llvm_lookup_intrinsic_id(_TWO[lanes]),
-                T.reinterpret(
-                    T.broadcast(
-                        T.reinterpret(T.cast(A.vload([0], part), "int16x2"), dtype="int32"),
-                        lanes,
-                    ),
-                    dtype=wide,
-                ),
-                T.cast(B.vload([0, 0], dtype=narrow), wide),
-                dtype=sums,
-            )
-
-    return two
-
-
-_INSTRUCTIONS = {4: _of_four, 2: _of_two}
-
-#: How many neighbours an instruction sums.
-DEPTHS = frozenset(_INSTRUCTIONS)

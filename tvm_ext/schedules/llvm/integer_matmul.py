@@ -4,7 +4,7 @@ from tvm.s_tir import SBlock
 from tvm.s_tir.schedule import LoopRV
 
 from .contraction import split_steps
-from .dot import DEPTHS, Dot
+from .dot import DEPTH, Dot
 from .matmul import MatmulTiled
 
 __all__ = ["MatmulInteger", "neighbours"]
@@ -17,7 +17,7 @@ class MatmulInteger(MatmulTiled):
 
     def takes(self, product: SBlock) -> bool:
         left = str(product.reads[0].source.ty.dtype.dtype)
-        return "int" in left and int(product.iter_vars[-1].dom.extent) in DEPTHS
+        return "int" in left and int(product.iter_vars[-1].dom.extent) == DEPTH
 
     def register_tile(self, sch, product, at, lanes: int) -> LoopRV:
         """Accumulate under loop ``at``; the loop around the steps that are unrolled."""
