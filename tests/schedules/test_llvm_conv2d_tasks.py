@@ -59,7 +59,8 @@ def test_threads_get_equal_parts(images, channels, filters, side, window, cores)
 )
 def test_a_panel_of_weights_serves_a_block_of_rows(channels, filters, side):
     text = kernel(*convolution(1, channels, filters, side, (1, 1)), 2)
-    tile_of_channels, row_in_block = r"o_0(_1)?", "i0_fused_1"
+    # By these names where tiles are of rows, and where an image's rows are one.
+    tile_of_channels, row_in_block = r"(o|ax1)_0(_1)?", "(i0_fused|ax2_0)_1"
     assert re.search(rf"for .*\b{tile_of_channels}, {row_in_block}\b", text)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
+import tvm_ffi
 from tvm import DataType, s_tir, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
@@ -215,9 +216,16 @@ def _take_apart(func: tirx.PrimFunc, summed: int) -> _Kernel | None:
         if block not in (*pads, blocks[at]):
             sch.compute_inline(block)
     kernel = _Kernel(sch, pads, blocks[at], blocks[-1], spatial, *operands)
-    if flat:
-        return _rows_as_one(kernel)
-    return kernel if kernel.held == 1 else _with_own_names(kernel)
+    if kernel.held > 1 or _names_values(sch.get(kernel.output)):
+        kernel = _with_own_names(kernel)
+    return _rows_as_one(kernel) if flat else kernel
+
+
+def _names_values(block: SBlock) -> bool:
+    """Whether a formula of ``block`` names a value; inlined twice, it defines the name twice."""
+    names: list[tirx.Let] = []
+    tvm_ffi.structural_walk(block.body, (tirx.Let, names.append))
+    return bool(names)
 
 
 def _is_reshape(facts: Walk) -> bool:

@@ -286,6 +286,11 @@ def _pack(sch, pack, batch, lanes: int) -> None:
 def _is_tiled(product: SBlock, consumer: SBlock, spatial: int) -> bool:
     """Whether the consumer untiles ``[.., row tiles, column tiles, rows, columns]``."""
     sources = [region.source for region in consumer.reads]
+    (summed,) = (region.source for region in product.writes[:1])
+    # A product of few rows in four dims is read as it lies.
+    read = next((r.region for r in consumer.reads if r.source.same_as(summed)), ())
+    if all(isinstance(axis.min, tirx.Var) for axis in read):
+        return False
     tile = [int(v.dom.extent) for v in product.iter_vars[spatial - 2 : spatial]]
     return (
         # A maximum and its place are written together.
