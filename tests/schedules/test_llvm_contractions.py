@@ -18,7 +18,7 @@ from tvm_ext.ops.conv2d_blocked import (
     pack_depthwise_weight,
     pack_weight,
 )
-from tvm_ext.ops.matmul_packed import matmul_packed, matmul_tiled, pack_columns
+from tvm_ext.ops.matmul_packed import matmul_packed, matmul_plain, matmul_tiled, pack_columns
 from tvm_ext.schedules.llvm.contraction import split_steps
 from tvm_ext.schedules.llvm.conv2d import (
     Conv2dBlocked,
@@ -386,3 +386,14 @@ def test_few_accumulators_unroll_steps(depth, accumulators, steps):
     tile, loop = sch.get_loops(sch.get_sblock("y"))
     turns, inner = map(sch.get, split_steps(sch, loop, [tile]))
     assert (int(turns.extent), int(inner.extent)) == (depth // steps, steps)
+
+
+@pytest.mark.parametrize("level", X86)
+def test_a_plain_product_in_four_dims_is_no_register_tile(level):
+    """Of few rows, as many columns as a vector has lanes."""
+    a = te.placeholder((3, 2, 5, 3), "float32", "a")
+    b = te.placeholder((3, 16), "float32", "b")
+    product = matmul_plain(a, b)
+    y = te.compute(product.shape, lambda *at: product(*at) + 1, "y")
+    func = te.create_prim_func([a, b, y])
+    assert MatmulTiled().apply(func, X86[level], False) is None
