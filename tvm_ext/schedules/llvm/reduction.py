@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tvm import DataType, ir, tirx
-from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
@@ -391,10 +391,10 @@ def conclude(sch: Schedule, block: SBlockRV, arranged: Arranged) -> None:
     """Part the init from the updates, and cut the loops where a tail begins."""
     if arranged.init is None:
         return
-    try:
-        start = sch.decompose_reduction(block, sch.get_loops(block)[arranged.init])
-    except ScheduleError:  # of what is factored over unit axes: the init stays in the loop
-        return
+    every = axes(sch, block, drop_units=False)
+    # Of several axes TVM wants all within, those of one step as well.
+    first = next(k for k, axis in enumerate(every) if k == arranged.init or axis.kind == "R")
+    start = sch.decompose_reduction(block, every[first].loop)
     if arranged.vector:
         *_, around, inner = sch.get_loops(start)
         sch.vectorize(inner)
