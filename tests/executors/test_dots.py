@@ -8,6 +8,7 @@ from tvm import te
 from tests.this_cpu import needs_avx512_vnni
 from tvm_ext.executors.lowering import TIR_PIPELINE
 from tvm_ext.ops import integer_dots as ops
+from tvm_ext.ops.integer_pairs import times_bytes
 
 TARGETS = {
     "sse2": {"kind": "llvm", "mcpu": "x86-64"},
@@ -59,7 +60,7 @@ def test_pairs(target, lanes):
     x = extreme("int16", STEPS, 2) // 2
     for dtype, word, product in (
         ("int16", "<i4", ops.pair_dot),
-        ("int8", "<i2", ops.times_bytes),
+        ("int8", "<i2", times_bytes),
     ):
         y = extreme(dtype, STEPS, COLUMNS, 2) // 2
         words = x.view("<i4")[:, 0], y.view(word)[..., 0]

@@ -153,14 +153,15 @@ def test_convolution_by_winograds_method_is_exact(case, dtype, known):
     assert "conv2d_integer" in select and "half_out" in select
 
 
-def test_sums_of_more_channels_than_winograds_method_holds():
+@pytest.mark.parametrize("fits", [True, False])
+def test_as_many_channels_as_winograds_method_holds(fits):
     """Four times a sum must fit 32 bits."""
-    channels = MOST_CHANNELS + 1 + 7 - MOST_CHANNELS % 8
-    x, w = np.full((1, channels, 8, 8), 255, "uint8"), np.full((8, channels, 3, 3), -128, "int8")
+    channels = (MOST_CHANNELS // 8 + (not fits)) * 8
+    x, w = np.full((1, channels, 8, 8), 255, "uint8"), np.full((64, channels, 3, 3), -128, "int8")
     zero, attributes = np.array(0, "uint8"), {"pads": [1, 1, 1, 1]}
     y, compiled = built("ConvInteger", x, w, zero, True, TARGETS["avx2"], **attributes)
     np.testing.assert_array_equal(y, convolved(x, w, zero, attributes))
-    assert "half_out" not in compiled.sources()["select"]
+    assert ("half_out" in compiled.sources()["select"]) == fits
 
 
 @pytest.mark.parametrize(

@@ -305,8 +305,8 @@ def _pair_dot(name: str, lanes: int, instruction: str | None) -> str:
   %a = bitcast {words} %x to {halves}
   %b = bitcast {words} %y to {halves}
   %p = call {words} @{instruction}({halves} %a, {halves} %b)"""
-        # Nothing, of which LLVM knows nothing: else it adds up products of several steps first,
-        # and has too few registers for them.
+        # No instruction, but nothing that LLVM sees through: else it adds up products of several
+        # steps first, and has too few registers for them.
         register = "v" if lanes == 16 else "x"
         total = f"""
   %s = add {words} %sum, %p

@@ -2,11 +2,8 @@
 
 They are neighbours of the reduction. What of :mod:`tvm_ext.ops.integer_products` has rows or
 columns of symbolic number is here: its schedules take terms of single elements, and make vectors.
-So is all of it for CPUs that multiply pairs of 16 bits: of constant weights each stays a byte in
-memory, of the other side bytes are widened before.
-
-So are products of two activations: of words, less what their zero points have added, or of pairs of
-the differences, which need nine bits, where no instruction sums four products.
+So are products of two activations: of words, less what their zero points have added. Those of pairs
+are in :mod:`tvm_ext.ops.integer_pairs`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +25,8 @@ from .conv2d_blocked import (
 )
 from .elementwise import dtype_of
 from .flat_index import broadcast_index
-from .integer_products import SIGN, corrected, pad_value, subtrahend
-from .matmul_packed import matmul_packed, matmul_panels, matmul_rows, pack_columns, panels
+from .integer_products import SIGN, corrected, pad_value
+from .matmul_packed import matmul_panels, matmul_rows, pack_columns, panels
 
 __all__ = [
     "BYTES",
@@ -41,19 +38,15 @@ __all__ = [
     "SIGNED_PAIR",
     "ZeroPoint",
     "channel_words",
-    "column_pair_panels",
-    "column_pairs",
     "column_sums",
     "column_word_panels",
     "column_words",
-    "conv2d_byte_pairs",
     "conv2d_integer_words",
+    "count_words",
     "depthwise_conv2d_integer_words",
     "dot",
     "joined",
-    "matmul_byte_pairs",
-    "matmul_integer_pairs",
-    "matmul_integer_pairs_plain",
+    "matmul_as_it_lies",
     "matmul_integer_rows",
     "matmul_integer_words",
     "matmul_integer_words_plain",
@@ -61,14 +54,9 @@ __all__ = [
     "pack_filter_words",
     "pack_words",
     "pair_dot",
-    "pair_of",
     "repeated",
-    "row_byte_pairs",
-    "row_pairs",
     "row_sums",
     "row_words",
-    "times_bytes",
-    "widened",
     "word_of",
 ]
 
@@ -104,11 +92,6 @@ def pair_dot(x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
     return tirx.call_intrin("int32", PAIR_DOT, x, y)
 
 
-def times_bytes(x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
-    """The product of a pair ``x`` of 16 bits, and a pair ``y`` of signed bytes, an int16."""
-    return pair_dot(x, tirx.call_intrin("int32", SIGNED_PAIR, y))
-
-
 def joined(weight: np.ndarray) -> np.ndarray:
     """Integers ``[..., size]`` as one number of all their bits, the first lowest."""
     size = weight.dtype.itemsize * weight.shape[-1]
@@ -139,18 +122,7 @@ def row_words(x: te.Tensor) -> te.Tensor:
         *row, column = index
         return word_of(lambda at: x[(*row, at)], column, k, flips)
 
-    return te.compute((*leading, _words(k, BYTES)), word, "row_words")
-
-
-def row_byte_pairs(x: te.Tensor) -> te.Tensor:
-    """8-bit ``x[..., K]`` -> int32 ``[..., ceil(K/2)]`` of 16 bits each, 0 behind K."""
-    *leading, k = x.shape
-
-    def word(*index):
-        *row, column = index
-        return _pair(lambda at: x[(*row, at)], column, k)
-
-    return te.compute((*leading, _words(k, PAIR)), word, "row_pairs")
+    return te.compute((*leading, count_words(k, BYTES)), word, "row_words")
 
 
 def column_words(x: te.Tensor) -> te.Tensor:
@@ -165,7 +137,7 @@ def column_words(x: te.Tensor) -> te.Tensor:
         *outer, row, column = index
         return word_of(lambda at: x[(*outer, at, column)], row, k, flips, 128 if flips else 0)
 
-    return te.compute((*leading, _words(k, BYTES), n), word, "column_words")
+    return te.compute((*leading, count_words(k, BYTES), n), word, "column_words")
 
 
 def column_word_panels(x: te.Tensor, tile: int) -> te.Tensor:
@@ -196,7 +168,7 @@ def column_sums(x: te.Tensor) -> te.Tensor:
     return te.compute((*leading, n), total, "column_sums")
 
 
-def _words(count: tirx.Expr, size: int) -> tirx.Expr:
+def count_words(count: tirx.Expr, size: int) -> tirx.Expr:
     """How many words of ``size`` elements hold ``count``."""
     return (count + (size - 1)) // size
 
@@ -277,7 +249,7 @@ def matmul_integer_words_plain(a: te.Tensor, b: te.Tensor, *rest: Any) -> te.Ten
     Any dims may be symbolic; ``rest`` is ``*tensors, depth, left, right``.
     """
     *tensors, depth, left, right = rest
-    total = _matmul_as_it_lies(a, b, dot)
+    total = matmul_as_it_lies(a, b, dot)
     return _less_zeros(total, tensors, depth, ZeroPoint(*left), ZeroPoint(*right))
 
 
@@ -331,39 +303,7 @@ def matmul_integer_rows(
     """
     total = matmul_rows(row_words(x), weight, columns, dot)
 
-    def element(*index):
-        return total[index] - subtrahend(sums[index[-1]], zero, x, unsigned=True)
-
-    return te.compute(total.shape, element, "corrected")
-
-
-def matmul_byte_pairs(
-    words: te.Tensor,
-    weight: te.Tensor,
-    sums: te.Tensor,
-    zero: te.Tensor | None,
-    columns: int,
-    rows: int | None = None,
-) -> te.Tensor:
-    """``x - zero`` times packed ``weight`` -> int32 ``[..., columns]``; ``words`` are pairs of x.
-
-    Args:
-        words: of :func:`row_byte_pairs`.
-        weight: of :func:`pack_words`, by two.
-        sums: int32 ``[columns]``, what is subtracted for each unit of ``zero``.
-        zero: int32, one element; None: 1.
-        rows: of ``words`` that share a register tile; None: the schedule chooses, as of rows of
-            symbolic number.
-    """
-    if rows is None:
-        total = matmul_rows(words, weight, columns, times_bytes)
-    else:
-        total = matmul_packed(words, weight, columns, rows, times_bytes)
-
-    def element(*index):
-        return total[index] - subtrahend(sums[index[-1]], zero, words, unsigned=False)
-
-    return te.compute(total.shape, element, "corrected")
+    return corrected(total, sums, zero, x, True)
 
 
 def pack_filter_words(
@@ -430,47 +370,6 @@ def conv2d_integer_words(
         around=repeated(byte),
     )  # fmt: skip
     return corrected(total, sums, zero, x, True)
-
-
-def conv2d_byte_pairs(
-    x: te.Tensor,
-    weight: te.Tensor,
-    sums: te.Tensor,
-    zero: te.Tensor | None,
-    around: int,
-    out_lanes: int,
-    columns: int,
-    groups: int,
-    strides: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-) -> te.Tensor:
-    """The same in products of pairs; dims of ``x`` may be symbolic.
-
-    Args:
-        weight: of :func:`pack_filter_words`, by two.
-    """
-    total = conv2d_blocked(
-        widened(x), weight, out_lanes, columns, groups, strides, pads, dilations, times_bytes,
-        word=pair_of,
-        around=pad_value(x, zero, around).astype("int16"),
-    )  # fmt: skip
-    return corrected(total, sums, zero, x, False)
-
-
-def widened(x: te.Tensor) -> te.Tensor:
-    """8-bit ``x[N, C/b, H, W, b]`` as int16; of ``x[N, C, H, W]`` blocks of two channels.
-
-    Behind the last channel it is repeated.
-    """
-    if len(x.shape) == 5:
-        return te.compute(x.shape, lambda *at: x(*at).astype("int16"), "widened")
-    n, channels, h, w = x.shape
-
-    def element(n, o, i, j, lane):
-        return x(n, tirx.min(PAIR * o + lane, channels - 1), i, j).astype("int16")
-
-    return te.compute((n, -(-int(channels) // PAIR), h, w, PAIR), element, "widened")
 
 
 # How many columns are in a word -> what makes it of them, the first bits of their bytes, and what
@@ -546,49 +445,7 @@ def repeated(byte: tirx.Expr) -> tirx.Expr:
     return tirx.reinterpret("int32", word)
 
 
-def row_pairs(x: te.Tensor) -> te.Tensor:
-    """int32 ``x[..., K]`` of 16 bits -> words ``[..., ceil(K/2)]``, with 0 behind K."""
-    *leading, k = x.shape
-
-    def word(*index):
-        *row, column = index
-        return _pair(lambda at: x[(*row, at)], column, k)
-
-    return te.compute((*leading, _words(k, 2)), word, "row_pairs")
-
-
-def column_pairs(x: te.Tensor) -> te.Tensor:
-    """int32 ``x[..., K, N]`` of 16 bits -> words ``[..., ceil(K/2), N]``, with 0 behind K."""
-    *leading, k, n = x.shape
-
-    def word(*index):
-        *outer, row, column = index
-        return _pair(lambda at: x[(*outer, at, column)], row, k)
-
-    return te.compute((*leading, _words(k, 2), n), word, "column_pairs")
-
-
-def column_pair_panels(x: te.Tensor, tile: int) -> te.Tensor:
-    """:func:`column_pairs` as panels ``[batch, ceil(N/tile), ceil(K/2), tile]``."""
-    return panels(column_pairs(x), tile)
-
-
-def matmul_integer_pairs(
-    a: te.Tensor, packed: te.Tensor, dims: Sequence[int], rows: int
-) -> te.Tensor:
-    """:func:`row_pairs` times the :func:`column_pair_panels` of what has ``dims`` -> int32."""
-    return matmul_panels(a, packed, dims, rows, pair_dot)
-
-
-def matmul_integer_pairs_plain(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-    """:func:`row_pairs` times :func:`column_pairs` of the same leading dims -> int32.
-
-    Any dims may be symbolic.
-    """
-    return _matmul_as_it_lies(a, b, pair_dot)
-
-
-def _matmul_as_it_lies(
+def matmul_as_it_lies(
     a: te.Tensor, b: te.Tensor, product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
 ) -> te.Tensor:
     *batch, m, words = a.shape
@@ -599,20 +456,3 @@ def _matmul_as_it_lies(
         return te.sum(product(a[(*outer, row, step)], b[(*outer, step, column)]), axis=step)
 
     return te.compute((*batch, m, b.shape[-1]), element, "matmul")
-
-
-def _pair(element, word, count: tirx.Expr) -> tirx.Expr:
-    """Elements ``2 * word`` and the next, the latter 0 behind ``count``."""
-    if isinstance(count, tirx.IntImm) and int(count) % 2 == 0:
-        return pair_of(element, word)
-
-    def within(at):
-        return tirx.if_then_else(at < count, element(at).astype("int32"), tirx.const(0, "int32"))
-
-    return pair_of(within, word)
-
-
-def pair_of(element: Callable[[tirx.Expr], tirx.Expr], word: tirx.Expr) -> tirx.Expr:
-    """Elements ``2 * word`` and the next, of 16 bits at most; LLVM loads neighbours as one."""
-    low, high = (element(2 * word + k).astype("int32") for k in range(PAIR))
-    return (low & 0xFFFF) | (high << 16)

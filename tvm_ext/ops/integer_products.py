@@ -193,10 +193,15 @@ def subtrahend(total: tirx.Expr, zero: te.Tensor | None, x: te.Tensor, unsigned:
 
 
 def corrected(total: te.Tensor, sums, zero, x: te.Tensor, unsigned: bool) -> te.Tensor:
-    """``total[N, OC/b, H, W, b]`` less what the zero point has added."""
+    """``total`` less what the zero point has added.
 
-    def element(n, o, i, j, lane):
-        return total[n, o, i, j, lane] - subtrahend(sums[o, lane], zero, x, unsigned)
+    It is ``[..., columns]``, and ``sums`` ``[columns]``; or these are ``[N, OC/b, H, W, b]`` and
+    ``[OC/b, b]``.
+    """
+
+    def element(*index):
+        own = index[-1:] if len(sums.shape) == 1 else (index[1], index[-1])
+        return total[index] - subtrahend(sums[own], zero, x, unsigned)
 
     return te.compute(total.shape, element, "corrected")
 

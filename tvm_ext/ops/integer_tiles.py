@@ -11,7 +11,7 @@ import numpy as np
 from tvm import te, tirx
 
 from .elementwise import dtype_of
-from .integer_dots import BYTES, dot, pack_words, repeated, word_of
+from .integer_dots import BYTES, dot, joined, pack_words, repeated, word_of
 from .integer_products import SIGN, corrected, pad_value, subtrahend
 from .tiles import (
     COLUMNS,
@@ -76,8 +76,7 @@ def integer_filters(weight: np.ndarray) -> np.ndarray:
     whole = np.zeros((panels * COLUMNS, blocks * _CHANNELS, *window), "int8")
     whole[:oc, :ic] = weight
     split = whole.reshape(panels, COLUMNS, blocks, TILE, BYTES, *window)
-    split = np.moveaxis(split, (3, 1, 4), (-3, -2, -1))
-    return np.ascontiguousarray(split).view("<i4")[..., 0].astype("int32")
+    return joined(np.moveaxis(split, (3, 1, 4), (-3, -2, -1)))
 
 
 def conv2d_integer_tiles(

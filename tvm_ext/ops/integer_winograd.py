@@ -3,7 +3,8 @@
 Tiles are of 2 x 2 outputs, interpolated at 0, 1, -1 and infinity: see :mod:`.conv2d_winograd`. Of
 inputs the transform is sums of four, of eleven bits at most. That of weights has halves along both
 axes, so 4 times the weights are transformed, which makes them twelve bits, and a fourth of the sum
-is the result. It is exact where 4 times each sum fits int32: up to :data:`MOST_CHANNELS`.
+is the result. It is exact up to :data:`MOST_CHANNELS`, where 4 times each sum fits int32; no sum
+on the way there is larger.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ import numpy as np
 from tvm import te
 
 from .conv2d_winograd import KERNEL, conv2d_winograd, transform_weight
-from .integer_dots import PAIR, joined, pair_dot, pair_of, widened
+from .integer_dots import PAIR, joined, pair_dot
+from .integer_pairs import pair_of, widened
 from .integer_products import corrected, pad_value
 
 __all__ = ["MOST_CHANNELS", "SIDE", "conv2d_winograd_pairs", "transform_integer_weight"]

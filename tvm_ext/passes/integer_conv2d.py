@@ -16,6 +16,7 @@ from tvm import te, tirx
 from tvm.target import Target
 
 from tvm_ext.ops import integer_dots as dots
+from tvm_ext.ops import integer_pairs as pairs
 from tvm_ext.ops import integer_products as ops
 from tvm_ext.ops import integer_tiles as tiles
 from tvm_ext.ops import integer_winograd
@@ -36,7 +37,8 @@ from .integer_products import SUM, ConstantProduct, Dims, find_product, multipli
 
 __all__ = ["INTEGER_CONV2D"]
 
-# Of products of pairs, in units of one and its sum: transforms are of 16 bits, half a vector.
+# Of products of pairs, in units of one and its sum, two instructions: hence half of the costs that
+# floats have.
 _WINOGRAD = WinogradModel(
     transform=6.0, store=2.0, sizes=(integer_winograd.SIDE,), added_apart=True
 )
@@ -166,9 +168,7 @@ def _conv2d(match: Match, target: Target) -> Kernel | str | None:
         return _depthwise(conv)
     if not conv.product.is_narrow:
         return "weights of nine bits"
-    if multiplies_pairs(target):
-        return _dense_pairs(conv)
-    return _dense_words(conv) if conv.symbolic else _dense(conv)
+    return _dense_words(conv) if conv.symbolic or multiplies_pairs(target) else _dense(conv)
 
 
 def _depthwise(conv: _Convolution) -> Kernel | str:
@@ -246,35 +246,24 @@ def _tiles(conv: _Convolution) -> Kernel:
 
 
 def _dense_words(conv: _Convolution) -> Kernel | str:
-    """Of symbolic rows or columns: the schedule of floats, on words of four channels."""
-    blocked = conv.in_lanes % dots.BYTES == 0
+    """The schedules of floats, on words of channels: two, or four of symbolic rows or columns."""
+    of_pairs = multiplies_pairs(conv.target)
+    size, compute = dots.BYTES, dots.conv2d_integer_words
+    if of_pairs:
+        size, compute = dots.PAIR, pairs.conv2d_byte_pairs
+    blocked = conv.in_lanes % size == 0 and conv.in_lanes >= MIN_LANES
     whole = conv.whole_groups(blocked)
     if isinstance(whole, str):
         return whole
-    tile = choose_tile(conv.target, whole.blocks, conv.width)
-    words = conv.in_lanes // dots.BYTES if blocked else 1
-    packed = dots.pack_filter_words(whole.product.weight, words, conv.lanes, tile.vectors)
-    return whole.kernel(
-        packed, dots.conv2d_integer_words, conv.lanes, tile.columns, whole.groups, *conv.geometry,
-        in_lanes=conv.in_lanes if blocked else None, unsigned=True,
-    )  # fmt: skip
-
-
-def _dense_pairs(conv: _Convolution) -> Kernel | str:
-    """The schedules of floats, on pairs of channels."""
-    blocked = conv.in_lanes % dots.PAIR == 0 and conv.in_lanes >= MIN_LANES
-    whole = conv.whole_groups(blocked)
-    if isinstance(whole, str):
-        return whole
-    faster = _winograd(whole) if blocked and not conv.symbolic else None
+    faster = _winograd(whole) if of_pairs and blocked and not conv.symbolic else None
     if faster is not None:
         return faster
-    tile = choose_tile(conv.target, whole.blocks, conv.width, added_apart=True)
-    words, weight = conv.in_lanes // dots.PAIR if blocked else 1, whole.product.weight
-    packed = dots.pack_filter_words(weight, words, conv.lanes, tile.vectors, dots.PAIR)
+    tile = choose_tile(conv.target, whole.blocks, conv.width, added_apart=of_pairs)
+    words = conv.in_lanes // size if blocked else 1
+    packed = dots.pack_filter_words(whole.product.weight, words, conv.lanes, tile.vectors, size)
     return whole.kernel(
-        packed, dots.conv2d_byte_pairs, conv.lanes, tile.columns, whole.groups, *conv.geometry,
-        in_lanes=conv.in_lanes if blocked else None, unsigned=False,
+        packed, compute, conv.lanes, tile.columns, whole.groups, *conv.geometry,
+        in_lanes=conv.in_lanes if blocked else None, unsigned=not of_pairs,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from tvm.ir.expr import GenericConst
 from tvm.target import Target
 
 from tvm_ext.ops import integer_dots as dots
+from tvm_ext.ops import integer_pairs as pairs
 from tvm_ext.ops import integer_products as ops
 from tvm_ext.ops import integer_tiles as tiles
 from tvm_ext.schedules.machine import Machine
@@ -97,9 +98,9 @@ def _matmul_pairs(product: ConstantProduct, left: Dims | None, target: Target) -
     packed = dots.pack_words(product.weight, tile.columns, dots.PAIR)
     return Kernel(
         tuple(product.operands(packed, product.weight.sum(0, dtype=SUM), False)),
-        zero_may_lack(dots.matmul_byte_pairs),
+        zero_may_lack(pairs.matmul_byte_pairs),
         (columns, None if swept else tile.rows),
-        packed={0: dots.row_byte_pairs},
+        packed={0: pairs.row_pairs},
         epilogue=True,
         name="matmul_integer",
     )
@@ -153,9 +154,9 @@ def _matmul_of_activations(match: Match, target: Target) -> Kernel | None:
         )
     return Kernel(
         (match["left"], match["right"]),
-        dots.matmul_integer_pairs,
+        pairs.matmul_integer_pairs,
         (right, tile.rows),
-        packed={0: dots.row_pairs, 1: partial(dots.column_pair_panels, tile=tile.columns)},
+        packed={0: pairs.row_pairs, 1: partial(pairs.column_pair_panels, tile=tile.columns)},
         epilogue=True,
         name="matmul_integer",
     )
@@ -175,8 +176,8 @@ def _words_as_they_lie(match: Match, target: Target) -> Kernel | None:
         return _matmul_of_words(match, dots.column_words, compute, (depth,))
     return Kernel(
         (left, right),
-        dots.matmul_integer_pairs_plain,
-        packed={0: dots.row_pairs, 1: dots.column_pairs},
+        pairs.matmul_integer_pairs_plain,
+        packed={0: pairs.row_pairs, 1: pairs.column_pairs},
         epilogue=True,
         name="matmul_integer",
     )

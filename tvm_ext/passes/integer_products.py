@@ -68,8 +68,8 @@ class ConstantProduct:
         """``x``, the weights, what is subtracted, and the zero point if it is not known."""
         moved = ops.SIGN if unsigned and dtype_of(self.x) == "int8" else 0
         if isinstance(self.zero, int):
-            return [self.x, constant(packed), constant(sums * (self.zero + moved))]
-        return [self.x, constant(packed), constant(sums), self.zero]
+            return [self.x, _constant(packed), _constant(sums * (self.zero + moved))]
+        return [self.x, _constant(packed), _constant(sums), self.zero]
 
 
 def find_product(
@@ -127,5 +127,5 @@ def multiplies_pairs(target: Target) -> bool:
     return Dot.of(target, Machine.of(target).lanes(SUM)).depth == PAIR
 
 
-def constant(array: np.ndarray) -> relax.Expr:
+def _constant(array: np.ndarray) -> relax.Expr:
     return relax.const(array, array.dtype.name)

@@ -286,11 +286,6 @@ def _pack(sch, pack, batch, lanes: int) -> None:
 def _is_tiled(product: SBlock, consumer: SBlock, spatial: int) -> bool:
     """Whether the consumer untiles ``[.., row tiles, column tiles, rows, columns]``."""
     sources = [region.source for region in consumer.reads]
-    (summed,) = (region.source for region in product.writes[:1])
-    # A product of few rows in four dims is read as it lies.
-    read = next((r.region for r in consumer.reads if r.source.same_as(summed)), ())
-    if all(isinstance(axis.min, tirx.Var) for axis in read):
-        return False
     tile = [int(v.dom.extent) for v in product.iter_vars[spatial - 2 : spatial]]
     return (
         # A maximum and its place are written together.
@@ -299,4 +294,12 @@ def _is_tiled(product: SBlock, consumer: SBlock, spatial: int) -> bool:
         and len(product.reads) == 2
         and tile[0] <= 16
         and prod(tile) <= 32 * 64
+        and not _is_read_as_it_lies(product, consumer)
     )
+
+
+def _is_read_as_it_lies(product: SBlock, consumer: SBlock) -> bool:
+    """Whether the axes of ``product`` are the consumer's: its last two are no register tile."""
+    written = product.writes[0].source
+    regions = [region.region for region in consumer.reads if region.source.same_as(written)]
+    return all(isinstance(axis.min, tirx.Var) for region in regions for axis in region)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from tvm import s_tir, tirx
+from tvm import DataType, s_tir, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
@@ -273,7 +273,11 @@ class _Kernel:
         """Transformed inputs and products of one group of tiles."""
         _, _, points, in_blocks, tiles, in_lanes = self.extents(self.inputs)
         out_blocks, _, out_lanes = self.extents(self.products)[3:]
-        return 4 * points * tiles * (in_blocks * in_lanes + out_blocks * out_lanes)
+        own, summed = (
+            DataType(str(self.sch.get(block).writes[0].source.ty.dtype.dtype)).itemsize
+            for block in (self.inputs, self.products)
+        )
+        return points * tiles * (own * in_blocks * in_lanes + summed * out_blocks * out_lanes)
 
     @property
     def weight_shape(self) -> list[int]:
