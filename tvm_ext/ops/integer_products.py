@@ -203,7 +203,8 @@ def corrected(total: te.Tensor, sums, zero, x: te.Tensor, unsigned: bool) -> te.
         own = index[-1:] if len(sums.shape) == 1 else (index[1], index[-1])
         return total[index] - subtrahend(sums[own], zero, x, unsigned)
 
-    return te.compute(total.shape, element, "corrected")
+    names = ["n", "o", "i", "j", "lane"] if len(sums.shape) == 2 else None
+    return te.compute(total.shape, element, "corrected", varargs_names=names)
 
 
 def pad_value(x: te.Tensor, zero: te.Tensor | None, around: int) -> tirx.Expr:
