@@ -4,18 +4,15 @@ That is at opt_level 0, with symbolic dims, and with constants. ``CONFORMANCE_SH
 another part; ``make conformance`` runs all of them.
 """
 
-import os
-
 import numpy as np
 import onnx
 import pytest
 import tvm
 
-from tests.official_suite import CASES, FORMS, LEVELS, PARTS, Task, exclusions, part
+from tests.official_suite import CASES, FORMS, LEVELS, SHIFT, Task, exclusions, part
 from tests.official_suite.forms import constant, symbolic
 from tvm_ext.errors import TargetError
 
-SHIFT = int(os.environ.get("CONFORMANCE_SHIFT", "0")) % PARTS
 LISTED = {task: reason for form in FORMS for task, reason in exclusions(form).items()}
 TASKS = [
     task

@@ -3,19 +3,15 @@
 ``CONFORMANCE_SHIFT=n`` chooses another part; ``python -m tests.operator_sweep`` runs all.
 """
 
-import os
-
 import numpy as np
 import onnx
 import pytest
 
-from tests.official_suite import PARTS, part
+from tests.official_suite import SHIFT, part
 from tests.operator_sweep import batches
 from tests.operator_sweep.restate import Unsayable, restated
 from tests.operator_sweep.retype import converted
 from tests.operator_sweep.variant import by_operator
-
-SHIFT = int(os.environ.get("CONFORMANCE_SHIFT", "0")) % PARTS
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ __all__ = [
     "FORMS",
     "LEVELS",
     "PARTS",
+    "SHIFT",
     "SUITES",
     "Task",
     "exclusion_list",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 PARTS = 120
+#: The part that the tests run of what is not run whole.
+SHIFT = int(os.environ.get("CONFORMANCE_SHIFT", "0")) % PARTS
 
 
 def _suites() -> dict[str, type]:

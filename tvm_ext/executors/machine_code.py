@@ -26,8 +26,8 @@ from .threads import usable_cores
 __all__ = ["MachineCode", "compiled", "parted"]
 
 _TEXTS = {"llvm": "ll", "asm": "asm"}
-# Stores of a part: a module by itself costs LLVM as much as some hundred.
-_PART = 1000
+# Stores of a part: of larger ones LLVM has nothing to do for long at first, others at last.
+_PART = 200
 _MOST_THREADS = 4  # each holds what LLVM makes of a part
 
 
