@@ -97,8 +97,9 @@ def test_layers_that_differ_in_their_depth_alone_are_one_kernel():
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("sizes", [("n", 64, "h", "w"), (1, 64, 33, "w"), (1, 64, "h", 33)])
 @pytest.mark.parametrize("resized", [False, True])
-def test_rules_know_layers_behind_others(resized):
+def test_rules_know_layers_behind_others(resized, sizes):
     """Tiles of a layer are counted in its own sizes, as of one that sees the input."""
     nodes = [
         helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3, 3], strides=[2, 2]),
@@ -106,6 +107,6 @@ def test_rules_know_layers_behind_others(resized):
         helper.make_node("Conv", ["r" if resized else "p", "w"], ["c"], pads=[1] * 4),
         helper.make_node("Relu", ["c"], ["y"]),
     ]
-    model = conv_network(nodes, ("n", 64, "h", "w"), {"w": (64, 64, 3, 3)})
+    model = conv_network(nodes, sizes, {"w": (64, 64, 3, 3)})
     model.graph.initializer.append(numpy_helper.from_array(np.float32([1, 1, 2, 2]), "twice"))
     assert 'T.sblock("columns_' in convert_and_build(model, "llvm").sources()["schedule"]

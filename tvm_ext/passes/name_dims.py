@@ -103,15 +103,17 @@ class _Names:
         return self._summed(node)
 
     def _summed(self, node: Expr) -> Expr:
-        """``name - 1 + 1`` as ``name``; ``(name - 1) // 4 + 1`` as ``(name + 3) // 4``: TVM then
-        simplifies both alike."""
+        """``name - 1 + 1`` as ``name``; ``(name - 1) // 4 + 1`` as ``(name + 3) // 4``, and
+        multiples of that likewise: TVM then simplifies both alike."""
         term, apart = _parts(node)
         if term in self.fresh:
             return _plus(term, apart)
-        if isinstance(term, tirx.FloorDiv) and isinstance(term.b, tirx.IntImm):
-            name, offset = _parts(term.a)
-            if name in self.fresh:
-                return tirx.floordiv(_plus(name, offset + apart * int(term.b)), term.b)
+        quotient, times = _factors(term)
+        if apart % times == 0 and isinstance(quotient, tirx.FloorDiv):
+            name, offset = _parts(quotient.a)
+            if name in self.fresh and isinstance(quotient.b, tirx.IntImm):
+                shifted = _plus(name, offset + apart // times * int(quotient.b))
+                return _times(tirx.floordiv(shifted, quotient.b), times)
         return node
 
     def retyped(self, buffer: tirx.Var) -> tirx.Var:
@@ -146,3 +148,16 @@ def _parts(formula: Expr) -> tuple[Expr, int]:
 def _plus(term: Expr, number: int) -> Expr:
     apart = tirx.const(abs(number), str(term.ty.dtype))
     return term if number == 0 else term + apart if number > 0 else term - apart
+
+
+def _factors(term: Expr) -> tuple[Expr, int]:
+    """A term as another and the number that this is multiplied by, 1 where there is none."""
+    if isinstance(term, tirx.Mul):
+        for factor, other in ((term.a, term.b), (term.b, term.a)):
+            if isinstance(other, tirx.IntImm) and int(other) > 0:
+                return factor, int(other)
+    return term, 1
+
+
+def _times(term: Expr, number: int) -> Expr:
+    return term if number == 1 else term * tirx.const(number, str(term.ty.dtype))
