@@ -70,3 +70,33 @@ def test_a_side_that_is_known(channels, filters, window, dims, target):
         x = rng.standard_normal((sizes[0], channels, *sizes[1:])).astype("float32")
         (wanted,) = reference(given, {"x": x})
         np.testing.assert_allclose(built(x), wanted, rtol=1e-4, atol=3e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 64])
+@pytest.mark.parametrize("dims", [("n", "h", "w_"), (1, 5, "w_")])
+def test_a_stride_over_a_sum_of_sizes(groups, dims):
+    """Of ``2 * w + 3`` columns ``w + 2`` are left, which are known to lie in the padded image."""
+    given = model(64, 64, 3, dims)
+    weights = numpy_helper.to_array(given.graph.initializer[0])[:, : 64 // groups]
+    given.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights.copy(), "w"))
+    for name, value in ("twice", np.float32([1, 1, 2, 2])), ("by", [0, 0, 1, 1, 0, 0, 1, 2]):
+        given.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    conv, relu = given.graph.node
+    conv.input[0] = "padded"
+    conv.attribute.append(helper.make_attribute("strides", [2, 2]))
+    conv.attribute.append(helper.make_attribute("group", groups))
+    before = [
+        helper.make_node("Resize", ["x", "", "twice"], ["r"], mode="nearest"),
+        helper.make_node("Pad", ["r", "by"], ["padded"]),
+    ]
+    nodes = [*before, conv, relu]
+    given.graph.ClearField("node")
+    given.graph.node.extend(nodes)
+    given.graph.output[0].type.tensor_type.ClearField("shape")
+    built = convert_and_build(given, "llvm")
+    assert 'T.sblock("columns_' in built.sources()["schedule"]
+    for images, height, width in SIZES:
+        sizes = [images, height, width] if dims[0] == "n" else [1, 5, width]
+        x = np.random.default_rng(4).standard_normal((sizes[0], 64, *sizes[1:])).astype("float32")
+        (wanted,) = reference(given, {"x": x})
+        np.testing.assert_allclose(built(x), wanted, rtol=1e-4, atol=3e-5)

@@ -264,7 +264,7 @@ def _moved(
 
     return SBlock(
         axes,
-        [rewritten(r) for r in block.reads],
+        [rewritten(r if r.source in moved else _wide(r, values)) for r in block.reads],
         [rewritten(r) for r in block.writes],
         block.name_hint,
         rewritten(block.body),
@@ -273,3 +273,15 @@ def _moved(
         [],
         block.annotations,
     )
+
+
+def _wide(node: TensorRegion, values: Mapping[tirx.Var, ir.Expr]) -> TensorRegion:
+    """All of a dim that is read by an axis of ``values``: TVM must see that what is written covers
+    it, and of the formula for the last tile it does not, behind a stride, say."""
+
+    def whole(part: Range, size: ir.Expr) -> Range:
+        used = tirx.analysis.undefined_vars(part.min, [])
+        return Range(int64(0), size) if any(var in values for var in used) else part
+
+    shape = node.source.ty.shape
+    return tirx.BufferRegion(node.source, list(map(whole, node.region, shape)))
