@@ -64,22 +64,6 @@ def test_data_movement_with_guards():
     np.testing.assert_array_equal(got, expected)
 
 
-def test_a_sum_of_sizes_is_shared_among_numbers():
-    """As the rows of a padded image, between its channels and columns of a known number."""
-    three, columns, lanes = (tirx.const(size, "int64") for size in (3, 33, 8))
-    x = te.placeholder((three, X, columns - 3, lanes), "float32", "x")
-
-    def edge(c, i, j, lane):
-        return x[c, tirx.max(i - 2, 0), tirx.min(j, 29), lane]
-
-    sch = schedule(RULES, prim_func(x, te.compute((three, X + 2, columns, lanes), edge, "y")), WIDE)
-    assert ForKind.PARALLEL in kinds(sch, "y")
-    a = values((3, 5, 30, 8))
-    expected = np.pad(a, ((0, 0), (2, 0), (0, 3), (0, 0)), "edge")
-    (got,) = run(sch, [a], [(expected.shape, "float32")])
-    np.testing.assert_array_equal(got, expected)
-
-
 def test_gather_and_strided_slice():
     table, rows = te.placeholder((50, 24), "float32"), te.placeholder((7,), "int64")
     picked = topi.strided_slice(topi.take(table, rows, 0, mode="clip"), (0, 23), (7, 0), (2, -3))

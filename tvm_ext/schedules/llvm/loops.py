@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import accumulate
 from operator import mul
 
@@ -371,8 +370,7 @@ def parallelise(sch: Schedule, loops: list[LoopRV], work: int, machine: Machine)
     used = shareable(sch, loops, machine)
     if not used:
         return None
-    # One by one: of a sum between numbers TVM loses the loops that it fuses at once.
-    task = reduce(sch.fuse, loops[:used])
+    task = loops[0] if used == 1 else sch.fuse(*loops[:used])
     sch.parallel(task)
     return task
 
