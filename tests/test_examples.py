@@ -91,16 +91,13 @@ def test_the_seed_model_has_what_it_is_named_after():
     assert operators.count("InstanceNormalization") == blocks - 1  # not in stage 4
 
 
-LONG = "detector", "se_resnet101_ibn_a"  # those whose builds take longest
-
-
 def levels_of_examples():
-    """Of the long ones, the level that no other test here builds."""
+    """Of the two whose builds take longest, those levels that no other test here builds."""
+    long = "detector", "se_resnet101_ibn_a"
     for name in EXAMPLES:
         for level in range(4):
-            # Level 0 is built in the dynamo form, level 1 with a symbolic batch; level 3 does all
-            # that level 2 does.
-            slow = [pytest.mark.slow] if name in LONG and level < 3 else []
+            # Level 1 is built with a symbolic batch, and level 3 does all that level 2 does.
+            slow = [pytest.mark.slow] if name in long and level in (1, 2) else []
             yield pytest.param(name, level, marks=slow)
 
 
@@ -116,8 +113,7 @@ def test_compiled_at_every_opt_level_it_agrees_with_torch(name, opt_level):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_dynamo_form_compiles(name):
     feeds, expected = torch_outputs(name, 1)
-    level = 0 if name in LONG else 3
-    model = convert_and_build(small_example(name, "dynamo"), "llvm", opt_level=level)
+    model = convert_and_build(small_example(name, "dynamo"), "llvm")
     for a, b in zip(model.run(None, feeds), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
 

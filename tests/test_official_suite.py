@@ -1,6 +1,6 @@
 """The official ONNX backend suite, unchanged, on ``tvm_ext.backend``.
 
-Of its cases that write an operator as the function that defines it, a part runs here, as
+Of its cases that write an operator as the function that defines it, a quarter runs here, which
 ``CONFORMANCE_SHIFT=n`` chooses; ``make conformance`` runs all of them.
 
 A case in the exclusion list must fail: one that starts to pass has to leave the list. The count

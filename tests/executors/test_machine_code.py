@@ -37,7 +37,7 @@ X = np.random.default_rng(1).standard_normal((2, 16, 24, 24)).astype("float32")
 
 @pytest.mark.parametrize("batch", ["2", "n"])
 def test_kernels_in_parts_are_those_of_one(batch, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine_code, "_PART", 1000)
+    monkeypatch.setattr(machine_code, "_PART", 1000)  # more than all have
     whole = tvm_ext.convert_and_build(net(batch), "llvm")
     monkeypatch.setattr(machine_code, "_PART", 1)  # each by itself
     parts = tvm_ext.convert_and_build(net(batch), "llvm")

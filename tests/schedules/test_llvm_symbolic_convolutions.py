@@ -30,6 +30,18 @@ def model(channels, filters, window, dims=("n", "h", "w_")):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def check_sizes(built, given):
+    """Compare with the reference on images of ``SIZES``, where the model declares no other."""
+    declared = given.graph.input[0].type.tensor_type.shape.dim
+    rng = np.random.default_rng(2)
+    for images, *sides in SIZES:
+        sizes = zip(declared, (images, 0, *sides), strict=True)
+        shape = [dim.dim_value or size for dim, size in sizes]
+        x = rng.standard_normal(shape).astype("float32")
+        (wanted,) = reference(given, {"x": x})
+        np.testing.assert_allclose(built(x), wanted, rtol=1e-4, atol=3e-5)
+
+
 @pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=core-avx2"])
 @pytest.mark.parametrize(
     ("channels", "filters", "window", "rule", "fetched"),
@@ -46,11 +58,7 @@ def test_the_next_panel_is_fetched_ahead(channels, filters, window, rule, fetche
     built = convert_and_build(given, target)
     assert f"conv2d_{rule}" in built.sources()["schedule"]
     assert ("llvm.prefetch" in built.sources()["llvm"]) == fetched
-    rng = np.random.default_rng(2)
-    for images, height, width in SIZES:
-        x = rng.standard_normal((images, channels, height, width)).astype("float32")
-        (wanted,) = reference(given, {"x": x})
-        np.testing.assert_allclose(built(x), wanted, rtol=1e-4, atol=3e-5)
+    check_sizes(built, given)
 
 
 @pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=core-avx2"])
@@ -61,15 +69,7 @@ def test_a_side_that_is_known(channels, filters, window, dims, target):
     given = model(channels, filters, window, dims)
     built = convert_and_build(given, target)
     assert 'T.sblock("columns_' in built.sources()["schedule"]
-    rng = np.random.default_rng(3)
-    for images, height, width in SIZES:
-        sizes = [
-            size if isinstance(dim, str) else dim
-            for dim, size in zip(dims, (images, height, width), strict=True)
-        ]
-        x = rng.standard_normal((sizes[0], channels, *sizes[1:])).astype("float32")
-        (wanted,) = reference(given, {"x": x})
-        np.testing.assert_allclose(built(x), wanted, rtol=1e-4, atol=3e-5)
+    check_sizes(built, given)
 
 
 @pytest.mark.parametrize("groups", [1, 64])
@@ -89,14 +89,9 @@ def test_a_stride_over_a_sum_of_sizes(groups, dims):
         helper.make_node("Resize", ["x", "", "twice"], ["r"], mode="nearest"),
         helper.make_node("Pad", ["r", "by"], ["padded"]),
     ]
-    nodes = [*before, conv, relu]
     given.graph.ClearField("node")
-    given.graph.node.extend(nodes)
+    given.graph.node.extend([*before, conv, relu])
     given.graph.output[0].type.tensor_type.ClearField("shape")
     built = convert_and_build(given, "llvm")
     assert 'T.sblock("columns_' in built.sources()["schedule"]
-    for images, height, width in SIZES:
-        sizes = [images, height, width] if dims[0] == "n" else [1, 5, width]
-        x = np.random.default_rng(4).standard_normal((sizes[0], 64, *sizes[1:])).astype("float32")
-        (wanted,) = reference(given, {"x": x})
-        np.testing.assert_allclose(built(x), wanted, rtol=1e-4, atol=3e-5)
+    check_sizes(built, given)
