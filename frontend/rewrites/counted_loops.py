@@ -22,6 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from .fold import fold_constants
+from .infer import infer_by_onnx
 from .rule import constant, known
 
 __all__ = ["count_trips"]
@@ -29,6 +31,7 @@ __all__ = ["count_trips"]
 _BEFORE_STATE = 2  # inputs of a Loop, and of its body
 _MIN_OF_INTEGERS = 12  # the opset
 _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64})
+_EXACT = 2**24  # up to which float32 has every integer
 _WIDE = frozenset({ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE})
 # Which operand is the lesser one, and whether they may be equal.
 _COMPARISONS = {
@@ -47,26 +50,35 @@ class _Comparison:
 
 
 def count_trips(model: ir.Model) -> ir.Model:
-    """Compute the number of trips in front of every Loop that goes on while counters are small."""
+    """Compute the number of trips in front of every Loop that goes on while counters are small.
+
+    What one stacks has a length then, which the next may count to.
+    """
     opset = model.opset_imports.get("", 0)
-    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
-        if node.op_type == "Loop" and node.domain == "":
-            _count(node, opset)
+    while any([_count(node, opset) for node in _loops(model)]):
+        infer_by_onnx(model)
+        fold_constants(model)
     return model
 
 
-def _count(node: ir.Node, opset: int) -> None:
+def _loops(model: ir.Model) -> list[ir.Node]:
+    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
+    return [node for node in nodes if node.op_type == "Loop" and node.domain == ""]
+
+
+def _count(node: ir.Node, opset: int) -> bool:
+    """Whether ``node`` is counted now, and was not before."""
     body = node.attributes["body"].as_graph()
     going = body.inputs[1]
     ends = _comparisons(body.outputs[0], going)
     begins = [_begin(end, node, body) for end in ends or ()]
     if not begins or None in begins:
-        return
+        return False
     asked = node.inputs[1]
     from_begin = asked is not None and _same(_comparisons(asked), begins)
     many = len(begins) > 1 or node.inputs[0] is not None or not from_begin
     if many and opset < _MIN_OF_INTEGERS:
-        return
+        return False
     trips = _trips(node, begins, 0 if from_begin else 1)
     node.replace_input_with(0, trips)
     if from_begin:
@@ -76,6 +88,7 @@ def _count(node: ir.Node, opset: int) -> None:
     stays.outputs[0].type, stays.outputs[0].shape = going.type, going.shape
     body.append(stays)
     body.outputs[0] = stays.outputs[0]
+    return True
 
 
 def _comparisons(value: ir.Value, going: ir.Value | None = None) -> list[_Comparison] | None:
@@ -101,7 +114,7 @@ def _begin(end: _Comparison, loop: ir.Node, body: ir.Graph) -> _Comparison | Non
     """Of a counter that each trip increases by 1 and that is compared with what stays as it is,
     the same comparison before the first trip."""
     node = end.counter.producer()
-    if node is None or node.op_type != "Add" or end.bound.dtype not in _INTEGERS:
+    if node is None or node.op_type != "Add" or not _is_whole(end.bound):
         return None
     if not _is_outside(end.bound, body):
         return None
@@ -120,6 +133,14 @@ def _begin(end: _Comparison, loop: ir.Node, body: ir.Graph) -> _Comparison | Non
             ):
                 return _Comparison(_origin(begun), end.bound, end.equal)
     return None
+
+
+def _is_whole(value: ir.Value) -> bool:
+    """Whether ``value`` is of integers, or an integer that is known as a number of another type."""
+    array = constant(value)
+    if array is not None and array.dtype.kind == "f":
+        return array.size == 1 and bool(abs(array.item()) < _EXACT and array == np.rint(array))
+    return value.dtype in _INTEGERS
 
 
 def _is_outside(value: ir.Value, body: ir.Graph) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from onnx import parser
 
 from tvm_ext import convert_and_build
+from tvm_ext.executors.static import StaticExecutor
 from tvm_ext.executors.symbolic import SymbolicExecutor
 from tvm_ext.executors.vm import VMExecutor
 
@@ -44,6 +45,10 @@ COUNTED = {
         ", c, x0, zero",
         "k1 = Add (one, k) f = Cast <to = 1> (k1) r1 = Cast <to = 1> (rows) g1 = Less (f, r1)",
     ),
+    "converted to a known bound": (
+        "c = Less (i0, most)", ", c, x0, i0",
+        "k1 = Add (k, one) f = Cast <to = 1> (k1) r1 = Cast <to = 1> (most) g1 = Less (f, r1)",
+    ),
     "from a place": (
         "c = Greater (rows, i0)", ", c, x0, i0", "k1 = Add (k, one) g1 = Greater (rows, k1)",
     ),
@@ -69,6 +74,11 @@ OTHERS = {
         "", "most, true, x0, i0", "k1 = Add (k, one) m = Sub (n, t) g1 = Less (k1, m)",
     ),
     "downwards": ("", "most, true, x0, i0", "k1 = Sub (k, one) g1 = Less (k1, n)"),
+    "a bound between integers": (
+        "", "most, true, x0, i0",
+        "k1 = Add (k, one) f = Cast <to = 1> (k1) h = Constant <value = float {2.5}> () "
+        "g1 = Less (f, h)",
+    ),
     "another counter": (
         "", "most, true, x0, i0", "j = Add (k, one) k1 = Mul (j, two) g1 = Less (j, n)",
     ),
@@ -121,7 +131,38 @@ def test_the_bound_may_be_a_constant_of_the_body():
             np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("name, executor", [("rows", SymbolicExecutor), ("by two", VMExecutor)])
+EXECUTORS = [
+    ("rows", SymbolicExecutor), ("converted to a known bound", SymbolicExecutor),
+    ("by two", VMExecutor), ("a bound between integers", VMExecutor),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, executor", EXECUTORS)
 def test_results_of_a_counted_loop_have_a_known_length(name, executor):
     built = convert_and_build(network(*(COUNTED | OTHERS)[name]), "llvm")
     assert isinstance(built.executor, executor)
+
+
+def test_a_loop_over_what_another_stacked_is_counted():
+    trip = """(int64 t, bool g, int64 k) => (bool g1, int64 k1, float[2] s)
+          <int64 one = {1}> {
+          s1 = Gather (xs, k)
+          s = Add (s1, s1)
+          k1 = Add (k, one)
+          g1 = Less (k1, many)
+        }"""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+    g (float[3, 2] x) => (float[M, 2] y) <int64 zero = {{0}}> {{
+      shape = Shape (x)
+      n = Gather (shape, zero)
+      c = Less (zero, n)
+      i, ys = Loop (, c, zero) <body = first {trip.replace("xs", "x").replace("many", "n")}>
+      shape1 = Shape (ys)
+      n1 = Gather (shape1, zero)
+      c1 = Less (zero, n1)
+      i1, y = Loop (, c1, zero) <body = second {trip.replace("xs", "ys").replace("many", "n1")}>
+    }}""")
+    built = convert_and_build(model, "llvm")
+    x = np.random.default_rng(0).standard_normal((3, 2)).astype("float32")
+    np.testing.assert_array_equal(built(x), x * 4)
+    assert isinstance(built.executor, StaticExecutor)
