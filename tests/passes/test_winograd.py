@@ -78,6 +78,60 @@ def test_dilated_networks_are_right(image, filters, dilation):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
+def check(model, image):
+    """Winograd's method is taken, and right."""
+    built = convert_and_build(model, steps=always(targets.resolve("llvm")))
+    assert "conv2d_winograd" in built.sources()["select"]
+    for mean in 0, 1000:
+        x = {"x": (feeds(image)["x"] + mean).astype("float32")}
+        (want,), (got,) = reference(model, x), built.run(None, x)
+        scale = np.abs(x["x"]).max() * 2.4 * image[1] ** 0.5
+        np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
+
+
+@pytest.mark.parametrize(
+    ("image", "window", "attributes"),
+    [
+        ((2, 17, 13, 11), (3, 3), {"dilations": [2, 1], "pads": [2, 1, 1, 0]}),
+        ((1, 32, 7, 16), (3, 3), {"dilations": [1, 3], "pads": [1, 3, 1, 3]}),
+        ((1, 24, 9, 13), (1, 3), {"pads": [0, 1, 0, 1]}),
+        ((3, 16, 8, 5), (3, 1), {"pads": [1, 0, 1, 0]}),
+        ((1, 17, 13, 6), (5, 1), {"pads": [2, 0, 1, 0], "dilations": [2, 5]}),
+        ((2, 40, 3, 19), (1, 4), {}),
+        ((1, 32, 17, 17), (1, 7), {"pads": [0, 3, 0, 3]}),
+        ((1, 33, 17, 5), (7, 1), {"pads": [3, 0, 3, 0]}),
+        ((1, 64, 6, 30), (1, 9), {"group": 4, "pads": [0, 2, 0, 4], "dilations": [1, 2]}),
+        ((1, 16, 1, 301), (1, 3), {"pads": [0, 1, 0, 1]}),
+    ],
+)
+def test_windows_of_a_row_or_column_and_other_dilations(image, window, attributes):
+    filters = (48, image[1] // attributes.get("group", 1), *window)
+    check(network(image, filters, **attributes), image)
+
+
+@pytest.mark.parametrize(
+    ("image", "taps", "attributes"),
+    [
+        ((1, 17, 3), 3, {}),
+        ((1, 32, 301), 3, {"pads": [1, 1]}),
+        ((2, 24, 1000), 3, {"pads": [3, 3], "dilations": [3]}),
+        ((3, 40, 77), 5, {"pads": [2, 0]}),
+        ((1, 64, 130), 4, {"group": 2, "pads": [0, 5]}),
+        ((1, 32, 200), 7, {"pads": [3, 3]}),
+        ((2, 48, 133), 11, {"group": 3, "pads": [25, 25], "dilations": [5]}),
+    ],
+)
+def test_signals(image, taps, attributes):
+    filters = (48, image[1] // attributes.get("group", 1), taps)
+    check(network(image, filters, **attributes), image)
+
+
+def test_signals_of_any_number():
+    model = network(("n", 32, 150), (32, 32, 5), pads=[2, 2])
+    for n in (1, 3):
+        check(model, (n, 32, 150))
+
+
 @pytest.mark.parametrize(
     ("channels", "filters", "stride", "dilation"),
     [(17, 21, 1, 1), (64, 32, 1, 1), (17, 32, 2, 1), (17, 21, 1, 2), (32, 48, 1, 3)],
@@ -158,8 +212,11 @@ def test_volumes_are_convolved_frame_by_frame(image):
     [
         ((32, 32, 3, 3), {"strides": [1, 2]}),
         ((32, 32, 3, 3), {"strides": [3, 3]}),
-        ((32, 32, 3, 3), {"dilations": [2, 1]}),
-        ((32, 32, 3, 1), {}),
+        ((32, 32, 3, 3), {"dilations": [2, 1], "strides": [2, 2]}),
+        ((32, 32, 3, 1), {"strides": [2, 1]}),
+        ((32, 32, 1, 2), {}),
+        ((32, 32, 2, 3), {}),
+        ((32, 32, 5, 5), {"pads": [2] * 4}),
         ((32, 1, 3, 3), {"group": 32}),
     ],
 )

@@ -1,5 +1,7 @@
 """Winograd convolution: its error, its loops, which kernels it declines, when it is chosen."""
 
+from math import prod
+
 import numpy as np
 import pytest
 from tvm import te, topi
@@ -8,7 +10,13 @@ from tvm.tirx import ForKind
 from tests.schedules.kernels import here, run
 from tvm_ext import targets
 from tvm_ext.ops.conv2d_blocked import conv2d_blocked, pack_channels
-from tvm_ext.ops.conv2d_winograd import ERROR, conv2d_winograd, transform_weight
+from tvm_ext.ops.conv2d_winograd import (
+    ERROR,
+    conv2d_winograd,
+    parts_of,
+    tiling,
+    transform_weight,
+)
 from tvm_ext.schedules.llvm.conv2d import Tile
 from tvm_ext.schedules.llvm.winograd import (
     Conv2dWinograd,
@@ -20,15 +28,18 @@ from tvm_ext.schedules.llvm.winograd import (
 V4 = targets.resolve({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
 
 
-def kernel(image, filters, lanes, pads, plan, stride=1, dilation=1):
-    """relu(convolution + residual) of ``image`` [N, C, H, W], and its arguments' shapes."""
-    n, c, h, w = image
+def kernel(image, filters, lanes, pads, plan, stride=1, dilation=1, taps=(3, 3)):
+    """relu(convolution + residual) of ``image``, [N, C, H, W] or [N, C, W]."""
+    n, c, *sides = image
     blocks, tile = filters // lanes, plan.register.vectors * lanes
-    x = te.placeholder((n, c // lanes, h, w, lanes), name="x")
-    u = te.placeholder(((plan.m + 2) ** 2, filters // tile, c // lanes, lanes, tile), name="u")
-    group, columns = (plan.images, plan.rows), plan.register.columns
-    y = conv2d_winograd(x, u, lanes, pads, plan.m, group, columns, stride=stride, phases=dilation)
-    r = te.placeholder((n, blocks, *y.shape[2:4], lanes), name="r")
+    parts, own = parts_of(taps)
+    points = prod(axis.m + axis.taps - 1 for axis in tiling(plan.m, own))
+    x = te.placeholder((n, c // lanes, *sides, lanes), name="x")
+    u = te.placeholder((points, filters // tile, parts * c // lanes, lanes, tile), name="u")
+    phases = [dilation if count > 1 else 1 for count in taps]
+    options = lanes, pads, plan.m, plan.group, plan.register.columns, (1, 1), stride, phases, 1
+    y = conv2d_winograd(x, u, *options, taps)
+    r = te.placeholder((n, blocks, *y.shape[2:-1], lanes), name="r")
     return te.create_prim_func([x, u, r, topi.nn.relu(topi.add(y, r))])
 
 
@@ -75,6 +86,46 @@ def test_the_error_is_within_its_bound(m, image, filters, lanes, pads, group, re
         args = [pack_channels(x, lanes), weight, blocked]
         (got,) = run(sch, args, [(blocked.shape, "float32")])
         got = got.transpose(0, 1, 4, 2, 3).reshape(want.shape)
+        scale = np.abs(x).max() * np.abs(w).sum((1, 2, 3)).max()
+        error = np.abs(got - np.maximum(want + residual, 0)).max()
+        assert error <= ERROR[m] * 2.0**-24 * scale
+
+
+@pytest.mark.parametrize(
+    ("m", "image", "filters", "lanes", "pads", "group", "register", "taps", "dilation"),
+    [
+        (2, (1, 32, 9, 13), 16, 16, (0, 1, 0, 1), (1, 2), (1, 5), (1, 3), 1),
+        (4, (2, 16, 11, 3), 48, 16, (1, 0, 2, 0), (2, 1), (3, 4), (3, 1), 2),
+        (2, (1, 64, 17, 6), 32, 16, (0, 2, 0, 2), (1, 3), (2, 3), (1, 5), 1),
+        (4, (1, 32, 5, 30), 32, 8, (0, 0, 0, 0), (1, 2), (2, 3), (1, 4), 1),
+        (4, (3, 16, 100), 32, 16, (1, 1), (1, 2, 5), (2, 5), (1, 3), 1),
+        (2, (1, 48, 61), 16, 16, (4, 4), (1, 1, 16), (1, 7), (1, 5), 2),
+        (4, (2, 32, 50), 48, 16, (3, 3), (2, 1, 4), (3, 4), (1, 4), 3),
+    ],
+)
+def test_the_error_of_rows_and_columns(
+    m, image, filters, lanes, pads, group, register, taps, dilation
+):
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((filters, image[1], *taps)).astype("float32")
+    plan, tile = WinogradPlan(m, *group[:2], Tile(*register), 1, *group[2:]), register[0] * lanes
+    func = kernel(image, filters, lanes, pads, plan, 1, dilation, taps)
+    sch = Conv2dWinograd().apply(func, here(), False)
+    weight = transform_weight(w, m, lanes, tile)
+    around = [(0, 0), (0, 0), *zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True)]
+    seen = [(count - 1) * dilation + 1 for count in taps]
+    for mean in 0, 1000:
+        x = (rng.standard_normal(image) + mean).astype("float32")
+        padded = np.pad(x.astype("float64"), around)
+        rows = padded.reshape(*image[:2], -1, padded.shape[-1])  # a signal has one
+        windows = np.lib.stride_tricks.sliding_window_view(rows, seen, (2, 3))
+        windows = windows[..., ::dilation, ::dilation]
+        want = np.einsum("ncijhw,ochw->noij", windows, w.astype("float64"))
+        residual = rng.standard_normal(want.shape).astype("float32")
+        signal = (*want.shape[:2], -1)
+        blocked = pack_channels(residual.reshape(signal) if len(image) == 3 else residual, lanes)
+        (got,) = run(sch, [pack_channels(x, lanes), weight, blocked], [(blocked.shape, "float32")])
+        got = np.moveaxis(got, -1, 2).reshape(want.shape)
         scale = np.abs(x).max() * np.abs(w).sum((1, 2, 3)).max()
         error = np.abs(got - np.maximum(want + residual, 0)).max()
         assert error <= ERROR[m] * 2.0**-24 * scale
@@ -144,7 +195,7 @@ def test_weights_grow_by_a_bounded_number_of_bytes(inputs, outputs, m):
 @pytest.mark.parametrize(("size", "dilation", "m"), [(28, 2, 4), (28, 4, 4), (28, 12, 0)])
 def test_phases_are_images_that_may_be_small(size, dilation, m):
     """Those of 28 x 28 are 3 x 3 where every 12th row is seen: tiles waste as much as they save."""
-    conv = Convolution(1, 32, 32, size, size, 16, 16, phases=dilation)
+    conv = Convolution(1, 32, 32, size, size, 16, 16, phases=(dilation, dilation))
     plan = WinogradModel().choose(conv, V4)
     assert (plan.m if plan else 0) == m
 

@@ -1,4 +1,4 @@
-"""3x3 convolution of stride 1 or 2, or dilated, by Winograd's method, in the layout NCHW[x]c.
+"""Convolution of stride 1 or 2, or dilated, by Winograd's method, in the layout NCHW[x]c.
 
 ``F(m x m, 3 x 3)``: a tile of m x m outputs takes (m + 2)^2 multiplications per pair of channels
 where the direct way takes 9 m^2: 2.25 times fewer for m = 2, 4 times for m = 4. Inputs, weights
@@ -16,13 +16,19 @@ transforms can amplify roundings by in the worst case is 16 (m = 2) and 189 (m =
 interpolates at +-sqrt(1/2) and +-sqrt(2): the usual +-1 and +-2 amplify by 860 and lose four times
 as much on random data. This holds of either stride. An infinity or NaN spoils all of its tiles.
 
-A dilation of d sees every d-th row and column: d^2 images, the phases, are each convolved plainly.
+A window of one row or column is transformed along the other axis only: ``F(m, k)`` takes
+m + k - 1 multiplications in the place of m k, k being 3, 4 or, for m = 2, 5. Longer windows are
+cut into parts of 4 taps, which are summed over as channels are.
+
+A dilation of d sees every d-th row or column: images of these, the phases, are each convolved
+plainly.
 
 A 3x3 window with taps along a third axis, the depth, is one of frames: these taps are summed over
 as channels are.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import isclose, prod, sqrt
 from operator import mul
@@ -37,24 +43,63 @@ from .conv2d_blocked import padded
 __all__ = [
     "ERROR",
     "KERNEL",
+    "SIZES",
+    "Tiling",
     "conv2d_winograd",
     "conv2d_winograd_tiles",
+    "parts_of",
+    "tiling",
     "transform_weight",
-    "window_of",
 ]
 
 KERNEL = 3
 
-# m -> the p of the points +-p between 0 and infinity
-_PAIRS = {2: (1.0,), 4: (sqrt(0.5), sqrt(2.0))}
+#: Taps along an axis -> the m there may be; 4 and 5 in windows of one row or column.
+SIZES = {KERNEL: (2, 4), 4: (4,), 5: (2,)}
+_PART = 4  # taps, of longer windows
+
+# The p of the points +-p between 0 and infinity, by how many there are.
+_PAIRS = {1: (1.0,), 2: (sqrt(0.5), sqrt(2.0)), 3: (0.5, 1.0, 2.0)}
 
 #: m -> the bound of the error on random data (see above).
 ERROR = {2: 2.0, 4: 4.0}
 
 
-def window_of(m: int, stride: int) -> int:
-    """The rows that m rows of outputs see, and the points of a tile along an axis."""
-    return (m - 1) * stride + KERNEL
+@dataclass(frozen=True)
+class Tiling:
+    """Along one axis: ``m`` outputs of a tile, under a window of ``taps``."""
+
+    m: int
+    taps: int = KERNEL
+    stride: int = 1
+
+    @property
+    def window(self) -> int:
+        """The inputs that the outputs of a tile see, and its points."""
+        return self.window_of(self.m)
+
+    @property
+    def phases(self) -> list[int]:
+        """The taps over every input that is a multiple of ``stride``, over every one behind..."""
+        return [len(range(phase, self.taps, self.stride)) for phase in range(self.stride)]
+
+    def window_of(self, outputs: int) -> int:
+        """The inputs that so many outputs see."""
+        return (outputs - 1) * self.stride + self.taps
+
+
+def tiling(m: int, taps: Sequence[int], stride: int = 1) -> list[Tiling]:
+    """Down and across a window of so many taps; along an axis of one, nothing is transformed."""
+    return [Tiling(m, own, stride) if own > 1 else Tiling(1, 1) for own in taps]
+
+
+def parts_of(window: Sequence[int]) -> tuple[int, tuple[int, int]]:
+    """How many parts a window of one row or column is cut into, and the taps of each."""
+    down, across = window
+    longest = max(window)
+    if longest in SIZES or min(window) > 1:
+        return 1, (down, across)
+    return -(-longest // _PART), (min(down, _PART), min(across, _PART))
 
 
 def transform_weight(
@@ -62,30 +107,30 @@ def transform_weight(
 ) -> np.ndarray:
     """``[OC, IC, 3, 3]`` -> ``[(m+2)^2, OC/tile, IC/in_lanes, in_lanes, tile]``.
 
-    Computed in float64 and rounded once. ``tile`` divides OC, ``in_lanes`` divides IC.
+    Of other windows, points are fewer. Computed in float64 and rounded once. ``tile`` divides OC,
+    ``in_lanes`` divides IC.
     """
-    oc, ic = weight.shape[:2]
-    rows = []
-    for phase, taps in enumerate(_phases(stride)):
-        own = np.zeros((m + taps - 1 if taps > 1 else 1, KERNEL))
-        own[:, phase::stride] = _weight_rows(m, taps)
-        rows.append(own)
-    matrix = np.concatenate(rows)
-    transformed = np.einsum("ai,ocij,bj->aboc", matrix, weight.astype("float64"), matrix)
+    oc, ic, *taps = weight.shape
+    down, across = map(_weight_matrix, tiling(m, taps, stride))
+    transformed = np.einsum("ai,ocij,bj->aboc", down, weight.astype("float64"), across)
     split = transformed.reshape(-1, oc // tile, tile, ic // in_lanes, in_lanes)
     return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2), weight.dtype)
 
 
-def _phases(stride: int) -> list[int]:
-    """The taps over every row that is a multiple of ``stride``, over every one behind these..."""
-    return [len(range(phase, KERNEL, stride)) for phase in range(stride)]
+def _weight_matrix(axis: Tiling) -> np.ndarray:
+    rows = []
+    for phase, taps in enumerate(axis.phases):
+        own = np.zeros((axis.m + taps - 1 if taps > 1 else 1, axis.taps))
+        own[:, phase :: axis.stride] = _weight_rows(axis.m, taps)
+        rows.append(own)
+    return np.concatenate(rows)
 
 
 def _weight_rows(m: int, taps: int) -> list[list[float]]:
     """The transform of ``taps`` weights; one of a single tap, which serves m points."""
     if taps == 1:
         return [[1.0]]
-    points = [sign * p for p in _PAIRS[m] for sign in (1, -1)]
+    points = [sign * p for p in _pairs(m, taps) for sign in (1, -1)]
     if _has_zero(m, taps):
         points.insert(0, 0.0)
     rows = [
@@ -95,16 +140,20 @@ def _weight_rows(m: int, taps: int) -> list[list[float]]:
     return [*rows, [0.0] * (taps - 1) + [1.0]]
 
 
+def _pairs(m: int, taps: int) -> tuple[float, ...]:
+    return _PAIRS[(m + taps - 2) // 2]
+
+
 def _has_zero(m: int, taps: int) -> bool:
     """Whether 0 is among the m + ``taps`` - 2 finite points, beside pairs."""
     return (m + taps) % 2 == 1
 
 
-def _weights_of(point: tirx.Expr, m: int, stride: int) -> tirx.Expr:
+def _weights_of(point: tirx.Expr, across: Tiling) -> tirx.Expr:
     """The number of the weights of ``point``: the last m along an axis have one tap."""
-    if stride == 1:
+    if across.stride == 1:
         return point
-    window, single = window_of(m, stride), m + 1
+    window, single = across.window, across.m + 1
     row, column = point // window, point % window
     return tirx.min(row, single) * (single + 1) + tirx.min(column, single)
 
@@ -119,8 +168,9 @@ def conv2d_winograd(
     columns: int,
     depth: Sequence[int] = (1, 1),
     stride: int = 1,
-    phases: int = 1,
+    phases: Sequence[int] = (1, 1),
     channel_groups: int = 1,
+    taps: Sequence[int] = (KERNEL, KERNEL),
     *,
     product: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = mul,
     word: Callable[[Callable[[tirx.Expr], tirx.Expr], tirx.Expr], tirx.Expr] | None = None,
@@ -129,10 +179,15 @@ def conv2d_winograd(
     """Convolve ``x[N, IC/b, H, W, b]`` with a ``weight`` transformed for ``stride``.
 
     ``pads``: top, left, bottom, right. ``group``: images, and rows of tiles in each, that are
-    transformed together; the images divide N * ``phases``^2. ``columns`` tiles share a register
-    tile. ``phases`` is the dilation, 1 with a stride of 2 and with frames. ``channel_groups`` are
-    convolved apart, and each holds whole tiles of channels; 1 with frames.
+    transformed together; the images divide N * the product of ``phases``. A third number says how
+    many tiles of an image of one row count as one of several rows. ``columns`` tiles share a
+    register tile. ``phases`` are the dilations, 1 with a stride of 2 and with frames.
+    ``channel_groups`` are convolved apart, and each holds whole tiles of channels; 1 with frames.
+    ``taps``: of the window; other ones than 3 x 3 with a stride of 1 and without frames. Of several
+    parts, ``weight`` holds all channels of the first, then those of the next.
     Returns ``[N, OC/out_lanes, H', W', out_lanes]``.
+
+    Of ``x[N, IC/b, W, b]``, a signal, the result has no rows either; pads are left and right.
 
     Of ``x[N, IC/b, D, H, W, b]`` the pads have the depth first. Its ``weight`` holds all channels
     of the first tap along the depth, then those of the next; ``depth``: stride and dilation there.
@@ -142,35 +197,67 @@ def conv2d_winograd(
     :func:`tvm_ext.ops.conv2d_blocked.conv2d_blocked`; no ``around`` with ``phases``.
     """
     n, *blocked = x.shape
-    ic_blocks, *frames, h, w, in_lanes = map(int, blocked)
+    ic_blocks, *frames, w, in_lanes = map(int, blocked)
+    signal = not frames
+    h = 1 if signal else frames.pop()
     _, oc_tiles, summed, steps, oc_tile = (int(d) for d in weight.shape)
     before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
-    height = (h + before[-2] + after[-2] - (KERNEL - 1) * phases - 1) // stride + 1
-    width = (w + before[-1] + after[-1] - (KERNEL - 1) * phases - 1) // stride + 1
+    own_phases, (top, bottom) = (
+        phases[-len(before) :],
+        (0, 0) if signal else (before[-2], after[-2]),
+    )
+    reach = [(own - 1) * apart for own, apart in zip(taps, phases, strict=True)]
+    height = (h + top + bottom - reach[0] - 1) // stride + 1
+    width = (w + before[-1] + after[-1] - reach[1] - 1) // stride + 1
     step, dilation = depth
     deep = [d + before[0] + after[0] for d in frames]
     frames_out = [(d - (summed // ic_blocks - 1) * dilation - 1) // step + 1 for d in deep]
-    images, rows = group
-    across, bands = -(-width // (phases * m)), -(-height // (phases * m * rows))
-    groups = (n * phases**2 * prod(frames_out) // images, bands)
+    images, rows, *in_row = group
+    parts, part_taps = parts_of(taps)
+    axes = tiling(m, part_taps, stride)
+    down, along = (axis.m for axis in axes)
+    sides = [-(-side // apart) for side, apart in zip((height, width), phases, strict=True)]
+    all_rows, across = (-(-side // axis.m) for side, axis in zip(sides, axes, strict=True))
+    if in_row:
+        (across,), all_rows = in_row, -(-across // in_row[0])
+    bands = -(-all_rows // rows)
+    groups = (n * prod(phases) * prod(frames_out) // images, bands)
     tiles = images * rows * across
-    window, vectors = window_of(m, stride), oc_tile // out_lanes
+    points, vectors = axes[0].window * axes[1].window, oc_tile // out_lanes
 
-    extents = (*deep, window_of(bands * rows * m, stride), window_of(across * m, stride))
-    if phases == 1:
+    covered = (1, bands * rows * across) if in_row else (bands * rows, across)
+    own_blocks = ic_blocks // channel_groups
+    behind = [(parts - 1) * axis.taps if axis.taps > 1 else 0 for axis in axes]
+    seen = [
+        axis.window_of(c * axis.m) + rest
+        for c, axis, rest in zip(covered, axes, behind, strict=True)
+    ]
+    extents = (*deep, *seen[signal:])
+    if prod(phases) == 1:
         source = padded(x, before, extents, around)
     else:
-        source = _apart(x, before, extents, phases)
+        source = _apart(x, before, extents, own_phases)
 
     def pixel(image, band, o, t, i, j, lane):
-        row = (band * rows + t // across % rows) * (m * stride) + i
-        image, column = image * images + t // (rows * across), t % across * (m * stride) + j
+        row, column = band * rows + t // across % rows, t % across
+        if in_row:
+            row, column = 0, row * across + column
+        row, column = row * (down * stride) + i, column * (along * stride) + j
+        image = image * images + t // (rows * across)
         if not frames:
-            return source(image, o, row, column, lane)
+            part = o // own_blocks % parts
+            at = [row, column]
+            if parts > 1:
+                o = o // (own_blocks * parts) * own_blocks + o % own_blocks
+                at = [
+                    p + part * axis.taps if axis.taps > 1 else p
+                    for p, axis in zip(at, axes, strict=True)
+                ]
+            return source(image, o, *at[signal:], lane)
         frame = image % frames_out[0] * step + o // ic_blocks * dilation
         return source(image // frames_out[0], o % ic_blocks, frame, row, column, lane)
 
-    inputs = _inputs(pixel, groups, summed * channel_groups, tiles, in_lanes, m, stride)
+    inputs = _inputs(pixel, groups, summed * channel_groups, tiles, in_lanes, axes)
     oc_blocks = oc_tiles * vectors
     first = _first_block(oc_blocks, summed, channel_groups)
     ro, ri = te.reduce_axis((0, summed), "ro"), te.reduce_axis((0, steps), "ri")
@@ -179,53 +266,64 @@ def conv2d_winograd(
         t = to * columns + ti
         if tiles % columns:
             t = tirx.min(t, tiles - 1)  # never written: no register tile needs a tail
-        own = _weights_of(ab, m, stride)
+        own = _weights_of(ab, axes[1])
         part = weight[own, o // vectors, ro, ri, o % vectors * out_lanes + lane]
         own_inputs = partial(inputs, p, q, ab, first(o) + ro, t)
         element = own_inputs(ri) if word is None else word(own_inputs, ri)
         return te.sum(product(element, part), axis=[ro, ri])
 
-    shape = (*groups, window * window, oc_blocks, -(-tiles // columns), columns, out_lanes)
-    tiled = te.compute(shape, term, "tiled", attrs={"group": [images, rows]})
+    shape = (*groups, points, oc_blocks, -(-tiles // columns), columns, out_lanes)
+    tiled = te.compute(shape, term, "tiled", attrs={"group": [*group]})
     products = te.compute(
-        (*groups, window * window, oc_blocks, tiles, out_lanes),
+        (*groups, points, oc_blocks, tiles, out_lanes),
         lambda p, q, ab, o, t, lane: tiled[p, q, ab, o, t // columns, t % columns, lane],
         "products",
     )
-    outputs = _outputs(products, m, stride)
+    outputs = _outputs(products, axes)
 
     def untiled(image, o, *at):
-        *frame, i, j, lane = at
+        *frame, i, j, lane = at if not signal else (0, *at)
         image = image * frames_out[0] + frame[0] if frame else image
-        row = i // m
-        t = (image % images * rows + row % rows) * across + j // m
-        return outputs[image // images, row // rows, o, t, i % m, j % m, lane]
+        row, column = i // down, j // along
+        if in_row:
+            row, column = column // across, column % across
+        t = (image % images * rows + row % rows) * across + column
+        return outputs[image // images, row // rows, o, t, i % down, j % along, lane]
 
-    shape = (n, oc_blocks, *frames_out, height, width, out_lanes)
-    if phases == 1:
+    shape = (n, oc_blocks, *frames_out, *[height, width][signal:], out_lanes)
+    if prod(phases) == 1:
         return te.compute(shape, untiled, "untiled")
-    sides = (-(-height // phases), -(-width // phases))
-    apart = te.compute((n * phases**2, oc_blocks, *sides, out_lanes), untiled, "untiled")
+    apart_shape = (n * prod(phases), oc_blocks, *sides[signal:], out_lanes)
+    apart = te.compute(apart_shape, untiled, "untiled")
 
-    def joined(image, o, i, j, lane):
-        phase = (image * phases + i % phases) * phases + j % phases
-        return apart[phase, o, i // phases, j // phases, lane]
+    def joined(image, o, *at):
+        *place, lane = at
+        for own, phase in zip(place, own_phases, strict=True):
+            image = image * phase + own % phase
+        inner = (own // phase for own, phase in zip(place, own_phases, strict=True))
+        return apart(image, o, *inner, lane)
 
     return te.compute(shape, joined, "joined")
 
 
-def _apart(x: te.Tensor, before: Sequence[int], extents: Sequence[int], phases: int) -> te.Tensor:
-    """The images of every ``phases``-th row and column of ``x``, with zeros around it."""
-    n, blocks, h, w, lanes = x.shape
+def _apart(
+    x: te.Tensor, before: Sequence[int], extents: Sequence[int], phases: Sequence[int]
+) -> te.Tensor:
+    """The images of every so many-th row and column of ``x``, or every so many-th element of a
+    signal, with zeros around it."""
+    n, blocks, *sides, lanes = x.shape
 
-    def pixel(image, o, i, j, lane):
-        row = i * phases + image // phases % phases - before[0]
-        column = j * phases + image % phases - before[1]
-        inside = tirx.all(row >= 0, row < h, column >= 0, column < w)
-        value = x(image // phases**2, o, row, column, lane)
-        return tirx.if_then_else(inside, value, tirx.const(0, x.dtype))
+    def pixel(image, o, *at):
+        *inner, lane = at
+        place = []
+        for own, phase, begin in reversed([*zip(inner, phases, before, strict=True)]):
+            place.insert(0, own * phase + image % phase - begin)
+            image = image // phase
+        tests = [t for p, side in zip(place, sides, strict=True) for t in (p >= 0, p < side)]
+        value = x(image, o, *place, lane)
+        return tirx.if_then_else(tirx.all(*tests), value, tirx.const(0, x.dtype))
 
-    return te.compute((n * phases**2, blocks, *extents, lanes), pixel, "padded")
+    return te.compute((n * prod(phases), blocks, *extents, lanes), pixel, "padded")
 
 
 def conv2d_winograd_tiles(
@@ -238,7 +336,8 @@ def conv2d_winograd_tiles(
     phases: int = 1,
     channel_groups: int = 1,
 ) -> te.Tensor:
-    """As :func:`conv2d_winograd`, of images whose rows or columns are symbolic.
+    """As :func:`conv2d_winograd`, of images whose rows or columns are symbolic; windows of 3 x 3
+    and one number of ``phases`` along both axes.
 
     The tiles of all phases of all images are numbered along one axis, down the columns where only
     these are symbolic; how many go together is left to the schedule. Those that reach beyond the
@@ -250,7 +349,8 @@ def conv2d_winograd_tiles(
     height = simplify((h + pads[0] + pads[2] - reach - 1) // stride + 1)
     width = simplify((w + pads[1] + pads[3] - reach - 1) // stride + 1)
     down, across = simplify((height + side - 1) // side), simplify((width + side - 1) // side)
-    window, vectors = window_of(m, stride), oc_tile // out_lanes
+    axes = tiling(m, (KERNEL, KERNEL), stride)
+    window, vectors = axes[0].window, oc_tile // out_lanes
     tiles, oc_blocks = n * phases**2 * down * across, oc_tiles * vectors
 
     # TVM multiplies a sum by a number out, and knows less of its bounds then.
@@ -268,19 +368,19 @@ def conv2d_winograd_tiles(
         return tirx.if_then_else(inside, value, tirx.const(0, x.dtype))
 
     windows = te.compute((ic_blocks, tiles, window, window, in_lanes), pixel, "windows")
-    inputs = _inputs(windows, (), ic_blocks, tiles, in_lanes, m, stride)
+    inputs = _inputs(windows, (), ic_blocks, tiles, in_lanes, axes)
     first = _first_block(oc_blocks, summed, channel_groups)
     ro, ri = te.reduce_axis((0, summed), "ro"), te.reduce_axis((0, in_lanes), "ri")
 
     def product(ab, o, t, lane):
-        own = _weights_of(ab, m, stride)
+        own = _weights_of(ab, axes[1])
         part = weight[own, o // vectors, ro, ri, o % vectors * out_lanes + lane]
         return te.sum(inputs[ab, first(o) + ro, t, ri] * part, axis=[ro, ri])
 
     shape = (window * window, oc_blocks, tiles, out_lanes)
     summed = te.compute(shape, product, "summed")
     products = te.compute(shape, lambda *index: summed(*index), "products")
-    outputs = _outputs(products, m, stride)
+    outputs = _outputs(products, axes)
 
     def untiled(image, o, i, j, lane):
         phase = (image * phases + i % phases) * phases + j % phases
@@ -310,56 +410,57 @@ def _inputs(
     channels: tirx.Expr | int,
     tiles: tirx.Expr | int,
     lanes: tirx.Expr | int,
-    m: int,
-    stride: int,
+    axes: Sequence[Tiling],
 ) -> te.Tensor:
     """The input transform of ``pixel(*group, o, t, i, j, lane)``: ``[*groups, ab, o, t, lane]``.
 
     ``o`` counts the blocks of ``channels``, ``t`` the tiles, i and j a tile's rows and columns, and
     ``ab`` its points.
     """
-    window, names = window_of(m, stride), _GROUP_NAMES[: len(groups)]
+    (down, across), names = axes, _GROUP_NAMES[: len(groups)]
+    window = across.window
 
     def half(*index):
         *at, a, j, lane = index
-        return _nth(a, _input_rows(m, stride, lambda i: pixel(*at, i, j, lane)))
+        return _nth(a, _input_rows(down, lambda i: pixel(*at, i, j, lane)))
 
     def whole(*index):
         *group, ab, o, t, lane = index
-        rows = _input_rows(m, stride, lambda j: half_in(*group, o, t, ab // window, j, lane))
+        rows = _input_rows(across, lambda j: half_in(*group, o, t, ab // window, j, lane))
         return _nth(ab % window, rows)
 
-    shape = (*groups, channels, tiles, window, window, lanes)
+    shape = (*groups, channels, tiles, down.window, window, lanes)
     half_in = te.compute(shape, half, "half_in", varargs_names=[*names, *"otaj", "lane"])
-    shape = (*groups, window * window, channels, tiles, lanes)
+    shape = (*groups, down.window * window, channels, tiles, lanes)
     return te.compute(shape, whole, "inputs", varargs_names=[*names, "ab", *"ot", "lane"])
 
 
-def _outputs(products: te.Tensor, m: int, stride: int) -> te.Tensor:
+def _outputs(products: te.Tensor, axes: Sequence[Tiling]) -> te.Tensor:
     """The output transform: ``[*groups, ab, o, t, lane]`` -> ``[*groups, o, t, m, m, lane]``."""
     *groups, _, blocks, tiles, lanes = products.shape
-    window, names = window_of(m, stride), _GROUP_NAMES[: len(groups)]
+    (down, across), names = axes, _GROUP_NAMES[: len(groups)]
+    window = across.window
 
     def half(*index):
         *group, o, t, i, b, lane = index
-        rows = _output_rows(m, stride, lambda a: products(*group, a * window + b, o, t, lane))
+        rows = _output_rows(down, lambda a: products(*group, a * window + b, o, t, lane))
         return _nth(i, rows)
 
     def whole(*index):
         *at, j, lane = index
-        return _nth(j, _output_rows(m, stride, lambda b: half_out(*at, b, lane)))
+        return _nth(j, _output_rows(across, lambda b: half_out(*at, b, lane)))
 
-    shape = (*groups, blocks, tiles, m, window, lanes)
+    shape = (*groups, blocks, tiles, down.m, window, lanes)
     half_out = te.compute(shape, half, "half_out", varargs_names=[*names, *"otib", "lane"])
-    shape = (*groups, blocks, tiles, m, m, lanes)
+    shape = (*groups, blocks, tiles, down.m, across.m, lanes)
     return te.compute(shape, whole, "outputs", varargs_names=[*names, *"otij", "lane"])
 
 
-def _input_rows(m: int, stride: int, d: Entry) -> list[tirx.Expr]:
+def _input_rows(axis: Tiling, d: Entry) -> list[tirx.Expr]:
     """The input transform of each phase; of a single tap, the inputs themselves."""
-    rows = []
-    for phase, taps in enumerate(_phases(stride)):
-        own = partial(_every, d, stride, phase)
+    rows, m = [], axis.m
+    for phase, taps in enumerate(axis.phases):
+        own = partial(_every, d, axis.stride, phase)
         rows += [own(k) for k in range(m)] if taps == 1 else _toom_cook_rows(m, taps, own)
     return rows
 
@@ -369,7 +470,7 @@ def _toom_cook_rows(m: int, taps: int, d: Entry) -> list[tirx.Expr]:
 
     The points +-p share the even and the odd part of their polynomials.
     """
-    pairs, zero = _PAIRS[m], _has_zero(m, taps)
+    pairs, zero = _pairs(m, taps), _has_zero(m, taps)
     whole = list(enumerate(_in_squares(pairs)))
     rows = [_combine((c, d(2 * k)) for k, c in whole)] if zero else []
     for p in pairs:
@@ -380,10 +481,10 @@ def _toom_cook_rows(m: int, taps: int, d: Entry) -> list[tirx.Expr]:
     return [*rows, _combine((c, d(2 * k + zero)) for k, c in whole)]
 
 
-def _output_rows(m: int, stride: int, d: Entry) -> list[tirx.Expr]:
+def _output_rows(axis: Tiling, d: Entry) -> list[tirx.Expr]:
     """The output transform: row k sums the k-th powers of the points, phase by phase."""
-    rows, first = [], 0
-    for taps in _phases(stride):
+    rows, first, m = [], 0, axis.m
+    for taps in axis.phases:
         own = partial(_every, d, 1, first)
         rows.append([own(k) for k in range(m)] if taps == 1 else _powers(m, taps, own))
         first += m + taps - 1
@@ -393,7 +494,7 @@ def _output_rows(m: int, stride: int, d: Entry) -> list[tirx.Expr]:
 def _powers(m: int, taps: int, d: Entry) -> list[tirx.Expr]:
     """As :func:`_output_rows`, of one phase of several taps."""
     zero = _has_zero(m, taps)
-    pairs = list(enumerate(_PAIRS[m]))
+    pairs = list(enumerate(_pairs(m, taps)))
     rows = []
     for k in range(m):
         sign = 1 if k % 2 == 0 else -1

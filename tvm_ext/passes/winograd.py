@@ -1,15 +1,17 @@
 """3x3 convolutions of stride 1 or 2, or dilated, by Winograd's method, where it pays by a model.
 
 In groups of channels, too, and those of volumes, with any taps, stride and dilation along the
-depth.
+depth; and those whose window is a row or a column of 3 or 5 taps, of static size and stride 1.
 
 Before: ``y = R.nn.conv2d(x, w)``
 After:  ``y = unblock(conv2d_winograd(block(x), transformed_w))``
 
 Within the error bound that :mod:`tvm_ext.ops.conv2d_winograd` states; float32 only. Weights are
-transformed here, and grow 16/9 (tiles of 2 x 2) or 4 times (4 x 4).
+transformed here, and grow 16/9 (tiles of 2 x 2) or 4 times (4 x 4), those of a row twice at most.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -19,8 +21,10 @@ from tvm.target import Target
 from tvm_ext.ops.conv2d_blocked import unpack_weight
 from tvm_ext.ops.conv2d_winograd import (
     KERNEL,
+    SIZES,
     conv2d_winograd,
     conv2d_winograd_tiles,
+    parts_of,
     transform_weight,
 )
 from tvm_ext.schedules.llvm.contraction import size
@@ -49,30 +53,38 @@ def winograd(model: WinogradModel | None = None) -> Compound:
 
 def _simple(dense: Dense) -> bool:
     conv = dense.conv
-    kernel = (*conv.weight.shape[2:][-2:], conv.weight.dtype.name)
-    if kernel != (KERNEL, KERNEL, "float32") or (conv.groups > 1 and len(conv.result) > 4):
+    if conv.weight.dtype.name != "float32" or (conv.groups > 1 and len(conv.result) > 4):
         return False
-    (down, across), (high, wide) = conv.strides[-2:], conv.dilations[-2:]
-    if down != across or high != wide:
-        return False
-    dilated = down == 1 and len(conv.result) == 4
-    return dilated if high > 1 else down <= 2
+    (down, across), (high, wide) = map(_pair, (conv.strides, conv.dilations))
+    plain = (down, across) == (1, 1) and len(conv.result) <= 4
+    taps = _pair(conv.weight.shape[2:])
+    if taps != (KERNEL, KERNEL):
+        return plain and not conv.symbolic and min(taps) == 1 and max(taps) >= KERNEL
+    if max(high, wide) > 1:
+        return plain and (high == wide or not conv.symbolic)
+    return down == across <= 2
 
 
 def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None:
     conv, lanes, stride = dense.conv, dense.lanes, dense.conv.strides[-1]
-    phases = conv.dilations[-1]
-    images, _, *frames, height, width = conv.result
-    weight = _of_frames(unpack_weight(dense.weight))  # with channels that fill the last block
-    filters, channels = weight.shape[0], weight.shape[1] * conv.groups
+    high, wide = window = _pair(conv.weight.shape[2:])
+    parts, taps = parts_of(window)
+    # Along an axis of one tap there is nothing to dilate.
+    down, across = _pair(conv.dilations)
+    phases = (down if high > 1 else 1, across if wide > 1 else 1)
+    images, _, *sides = conv.result
+    frames, (height, width) = sides[:-2], _pair(sides)
+    weight = _of_parts(unpack_weight(dense.weight))  # with channels that fill the last block
+    filters, channels = weight.shape[0], weight.shape[1] // parts * conv.groups
     if frames and (conv.symbolic or not isinstance(images, int)):
         return None  # volumes of a symbolic number or size
     count = size(images) * prod(frames)
     usual = min(max(_ROWS_OF_CHANNELS // filters, 7), 56)
     rows, columns = (side if isinstance(side, int) else usual for side in (height, width))
     sizes = (count, channels, filters, rows, columns)
-    taken = Convolution(*sizes, dense.in_lanes, lanes, stride, phases, conv.groups)
-    plan = model.choose(taken, target)
+    taken = Convolution(*sizes, dense.in_lanes, lanes, stride, phases, conv.groups, window, taps)
+    known = tuple(m for m in model.sizes if m in SIZES[max(taps)])
+    plan = replace(model, sizes=known).choose(taken, target)
     if plan is None:
         return None
     tile = plan.register.vectors * lanes
@@ -82,18 +94,18 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
         return Kernel(
             (conv.x, relax.const(transformed, "float32")),
             conv2d_winograd_tiles,
-            (lanes, conv.pads, plan.m, stride, phases, conv.groups),
+            (lanes, conv.pads, plan.m, stride, phases[-1], conv.groups),
             {"m": plan.m},
             lanes={0: dense.in_lanes},
             result_lanes=lanes,
             epilogue=True,
             name=conv2d_winograd.__name__,
         )
-    group, columns = (plan.images, plan.rows), plan.register.columns
+    columns = plan.register.columns
     return Kernel(
         (conv.x, relax.const(transformed, "float32")),
         conv2d_winograd,
-        (lanes, conv.pads, plan.m, group, columns, depth, stride, phases, conv.groups),
+        (lanes, conv.pads, plan.m, plan.group, columns, depth, stride, phases, conv.groups, window),
         {"m": plan.m},
         lanes={0: dense.in_lanes},
         result_lanes=lanes,
@@ -102,7 +114,25 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
     )
 
 
-def _of_frames(weight: np.ndarray) -> np.ndarray:
-    """``[OC, IC, (KD,) 3, 3]`` -> ``[OC, (KD *) IC, 3, 3]``: taps along the depth as channels."""
-    filters, *_, kh, kw = weight.shape
-    return np.moveaxis(weight, 1, -3).reshape(filters, -1, kh, kw)
+def _pair(numbers: Sequence[int]) -> tuple[int, int]:
+    """Of the rows and the columns; a signal has one row."""
+    down, across = (1, *numbers)[-2:]
+    return down, across
+
+
+def _of_parts(weight: np.ndarray) -> np.ndarray:
+    """``[OC, IC, (KD,) KH, KW]`` -> ``[OC, (KD *) parts * IC, kh, kw]``.
+
+    Taps along the depth and parts of a window as channels, the first part first. Windows of a
+    signal have one row.
+    """
+    filters, channels, *deep = weight.shape
+    *depth, kh, kw = deep if len(deep) > 1 else (1, *deep)
+    parts, (high, wide) = parts_of((kh, kw))
+    whole = weight.reshape(filters, channels, prod(depth), kh, kw)
+    if parts > 1:
+        behind = [
+            (0, parts * own - side if own > 1 else 0) for own, side in ((high, kh), (wide, kw))
+        ]
+        whole = np.pad(whole, [(0, 0)] * 3 + behind).reshape(filters, channels, parts, high, wide)
+    return np.moveaxis(whole, 1, 2).reshape(filters, -1, high, wide)

@@ -28,10 +28,11 @@ __all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan", "pl
 
 @dataclass(frozen=True)
 class Convolution:
-    """A 3x3 convolution: what goes in, what comes out (channels in whole blocks).
+    """A convolution: what goes in, what comes out (channels in whole blocks).
 
-    ``height``, ``width``: of the result. ``phases``: the dilation along both. ``groups``: of
-    channels, in whole blocks.
+    ``height``, ``width``: of the result. ``phases``: the dilation along each. ``groups``: of
+    channels, in whole blocks. ``window``: its taps along each; ``taps``: those of a part of it. Of
+    one, nothing is transformed.
     """
 
     images: int
@@ -42,15 +43,33 @@ class Convolution:
     in_lanes: int
     out_lanes: int
     stride: int = 1
-    phases: int = 1
+    phases: tuple[int, int] = (1, 1)
     groups: int = 1
+    window: tuple[int, int] = (3, 3)
+    taps: tuple[int, int] = (3, 3)
+
+    @property
+    def parts(self) -> int:
+        """Of the window, which are summed over."""
+        return -(-max(self.window) // max(self.taps))
 
     @property
     def apart(self) -> Convolution:
         """The same with the phases of a dilation as images of their own."""
-        height, width = (-(-side // self.phases) for side in (self.height, self.width))
-        images = self.images * self.phases**2
-        return replace(self, images=images, height=height, width=width, phases=1)
+        down, across = self.phases
+        height, width = -(-self.height // down), -(-self.width // across)
+        images = self.images * prod(self.phases)
+        return replace(self, images=images, height=height, width=width, phases=(1, 1))
+
+    @property
+    def of_one_row(self) -> bool:
+        """Whether tiles lie in one row, which is long."""
+        return self.height == self.taps[0] == 1
+
+    def tile(self, m: int) -> tuple[int, int]:
+        """The outputs of a tile, down and across."""
+        down, across = (m if taps > 1 else 1 for taps in self.taps)
+        return down, across
 
     @property
     def pairs(self) -> int:
@@ -67,7 +86,8 @@ class Convolution:
 class WinogradPlan:
     """Tiles of m x m outputs, grouped by ``images`` times ``rows`` of tiles; a register tile.
 
-    ``readers``: the cores that read all weights, each for groups of its own.
+    ``readers``: the cores that read all weights, each for groups of its own. ``across``: so many
+    tiles of an image of one row count as a row.
     """
 
     m: int
@@ -75,6 +95,13 @@ class WinogradPlan:
     rows: int
     register: Tile
     readers: int = 1
+    across: int | None = None
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """What is transformed together, as the operator takes it."""
+        own = (self.images, self.rows)
+        return own if self.across is None else (*own, self.across)
 
 
 @dataclass(frozen=True)
@@ -120,7 +147,7 @@ class WinogradModel:
     def choose(self, conv: Convolution, target: Target) -> WinogradPlan | None:
         """The plan of least cost; None where the direct kernel costs about as little, or weights
         would grow by too much."""
-        plain = 4 * 9 * conv.pairs * self.direct
+        plain = 4 * prod(conv.window) * conv.pairs * self.direct
         sizes = [m for m in self.sizes if _weight_bytes(conv, m) - plain <= self.added]
         plans = [self.plan(conv.apart, m, target) for m in sizes]
         if not plans:
@@ -133,11 +160,12 @@ class WinogradModel:
     def cost(self, conv: Convolution, plan: WinogradPlan) -> float:
         """Products, transforms, and weights to fetch."""
         bands, tiles = _bands_and_tiles(conv, plan)
-        blocks = conv.inputs / conv.in_lanes + conv.outputs / conv.out_lanes
+        blocks = conv.parts * conv.inputs / conv.in_lanes + conv.outputs / conv.out_lanes
         rate = plan.register.rate(tiles, self.added_apart)
-        products = conv.pairs / conv.out_lanes / rate
+        products = conv.parts * conv.pairs / conv.out_lanes / rate
         products += conv.outputs / conv.out_lanes * self.store
-        work = conv.images // plan.images * bands * tiles * (products + blocks * self.transform)
+        transform = self.transform * sum(taps > 1 for taps in conv.taps) / 2
+        work = conv.images // plan.images * bands * tiles * (products + blocks * transform)
         fetched = _weight_bytes(conv, plan.m) * (1 + (plan.readers - 1) * self.read_again)
         return _points(conv, plan.m) * work + fetched * self.weight_byte
 
@@ -146,7 +174,7 @@ class WinogradModel:
         tile = choose_tile(target, conv.blocks, conv.width, added_apart=self.added_apart)
         pixels = conv.images * conv.height * conv.width / conv.out_lanes
         rate = tile.rate(conv.width, self.added_apart)
-        cost = 9 * conv.pairs * (pixels / rate + 4 * self.weight_byte)
+        cost = prod(conv.window) * conv.pairs * (pixels / rate + 4 * self.weight_byte)
         return self.direct * cost
 
     def plan(self, conv: Convolution, m: int, target: Target) -> WinogradPlan:
@@ -164,14 +192,14 @@ class WinogradModel:
         """Groups within L2, of one image, that cores can take evenly."""
         if _weight_bytes(conv, m) > self.own_weights * machine.l2_bytes:
             return
-        all_rows = -(-conv.height // m)
+        all_rows = _all_rows(conv, m)
         for rows in range(1, min(all_rows, machine.l2_bytes // _row_bytes(conv, m)) + 1):
             if _even(conv.images * -(-all_rows // rows), machine.cores):
                 yield replace(self._grouped(conv, m, 1, rows, target), readers=machine.cores)
 
     def _shared(self, conv: Convolution, m: int, target: Target, machine: Machine) -> WinogradPlan:
         """Whole images, or parts of one, that fit the caches together."""
-        all_rows = -(-conv.height // m)
+        all_rows = _all_rows(conv, m)
         room = int(self.shared * machine.l2_bytes * machine.cores / _row_bytes(conv, m))
         if room >= all_rows:
             images = divisors(conv.images, room // all_rows)[-1]
@@ -182,29 +210,51 @@ class WinogradModel:
     def _grouped(
         self, conv: Convolution, m: int, images: int, rows: int, target: Target
     ) -> WinogradPlan:
-        tiles = images * rows * -(-conv.width // m)
+        across = _across(conv, m)
+        tiles = images * rows * across
         tile = choose_tile(target, conv.blocks, tiles, added_apart=self.added_apart)
-        return WinogradPlan(m, images, rows, tile)
+        return WinogradPlan(m, images, rows, tile, across=across if conv.of_one_row else None)
 
 
 def _points(conv: Convolution, m: int) -> int:
     """Multiplications of a tile, for each pair of channels."""
-    return ((m - 1) * conv.stride + 3) ** 2
+    sides = zip(conv.tile(m), conv.taps, strict=True)
+    return prod((side - 1) * conv.stride + taps for side, taps in sides)
 
 
 def _weight_bytes(conv: Convolution, m: int) -> int:
-    return 4 * (m + 2) ** 2 * conv.pairs
+    sides = zip(conv.tile(m), conv.taps, strict=True)
+    return 4 * prod(side + taps - 1 for side, taps in sides) * conv.parts * conv.pairs
+
+
+# Tiles of a long row that count as one of several: few, so that groups of rows fit a cache.
+_PART = 16
+
+
+def _across(conv: Convolution, m: int) -> int:
+    """Tiles in a row, or in a part of the only one."""
+    tiles = -(-conv.width // conv.tile(m)[1])
+    return -(-tiles // -(-tiles // _PART)) if conv.of_one_row else tiles
+
+
+def _all_rows(conv: Convolution, m: int) -> int:
+    """Rows of tiles."""
+    down, across = conv.tile(m)
+    if conv.of_one_row:
+        return -(-conv.width // (across * _across(conv, m)))
+    return -(-conv.height // down)
 
 
 def _row_bytes(conv: Convolution, m: int) -> int:
     """Transformed inputs and products of a row of tiles."""
-    return 4 * _points(conv, m) * (conv.inputs + conv.outputs) * -(-conv.width // m)
+    channels = conv.parts * conv.inputs + conv.outputs
+    return 4 * _points(conv, m) * channels * _across(conv, m)
 
 
 def _bands_and_tiles(conv: Convolution, plan: WinogradPlan) -> tuple[int, int]:
     """Groups per set of images, and the tiles in each."""
-    bands = -(-conv.height // (plan.m * plan.rows))
-    return bands, plan.images * plan.rows * -(-conv.width // plan.m)
+    bands = -(-_all_rows(conv, plan.m) // plan.rows)
+    return bands, plan.images * plan.rows * _across(conv, plan.m)
 
 
 def _even(groups: int, cores: int) -> bool:
@@ -302,7 +352,8 @@ def place_of_panel(product: SBlock, axis: int, number: tirx.Expr) -> tirx.Expr:
     return point * panels + number % panels
 
 
-# The annotation of products: the images, and the rows of tiles in each, that go together.
+# The annotation of products: the images, and the rows of tiles in each, that go together; of images
+# of one row also how many of its tiles count as one of several.
 _GROUP = "group"
 
 # Half and whole input transform, products in register tiles and plain, half and whole output
@@ -321,8 +372,8 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
     end = first + len(_BODY)
     if first > 2 or kinds[first:end] != _BODY or len(kinds) == end:
         return None
-    # Images, or volumes whose frames are convolved.
-    if set(kinds[:first] + kinds[end:]) not in ({"S" * 5}, {"S" * 6}):
+    # Signals, images, or volumes whose frames are convolved.
+    if set(kinds[:first] + kinds[end:]) not in ({"S" * 4}, {"S" * 5}, {"S" * 6}):
         return None
     pads = blocks[:first][-1:]
     for block in blocks[:first]:
@@ -342,15 +393,20 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
 def _output_loops(kernel: _Kernel):
     """Loops of the result: over groups, over what threads may share in one, tiles, pixels."""
     sch = kernel.sch
-    m = kernel.extents(kernel.outputs)[4]
-    images, rows = map(int, sch.get(kernel.tiled).annotations[_GROUP])
-    n, o, *frames, h, w, lane = sch.get_loops(kernel.result)
+    down, along = kernel.extents(kernel.outputs)[4:6]
+    images, rows, *in_row = map(int, sch.get(kernel.tiled).annotations[_GROUP])
+    n, o, *frames, w, lane = sch.get_loops(kernel.result)
+    h = frames.pop() if frames else sch.add_unit_loop(w)  # a signal has no rows
     if frames:
         sch.reorder(n, *frames, o, h, w, lane)
         n = sch.fuse(n, *frames)
     batch, image = sch.split(n, [None, images])
-    band, row, hi = sch.split(h, [None, rows, m])
-    tile, wi = sch.split(w, [None, m])
+    if in_row:
+        band, row, tile, wi = sch.split(w, [None, rows, *in_row, along])
+        hi = h
+    else:
+        band, row, hi = sch.split(h, [None, rows, down])
+        tile, wi = sch.split(w, [None, along])
     sch.reorder(batch, band, o, image, row, tile, hi, wi, lane)
     return sch.fuse(batch, band), sch.fuse(o, image, row), tile, (hi, wi, lane)
 
