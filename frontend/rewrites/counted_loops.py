@@ -55,7 +55,7 @@ def count_trips(model: ir.Model) -> ir.Model:
     What one stacks has a length then, which the next may count to.
     """
     opset = model.opset_imports.get("", 0)
-    while any([_count(node, opset) for node in _loops(model)]):
+    while sum(_count(node, opset) for node in _loops(model)):  # all of them, not up to one
         infer_by_onnx(model)
         fold_constants(model)
     return model
