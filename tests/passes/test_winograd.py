@@ -1,5 +1,6 @@
 """Which convolutions of a network become Winograd's, and that the network stays right."""
 
+from itertools import product
 from math import inf
 
 import numpy as np
@@ -11,6 +12,10 @@ from tests.passes.test_blocked_layout import LLVM, conv_network, feeds
 from tvm_ext import convert_and_build, pipeline, targets
 from tvm_ext.passes.winograd import winograd
 from tvm_ext.schedules.llvm.winograd import Convolution, WinogradModel
+
+
+# Of tiles of several widths, where sizes are symbolic.
+_TILES = 'T.sblock("columns_'
 
 
 def always(target):
@@ -78,15 +83,16 @@ def test_dilated_networks_are_right(image, filters, dilation):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
-def check(model, image):
-    """Winograd's method is taken, and right."""
+def check(model, *images):
+    """Winograd's method is taken, and right; the kernels."""
     built = convert_and_build(model, steps=always(targets.resolve("llvm")))
     assert "conv2d_winograd" in built.sources()["select"]
-    for mean in 0, 1000:
+    for image, mean in product(images, (0, 1000)):
         x = {"x": (feeds(image)["x"] + mean).astype("float32")}
         (want,), (got,) = reference(model, x), built.run(None, x)
         scale = np.abs(x["x"]).max() * 2.4 * image[1] ** 0.5
         np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
+    return built.sources()["schedule"]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +133,51 @@ def test_signals(image, taps, attributes):
 
 
 def test_signals_of_any_number():
-    model = network(("n", 32, 150), (32, 32, 5), pads=[2, 2])
-    for n in (1, 3):
-        check(model, (n, 32, 150))
+    check(network(("n", 32, 150), (32, 32, 5), pads=[2, 2]), (1, 32, 150), (3, 32, 150))
+
+
+@pytest.mark.parametrize(
+    ("images", "filters", "taps", "attributes"),
+    [
+        (1, 48, 3, {"pads": [1, 1]}),
+        ("n", 32, 3, {"pads": [3, 2], "dilations": [3]}),
+        (1, 40, 5, {"pads": [2, 2]}),
+        (2, 64, 4, {"group": 2, "pads": [3, 0]}),
+        (1, 32, 7, {"pads": [3, 3]}),
+        ("n", 48, 11, {"group": 3, "pads": [25, 25], "dilations": [5]}),
+    ],
+)
+def test_signals_of_any_length(images, filters, taps, attributes):
+    channels = 48
+    model = network(
+        (images, channels, "t"),
+        (filters, channels // attributes.get("group", 1), taps),
+        **attributes,
+    )
+    n = 2 if images == "n" else images
+    lengths = 7, 30, 101, 400
+    assert _TILES in check(model, *((n, channels, length) for length in lengths))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "window", "attributes"),
+    [
+        (("h", "w"), (1, 3), {"pads": [0, 1, 0, 1]}),
+        (("h", 20), (3, 1), {"pads": [1, 0, 1, 0]}),
+        ((20, "w"), (7, 1), {"pads": [3, 0, 3, 0]}),
+        (("h", "w"), (1, 5), {"pads": [0, 4, 0, 4], "dilations": [1, 2]}),
+        (("h", 20), (3, 3), {"pads": [2, 1, 2, 1], "dilations": [2, 1]}),
+        (("h", "w"), (3, 3), {"pads": [1, 3, 1, 3], "dilations": [1, 3]}),
+    ],
+)
+def test_rows_and_columns_of_images_of_any_size(sizes, window, attributes):
+    model = network((1, 32, *sizes), (48, 32, *window), **attributes)
+    images = [(1, 32, 20, 20)]
+    images += [
+        (1, 32, *(own if isinstance(own, int) else k for own, k in zip(sizes, other, strict=True)))
+        for other in ((3, 7), (41, 38))
+    ]
+    assert _TILES in check(model, *images)
 
 
 @pytest.mark.parametrize(

@@ -245,14 +245,7 @@ def conv2d_winograd(
         row, column = row * (down * stride) + i, column * (along * stride) + j
         image = image * images + t // (rows * across)
         if not frames:
-            part = o // own_blocks % parts
-            at = [row, column]
-            if parts > 1:
-                o = o // (own_blocks * parts) * own_blocks + o % own_blocks
-                at = [
-                    p + part * axis.taps if axis.taps > 1 else p
-                    for p, axis in zip(at, axes, strict=True)
-                ]
+            o, *at = _in_part(o, row, column, own_blocks, parts, axes)
             return source(image, o, *at[signal:], lane)
         frame = image % frames_out[0] * step + o // ic_blocks * dilation
         return source(image // frames_out[0], o % ic_blocks, frame, row, column, lane)
@@ -333,25 +326,36 @@ def conv2d_winograd_tiles(
     pads: Sequence[int],
     m: int,
     stride: int = 1,
-    phases: int = 1,
+    phases: Sequence[int] = (1, 1),
     channel_groups: int = 1,
+    taps: Sequence[int] = (KERNEL, KERNEL),
 ) -> te.Tensor:
-    """As :func:`conv2d_winograd`, of images whose rows or columns are symbolic; windows of 3 x 3
-    and one number of ``phases`` along both axes.
+    """As :func:`conv2d_winograd`, of images whose rows or columns are symbolic, or of signals.
 
     The tiles of all phases of all images are numbered along one axis, down the columns where only
     these are symbolic; how many go together is left to the schedule. Those that reach beyond the
     image see zeros there.
     """
-    n, ic_blocks, h, w, in_lanes = x.shape
+    n, ic_blocks, *sides, in_lanes = x.shape
     _, oc_tiles, summed, _, oc_tile = (int(d) for d in weight.shape)
-    simplify, reach, side = Analyzer().simplify, (KERNEL - 1) * phases, m * phases
-    height = simplify((h + pads[0] + pads[2] - reach - 1) // stride + 1)
-    width = simplify((w + pads[1] + pads[3] - reach - 1) // stride + 1)
-    down, across = simplify((height + side - 1) // side), simplify((width + side - 1) // side)
-    axes = tiling(m, (KERNEL, KERNEL), stride)
-    window, vectors = axes[0].window, oc_tile // out_lanes
-    tiles, oc_blocks = n * phases**2 * down * across, oc_tiles * vectors
+    signal, simplify = len(sides) == 1, Analyzer().simplify
+    (h, w), pads = (1, *sides)[-2:], (0, pads[0], 0, pads[1]) if signal else pads
+    parts, part_taps = parts_of(taps)
+    axes = tiling(m, part_taps, stride)
+    high, wide = phases
+    height, width = (
+        simplify((side + before + after - (own - 1) * apart - 1) // stride + 1)
+        for side, before, after, own, apart in zip(
+            (h, w), pads[:2], pads[2:], taps, phases, strict=True
+        )
+    )
+    down, across = (
+        simplify((side + (axis.m * apart - 1)) // (axis.m * apart))
+        for side, axis, apart in zip((height, width), axes, phases, strict=True)
+    )
+    vectors, (mh, mw) = oc_tile // out_lanes, (axis.m for axis in axes)
+    tiles, oc_blocks = n * (high * wide) * down * across, oc_tiles * vectors
+    own_blocks = ic_blocks // channel_groups
 
     # TVM multiplies a sum by a number out, and knows less of its bounds then.
     by_columns = isinstance(across, int | tirx.IntImm)
@@ -361,14 +365,17 @@ def conv2d_winograd_tiles(
         at_row, at_column = t // across % down, t % across
         if by_columns:
             at_row, at_column = t % down, t // down % across
-        row = (at_row * (m * stride) + i) * phases + image // phases % phases - pads[0]
-        column = (at_column * (m * stride) + j) * phases + image % phases - pads[1]
+        row, column = at_row * (mh * stride) + i, at_column * (mw * stride) + j
+        o, row, column = _in_part(o, row, column, own_blocks, parts, axes)
+        row = row * high + image // wide % high - pads[0]
+        column = column * wide + image % wide - pads[1]
         inside = tirx.all(row >= 0, row < h, column >= 0, column < w)
-        value = x(image // phases**2, o, row, column, lane)
+        value = x(image // (high * wide), o, *[row, column][signal:], lane)
         return tirx.if_then_else(inside, value, tirx.const(0, x.dtype))
 
-    windows = te.compute((ic_blocks, tiles, window, window, in_lanes), pixel, "windows")
-    inputs = _inputs(windows, (), ic_blocks, tiles, in_lanes, axes)
+    all_blocks, sight = summed * channel_groups, [axis.window for axis in axes]
+    windows = te.compute((all_blocks, tiles, *sight, in_lanes), pixel, "windows")
+    inputs = _inputs(windows, (), all_blocks, tiles, in_lanes, axes)
     first = _first_block(oc_blocks, summed, channel_groups)
     ro, ri = te.reduce_axis((0, summed), "ro"), te.reduce_axis((0, in_lanes), "ri")
 
@@ -377,20 +384,44 @@ def conv2d_winograd_tiles(
         part = weight[own, o // vectors, ro, ri, o % vectors * out_lanes + lane]
         return te.sum(inputs[ab, first(o) + ro, t, ri] * part, axis=[ro, ri])
 
-    shape = (window * window, oc_blocks, tiles, out_lanes)
+    shape = (prod(sight), oc_blocks, tiles, out_lanes)
     summed = te.compute(shape, product, "summed")
     products = te.compute(shape, lambda *index: summed(*index), "products")
     outputs = _outputs(products, axes)
 
-    def untiled(image, o, i, j, lane):
-        phase = (image * phases + i % phases) * phases + j % phases
-        i, j = i // phases, j // phases
-        t = (phase * down + i // m) * across + j // m
+    def untiled(image, o, *at):
+        *row, j, lane = at
+        i = row[0] if row else 0
+        phase = (image * high + i % high) * wide + j % wide
+        i, j = i // high, j // wide
+        t = (phase * down + i // mh) * across + j // mw
         if by_columns:
-            t = (phase * across + j // m) * down + i // m
-        return outputs[o, t, i % m, j % m, lane]
+            t = (phase * across + j // mw) * down + i // mh
+        return outputs[o, t, i % mh, j % mw, lane]
 
-    return te.compute((n, oc_blocks, height, width, out_lanes), untiled, "untiled")
+    shape = (n, oc_blocks, *[height, width][signal:], out_lanes)
+    return te.compute(shape, untiled, "untiled")
+
+
+def _in_part(
+    block: tirx.Expr,
+    row: tirx.Expr,
+    column: tirx.Expr,
+    blocks: int,
+    parts: int,
+    axes: Sequence[Tiling],
+) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
+    """The block of the image, and the place in it, of a ``block`` of one of the ``parts`` of a
+    window; each group of channels has so many ``blocks``."""
+    if parts == 1:
+        return block, row, column
+    part = block // blocks % parts
+    block = block // (blocks * parts) * blocks + block % blocks
+    place = [
+        at + part * axis.taps if axis.taps > 1 else at
+        for at, axis in zip((row, column), axes, strict=True)
+    ]
+    return block, *place
 
 
 def _first_block(blocks: int, summed: int, groups: int) -> Callable[[tirx.Expr], tirx.Expr | int]:

@@ -59,10 +59,8 @@ def _simple(dense: Dense) -> bool:
     plain = (down, across) == (1, 1) and len(conv.result) <= 4
     taps = _pair(conv.weight.shape[2:])
     if taps != (KERNEL, KERNEL):
-        return plain and not conv.symbolic and min(taps) == 1 and max(taps) >= KERNEL
-    if max(high, wide) > 1:
-        return plain and (high == wide or not conv.symbolic)
-    return down == across <= 2
+        return plain and min(taps) == 1 and max(taps) >= KERNEL
+    return plain if max(high, wide) > 1 else down == across <= 2
 
 
 def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None:
@@ -80,6 +78,7 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
         return None  # volumes of a symbolic number or size
     count = size(images) * prod(frames)
     usual = min(max(_ROWS_OF_CHANNELS // filters, 7), 56)
+    usual = usual**2 if height == 1 else usual  # a signal has as many elements as an image
     rows, columns = (side if isinstance(side, int) else usual for side in (height, width))
     sizes = (count, channels, filters, rows, columns)
     taken = Convolution(*sizes, dense.in_lanes, lanes, stride, phases, conv.groups, window, taps)
@@ -94,7 +93,7 @@ def _kernel(dense: Dense, target: Target, model: WinogradModel) -> Kernel | None
         return Kernel(
             (conv.x, relax.const(transformed, "float32")),
             conv2d_winograd_tiles,
-            (lanes, conv.pads, plan.m, stride, phases[-1], conv.groups),
+            (lanes, conv.pads, plan.m, stride, phases, conv.groups, window),
             {"m": plan.m},
             lanes={0: dense.in_lanes},
             result_lanes=lanes,

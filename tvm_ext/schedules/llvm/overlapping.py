@@ -109,7 +109,9 @@ def choose(width: ir.Expr, choices: Sequence[Choice]) -> s_tir.Schedule:
         known = least if isinstance(least, tirx.IntImm) else unseen(least)
         fits = if_any(tirx.all(width >= choice.columns, known))
         if not isinstance(fits, tirx.IntImm):
-            body = tirx.IfThenElse(fits, _body(choice, func), body)
+            # Nor that a size is none where a multiple of it is less than a tile.
+            others = tirx.IfThenElse(unseen(tirx.Not(fits)), body, None)
+            body = tirx.SeqStmt([tirx.IfThenElse(fits, _body(choice, func), None), others])
         elif int(fits):
             body = _body(choice, func)
     return scheduled(func, body)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from math import prod
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.ir import Range, TensorLoad
+from tvm.ir.expr import TensorRegion
 from tvm.s_tir import SBlock
 from tvm.s_tir import dlight as dl
 
@@ -107,12 +109,12 @@ def _scheduled(sch: s_tir.Schedule, columns: int, vectors: int, machine: Machine
     _unroll(sch, sch.get_loops(half_in)[-3:])
     sch.vectorize(sch.get_loops(windows)[-1])
     # A single tile does so little with a line that the core loads far ahead by itself.
-    product = sch.get(summed)
-    weights = product.reads[-1].source
+    block = sch.get(summed)
+    weights = block.reads[-1].source
     if columns == 1 or not is_cold(weights):
         return sch
     stored = prod(map(int, weights.ty.shape[:2]))
-    place_of = partial(place_of_panel, product, 0)
+    place_of = partial(place_of_panel, block, 0)
     return prefetch_next_panel(sch, [point, panel], [tile, ro, turns], stored, place_of)
 
 
@@ -133,11 +135,11 @@ def _take_apart(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list] | None:
     """The schedule and the blocks of ``_BODY`` and the last one, if these are all but a pad."""
     if not isinstance(func, tirx.PrimFunc) or is_static(func):
         return None
-    sch = s_tir.Schedule(func)
+    sch = rescheduled(_reading_all_tiles(func))
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     kinds = [axis_kinds(sch.get(block)) for block in blocks]
     end = len(_BODY)
-    if kinds[:end] != _BODY or set(kinds[end:]) != {"SSSSS"}:
+    if kinds[:end] != _BODY or set(kinds[end:]) not in ({"SSSS"}, {"SSSSS"}):
         return None
     for block in blocks[end:-1]:
         sch.compute_inline(block)
@@ -145,57 +147,101 @@ def _take_apart(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list] | None:
     return None if _tiling(sch.get(found[-1])) is None else (sch, found)
 
 
+def _reading_all_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """``func``, of which the block that reads tiles pixel by pixel says that it reads all of them:
+    of a single signal TVM does not see that it does."""
+
+    def whole(region: TensorRegion) -> TensorRegion:
+        return tirx.BufferRegion(
+            region.source, [Range(int64(0), size) for size in region.source.ty.shape]
+        )
+
+    def block(node: SBlock) -> SBlock:
+        if len(node.iter_vars) not in (4, 5) or _tiling(node) is None:
+            return node
+        return SBlock(
+            node.iter_vars,
+            list(map(whole, node.reads)),
+            node.writes,
+            node.name_hint,
+            node.body,
+            node.init,
+            node.alloc_buffers,
+            node.match_buffers,
+            node.annotations,
+        )
+
+    return tvm_ffi.structural_map(func, (SBlock, block))
+
+
 def _places(block: SBlock, tile: tirx.IterVar, place: tirx.IterVar, number: ir.Expr) -> Spread:
     """The pixels of a tile, by its ``number`` among those of all images."""
-    image, channel, row, column, lane = block.iter_vars
+    image, channel, *rows, column, lane = block.iter_vars
     tiling = _tiling(block)
     assert tiling is not None
-    m, phases, by_columns = tiling
-    down, across = (_tiles_along(axis.dom.extent, m, phases) for axis in (row, column))
+    sides, (high, wide), by_columns = tiling
+    down, across = _tiles_of(block, sides, (high, wide))
     ranges = (tirx.Var(name, "int64") for name in ("i", "j"))
-    i, j = (tirx.IterVar(Range(int64(0), int64(m)), v, tirx.IterVar.DataPar) for v in ranges)
+    i, j = (
+        tirx.IterVar(Range(int64(0), int64(m)), v, tirx.IterVar.DataPar)
+        for m, v in zip(sides, ranges, strict=True)
+    )
     phase = tirx.floordiv(number, down * across)
     inner, outer = (down, across) if by_columns else (across, down)
     places = tirx.floormod(tirx.floordiv(number, inner), outer), tirx.floormod(number, inner)
     tile_row, tile_column = places[::-1] if by_columns else places
-    at_row = (tile_row * m + i.var) * phases + tirx.floormod(tirx.floordiv(phase, phases), phases)
-    at_column = (tile_column * m + j.var) * phases + tirx.floormod(phase, phases)
+    own_phase = tirx.floormod(tirx.floordiv(phase, wide), high)
+    at_row = (tile_row * sides[0] + i.var) * high + own_phase
+    at_column = (tile_column * sides[1] + j.var) * wide + tirx.floormod(phase, wide)
+    guards = [at_row < row.dom.extent for row in rows]
     return Spread(
         [tile, channel, place, i, j, lane],
-        {image.var: tirx.floordiv(phase, phases**2), row.var: at_row, column.var: at_column},
-        tirx.all(at_row < row.dom.extent, at_column < column.dom.extent),
+        {image.var: tirx.floordiv(phase, high * wide), column.var: at_column}
+        | {row.var: at_row for row in rows},
+        tirx.all(*guards, at_column < column.dom.extent),
         lambda former: [former[0], tile.var, place.var, i.var, j.var, former[4]],
     )
 
 
-def _tiling(block: SBlock) -> tuple[int, int, bool] | None:
-    """The side of the tiles of which ``block`` reads pixel by pixel, the phases of an image, and
-    whether tiles are numbered down the columns.
+def _tiling(block: SBlock) -> tuple[tuple[int, int], tuple[int, int], bool] | None:
+    """The sides of the tiles of which ``block`` reads pixel by pixel, the phases of an image along
+    each, and whether tiles are numbered down the columns.
 
     None where it does not.
     """
-    image, _, row, column, _ = (axis.var for axis in block.iter_vars)
-    height, width = (block.iter_vars[k].dom.extent for k in (2, 3))
+    image, _, *rows, column, _ = (axis.var for axis in block.iter_vars)
+    row = rows[0] if rows else int64(0)
     loads: list[TensorLoad] = []
     tvm_ffi.structural_walk(block.body, (TensorLoad, loads.append))
     for node in loads:
         shape = node.source.ty.shape
-        if len(shape) != 5 or not isinstance(shape[2], tirx.IntImm):
+        if len(shape) != 5 or not all(isinstance(side, tirx.IntImm) for side in shape[2:4]):
             continue
-        m = int(shape[2])
-        for phases in _numbers(node.indices[2]):
-            down, across = (_tiles_along(size, m, phases) for size in (height, width))
-            phase = image * phases + tirx.floormod(row, phases)
-            phase = phase * phases + tirx.floormod(column, phases)
-            i, j = (tirx.floordiv(axis, phases) for axis in (row, column))
-            if not all(map(same, node.indices[2:4], (tirx.floormod(i, m), tirx.floormod(j, m)))):
+        sides = int(shape[2]), int(shape[3])
+        for high, wide in product(*map(_numbers, node.indices[2:4])):
+            down, across = _tiles_of(block, sides, (high, wide))
+            phase = image * high + tirx.floormod(row, high)
+            phase = phase * wide + tirx.floormod(column, wide)
+            places = tirx.floordiv(row, high), tirx.floordiv(column, wide)
+            inside = map(tirx.floormod, places, map(int64, sides))
+            if not all(map(same, node.indices[2:4], inside)):
                 continue
-            at_row, at_column = tirx.floordiv(i, m), tirx.floordiv(j, m)
+            at_row, at_column = map(tirx.floordiv, places, map(int64, sides))
             if same(node.indices[1], (phase * down + at_row) * across + at_column):
-                return m, phases, False
+                return sides, (high, wide), False
             if same(node.indices[1], (phase * across + at_column) * down + at_row):
-                return m, phases, True
+                return sides, (high, wide), True
     return None
+
+
+def _tiles_of(block: SBlock, sides: tuple[int, int], phases: tuple[int, int]) -> list[ir.Expr]:
+    """How many tiles each phase has down and across; a signal has one row."""
+    extents = [axis.dom.extent for axis in block.iter_vars[2:-1]]
+    extents = [int64(1), *extents][-2:]
+    return [
+        tirx.floordiv(extent + (side * phase - 1), side * phase)
+        for extent, side, phase in zip(extents, sides, phases, strict=True)
+    ]
 
 
 def _numbers(index: ir.Expr) -> list[int]:
@@ -203,8 +249,3 @@ def _numbers(index: ir.Expr) -> list[int]:
     found = {1}
     tvm_ffi.structural_walk(index, (tirx.IntImm, lambda node: found.add(int(node))))
     return sorted(n for n in found if n > 0)
-
-
-def _tiles_along(size: ir.Expr, m: int, phases: int) -> ir.Expr:
-    """How many tiles each phase of an axis has."""
-    return tirx.floordiv(size + (m * phases - 1), m * phases)
