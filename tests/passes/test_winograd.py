@@ -13,7 +13,6 @@ from tvm_ext import convert_and_build, pipeline, targets
 from tvm_ext.passes.winograd import winograd
 from tvm_ext.schedules.llvm.winograd import Convolution, WinogradModel
 
-
 # Of tiles of several widths, where sizes are symbolic.
 _TILES = 'T.sblock("columns_'
 
@@ -108,9 +107,11 @@ def check(model, *images):
         ((1, 33, 17, 5), (7, 1), {"pads": [3, 0, 3, 0]}),
         ((1, 64, 6, 30), (1, 9), {"group": 4, "pads": [0, 2, 0, 4], "dilations": [1, 2]}),
         ((1, 16, 1, 301), (1, 3), {"pads": [0, 1, 0, 1]}),
+        ((1, 48, 13, 8), (5, 5), {"pads": [2] * 4}),
+        ((2, 17, 9, 14), (4, 4), {"pads": [1, 0, 2, 3], "dilations": [2, 1]}),
     ],
 )
-def test_windows_of_a_row_or_column_and_other_dilations(image, window, attributes):
+def test_other_windows_and_dilations(image, window, attributes):
     filters = (48, image[1] // attributes.get("group", 1), *window)
     check(network(image, filters, **attributes), image)
 
@@ -166,6 +167,7 @@ def test_signals_of_any_length(images, filters, taps, attributes):
         (("h", 20), (3, 1), {"pads": [1, 0, 1, 0]}),
         ((20, "w"), (7, 1), {"pads": [3, 0, 3, 0]}),
         (("h", "w"), (1, 5), {"pads": [0, 4, 0, 4], "dilations": [1, 2]}),
+        (("h", "w"), (5, 5), {"pads": [2] * 4}),
         (("h", 20), (3, 3), {"pads": [2, 1, 2, 1], "dilations": [2, 1]}),
         (("h", "w"), (3, 3), {"pads": [1, 3, 1, 3], "dilations": [1, 3]}),
     ],
@@ -264,7 +266,8 @@ def test_volumes_are_convolved_frame_by_frame(image):
         ((32, 32, 3, 1), {"strides": [2, 1]}),
         ((32, 32, 1, 2), {}),
         ((32, 32, 2, 3), {}),
-        ((32, 32, 5, 5), {"pads": [2] * 4}),
+        ((32, 32, 5, 5), {"pads": [2] * 4, "strides": [2, 2]}),
+        ((32, 32, 7, 7), {"pads": [3] * 4}),
         ((32, 1, 3, 3), {"group": 32}),
     ],
 )

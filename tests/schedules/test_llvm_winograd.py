@@ -101,9 +101,11 @@ def test_the_error_is_within_its_bound(m, image, filters, lanes, pads, group, re
         (4, (3, 16, 100), 32, 16, (1, 1), (1, 2, 5), (2, 5), (1, 3), 1),
         (2, (1, 48, 61), 16, 16, (4, 4), (1, 1, 16), (1, 7), (1, 5), 2),
         (4, (2, 32, 50), 48, 16, (3, 3), (2, 1, 4), (3, 4), (1, 4), 3),
+        (2, (1, 48, 17, 13), 32, 16, (2, 2, 2, 2), (1, 2), (2, 3), (5, 5), 1),
+        (4, (1, 32, 19, 9), 32, 16, (2, 1, 1, 2), (1, 2), (2, 3), (4, 4), 1),
     ],
 )
-def test_the_error_of_rows_and_columns(
+def test_the_error_of_other_windows(
     m, image, filters, lanes, pads, group, register, taps, dilation
 ):
     rng = np.random.default_rng(0)

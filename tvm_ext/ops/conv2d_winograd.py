@@ -16,9 +16,9 @@ transforms can amplify roundings by in the worst case is 16 (m = 2) and 189 (m =
 interpolates at +-sqrt(1/2) and +-sqrt(2): the usual +-1 and +-2 amplify by 860 and lose four times
 as much on random data. This holds of either stride. An infinity or NaN spoils all of its tiles.
 
-A window of one row or column is transformed along the other axis only: ``F(m, k)`` takes
-m + k - 1 multiplications in the place of m k, k being 3, 4 or, for m = 2, 5. Longer windows are
-cut into parts of 4 taps, which are summed over as channels are.
+Windows of 4 x 4 (m = 4) and 5 x 5 (m = 2) likewise, of stride 1. One of a single row or column is
+transformed along the other axis only: ``F(m, k)`` takes m + k - 1 multiplications in the place of
+m k. If it is longer, it is cut into parts of 4 taps, which are summed over as channels are.
 
 A dilation of d sees every d-th row or column: images of these, the phases, are each convolved
 plainly.
@@ -54,7 +54,7 @@ __all__ = [
 
 KERNEL = 3
 
-#: Taps along an axis -> the m there may be; 4 and 5 in windows of one row or column.
+#: Taps along an axis -> the m there may be.
 SIZES = {KERNEL: (2, 4), 4: (4,), 5: (2,)}
 _PART = 4  # taps, of longer windows
 

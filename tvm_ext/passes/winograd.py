@@ -1,13 +1,13 @@
-"""3x3 convolutions of stride 1 or 2, or dilated, by Winograd's method, where it pays by a model.
+"""Convolutions of stride 1 or 2, or dilated, by Winograd's method, where it pays by a model.
 
-In groups of channels, too, and those of volumes, with any taps, stride and dilation along the
-depth; and those whose window is a row or a column of 3 or 5 taps, of static size and stride 1.
+Those with windows of 3 x 3, in groups of channels, too, and of volumes, with any taps, stride and
+dilation along the depth; with a stride of 1 also those of 4 x 4, 5 x 5, and of one row or column.
 
 Before: ``y = R.nn.conv2d(x, w)``
 After:  ``y = unblock(conv2d_winograd(block(x), transformed_w))``
 
 Within the error bound that :mod:`tvm_ext.ops.conv2d_winograd` states; float32 only. Weights are
-transformed here, and grow 16/9 (tiles of 2 x 2) or 4 times (4 x 4), those of a row twice at most.
+transformed here, and grow 16/9 (tiles of 2 x 2) or 4 times (4 x 4), those of a row about twice.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,8 @@ def _simple(dense: Dense) -> bool:
     plain = (down, across) == (1, 1) and len(conv.result) <= 4
     taps = _pair(conv.weight.shape[2:])
     if taps != (KERNEL, KERNEL):
-        return plain and min(taps) == 1 and max(taps) >= KERNEL
+        square = taps[0] == taps[1] and taps[0] in SIZES
+        return plain and (square or (min(taps) == 1 and max(taps) >= KERNEL))
     return plain if max(high, wide) > 1 else down == across <= 2
 
 
