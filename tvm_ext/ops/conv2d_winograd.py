@@ -197,61 +197,41 @@ def conv2d_winograd(
     :func:`tvm_ext.ops.conv2d_blocked.conv2d_blocked`; no ``around`` with ``phases``.
     """
     n, *blocked = x.shape
-    ic_blocks, *frames, w, in_lanes = map(int, blocked)
-    signal = not frames
-    h = 1 if signal else frames.pop()
+    ic_blocks, *image, in_lanes = map(int, blocked)
+    *frames, h, w = image if len(image) > 1 else (1, *image)
+    flat = len(image) == 1
     _, oc_tiles, summed, steps, oc_tile = (int(d) for d in weight.shape)
     before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
-    own_phases, (top, bottom) = (
-        phases[-len(before) :],
-        (0, 0) if signal else (before[-2], after[-2]),
+    added = (0, *(p + q for p, q in zip(before, after, strict=True)))[-2:]
+    height, width = (
+        (side + more - (own - 1) * apart - 1) // stride + 1
+        for side, more, own, apart in zip((h, w), added, taps, phases, strict=True)
     )
-    reach = [(own - 1) * apart for own, apart in zip(taps, phases, strict=True)]
-    height = (h + top + bottom - reach[0] - 1) // stride + 1
-    width = (w + before[-1] + after[-1] - reach[1] - 1) // stride + 1
     step, dilation = depth
     deep = [d + before[0] + after[0] for d in frames]
     frames_out = [(d - (summed // ic_blocks - 1) * dilation - 1) // step + 1 for d in deep]
-    images, rows, *in_row = group
     parts, part_taps = parts_of(taps)
-    axes = tiling(m, part_taps, stride)
-    down, along = (axis.m for axis in axes)
     sides = [-(-side // apart) for side, apart in zip((height, width), phases, strict=True)]
-    all_rows, across = (-(-side // axis.m) for side, axis in zip(sides, axes, strict=True))
-    if in_row:
-        (across,), all_rows = in_row, -(-across // in_row[0])
-    bands = -(-all_rows // rows)
-    groups = (n * prod(phases) * prod(frames_out) // images, bands)
-    tiles = images * rows * across
-    points, vectors = axes[0].window * axes[1].window, oc_tile // out_lanes
+    grid = _Grid(tiling(m, part_taps, stride), sides, group)
+    groups = (n * prod(phases) * prod(frames_out) // grid.images, grid.bands)
 
-    covered = (1, bands * rows * across) if in_row else (bands * rows, across)
-    own_blocks = ic_blocks // channel_groups
-    behind = [(parts - 1) * axis.taps if axis.taps > 1 else 0 for axis in axes]
-    seen = [
-        axis.window_of(c * axis.m) + rest
-        for c, axis, rest in zip(covered, axes, behind, strict=True)
-    ]
-    extents = (*deep, *seen[signal:])
+    extents = (*deep, *grid.seen(parts)[flat:])
     if prod(phases) == 1:
         source = padded(x, before, extents, around)
     else:
-        source = _apart(x, before, extents, own_phases)
+        source = _apart(x, before, extents, phases[flat:])
 
     def pixel(image, band, o, t, i, j, lane):
-        row, column = band * rows + t // across % rows, t % across
-        if in_row:
-            row, column = 0, row * across + column
-        row, column = row * (down * stride) + i, column * (along * stride) + j
-        image = image * images + t // (rows * across)
+        image, *place = grid.pixel(image, band, t, i, j)
         if not frames:
-            o, *at = _in_part(o, row, column, own_blocks, parts, axes)
-            return source(image, o, *at[signal:], lane)
+            o, *place = _in_part(o, *place, ic_blocks // channel_groups, parts, grid.axes)
+            return source(image, o, *place[flat:], lane)
         frame = image % frames_out[0] * step + o // ic_blocks * dilation
-        return source(image // frames_out[0], o % ic_blocks, frame, row, column, lane)
+        return source(image // frames_out[0], o % ic_blocks, frame, *place, lane)
 
+    axes, tiles, vectors = grid.axes, grid.tiles, oc_tile // out_lanes
     inputs = _inputs(pixel, groups, summed * channel_groups, tiles, in_lanes, axes)
-    oc_blocks = oc_tiles * vectors
+    points, oc_blocks = prod(axis.window for axis in axes), oc_tiles * vectors
     first = _first_block(oc_blocks, summed, channel_groups)
     ro, ri = te.reduce_axis((0, summed), "ro"), te.reduce_axis((0, steps), "ri")
 
@@ -275,28 +255,95 @@ def conv2d_winograd(
     outputs = _outputs(products, axes)
 
     def untiled(image, o, *at):
-        *frame, i, j, lane = at if not signal else (0, *at)
+        *frame, i, j, lane = (0, *at) if flat else at
         image = image * frames_out[0] + frame[0] if frame else image
-        row, column = i // down, j // along
-        if in_row:
-            row, column = column // across, column % across
-        t = (image % images * rows + row % rows) * across + column
-        return outputs[image // images, row // rows, o, t, i % down, j % along, lane]
+        p, q, t = grid.tile(image, i, j)
+        return outputs[p, q, o, t, i % axes[0].m, j % axes[1].m, lane]
 
-    shape = (n, oc_blocks, *frames_out, *[height, width][signal:], out_lanes)
+    shape = (n, oc_blocks, *frames_out, *[height, width][flat:], out_lanes)
     if prod(phases) == 1:
         return te.compute(shape, untiled, "untiled")
-    apart_shape = (n * prod(phases), oc_blocks, *sides[signal:], out_lanes)
+    apart_shape = (n * prod(phases), oc_blocks, *sides[flat:], out_lanes)
     apart = te.compute(apart_shape, untiled, "untiled")
 
     def joined(image, o, *at):
         *place, lane = at
-        for own, phase in zip(place, own_phases, strict=True):
+        for own, phase in zip(place, phases[flat:], strict=True):
             image = image * phase + own % phase
-        inner = (own // phase for own, phase in zip(place, own_phases, strict=True))
+        inner = (own // phase for own, phase in zip(place, phases[flat:], strict=True))
         return apart(image, o, *inner, lane)
 
     return te.compute(shape, joined, "joined")
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """How the tiles of images lie, and which of them are transformed together.
+
+    ``axes``: down and across. ``sides``: of the results. ``group``: as
+    :func:`conv2d_winograd` takes it.
+    """
+
+    axes: Sequence[Tiling]
+    sides: Sequence[int]
+    group: Sequence[int]
+
+    @property
+    def images(self) -> int:
+        """In a group."""
+        return self.group[0]
+
+    @property
+    def across(self) -> int:
+        """Tiles of a row, or of a part of the only one."""
+        return self.group[2] if self._in_row else self._counts[1]
+
+    @property
+    def bands(self) -> int:
+        """Groups of rows of an image."""
+        rows, columns = self._counts
+        return -(-(-(-columns // self.across) if self._in_row else rows) // self.group[1])
+
+    @property
+    def tiles(self) -> int:
+        """In a group."""
+        return self.images * self.group[1] * self.across
+
+    def seen(self, parts: int) -> list[int]:
+        """The inputs down and across that all tiles see, under ``parts`` of a window."""
+        rows = self.bands * self.group[1]
+        counts = (1, rows * self.across) if self._in_row else (rows, self.across)
+        return [
+            axis.window_of(count * axis.m) + (parts - 1) * (axis.taps if axis.taps > 1 else 0)
+            for count, axis in zip(counts, self.axes, strict=True)
+        ]
+
+    def pixel(self, p, q, t, i, j) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
+        """Image, row and column of an input: ``i`` and ``j`` of tile ``t`` of a group."""
+        rows, (down, across) = self.group[1], self.axes
+        row, column = q * rows + t // self.across % rows, t % self.across
+        if self._in_row:
+            row, column = 0, row * self.across + column
+        image = p * self.images + t // (rows * self.across)
+        place = row * (down.m * down.stride) + i, column * (across.m * across.stride) + j
+        return image, *place
+
+    def tile(self, image, i, j) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
+        """The group, and the tile of it, that an output belongs to."""
+        rows, (down, across) = self.group[1], self.axes
+        row, column = i // down.m, j // across.m
+        if self._in_row:
+            row, column = column // self.across, column % self.across
+        t = (image % self.images * rows + row % rows) * self.across + column
+        return image // self.images, row // rows, t
+
+    @property
+    def _in_row(self) -> bool:
+        return len(self.group) > 2
+
+    @property
+    def _counts(self) -> list[int]:
+        return [-(-side // axis.m) for side, axis in zip(self.sides, self.axes, strict=True)]
 
 
 def _apart(
@@ -338,8 +385,8 @@ def conv2d_winograd_tiles(
     """
     n, ic_blocks, *sides, in_lanes = x.shape
     _, oc_tiles, summed, _, oc_tile = (int(d) for d in weight.shape)
-    signal, simplify = len(sides) == 1, Analyzer().simplify
-    (h, w), pads = (1, *sides)[-2:], (0, pads[0], 0, pads[1]) if signal else pads
+    flat, simplify = len(sides) == 1, Analyzer().simplify
+    (h, w), pads = (1, *sides)[-2:], (0, pads[0], 0, pads[1]) if flat else pads
     parts, part_taps = parts_of(taps)
     axes = tiling(m, part_taps, stride)
     high, wide = phases
@@ -370,7 +417,7 @@ def conv2d_winograd_tiles(
         row = row * high + image // wide % high - pads[0]
         column = column * wide + image % wide - pads[1]
         inside = tirx.all(row >= 0, row < h, column >= 0, column < w)
-        value = x(image // (high * wide), o, *[row, column][signal:], lane)
+        value = x(image // (high * wide), o, *[row, column][flat:], lane)
         return tirx.if_then_else(inside, value, tirx.const(0, x.dtype))
 
     all_blocks, sight = summed * channel_groups, [axis.window for axis in axes]
@@ -399,7 +446,7 @@ def conv2d_winograd_tiles(
             t = (phase * across + j // mw) * down + i // mh
         return outputs[o, t, i % mh, j % mw, lane]
 
-    shape = (n, oc_blocks, *[height, width][signal:], out_lanes)
+    shape = (n, oc_blocks, *[height, width][flat:], out_lanes)
     return te.compute(shape, untiled, "untiled")
 
 

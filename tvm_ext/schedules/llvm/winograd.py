@@ -26,6 +26,10 @@ from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 __all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan", "place_of_panel"]
 
 
+# Tiles of a long row that count as one of several: few, so that groups of rows fit a cache.
+_PART = 16
+
+
 @dataclass(frozen=True)
 class Convolution:
     """A convolution: what goes in, what comes out (channels in whole blocks).
@@ -225,10 +229,6 @@ def _points(conv: Convolution, m: int) -> int:
 def _weight_bytes(conv: Convolution, m: int) -> int:
     sides = zip(conv.tile(m), conv.taps, strict=True)
     return 4 * prod(side + taps - 1 for side, taps in sides) * conv.parts * conv.pairs
-
-
-# Tiles of a long row that count as one of several: few, so that groups of rows fit a cache.
-_PART = 16
 
 
 def _across(conv: Convolution, m: int) -> int:
