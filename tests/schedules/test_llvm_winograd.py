@@ -10,13 +10,8 @@ from tvm.tirx import ForKind
 from tests.schedules.kernels import here, run
 from tvm_ext import targets
 from tvm_ext.ops.conv2d_blocked import conv2d_blocked, pack_channels
-from tvm_ext.ops.conv2d_winograd import (
-    ERROR,
-    conv2d_winograd,
-    parts_of,
-    tiling,
-    transform_weight,
-)
+from tvm_ext.ops.conv2d_winograd import conv2d_winograd
+from tvm_ext.ops.toom_cook import ERROR, parts_of, tiling, transform_weight
 from tvm_ext.schedules.llvm.conv2d import Tile
 from tvm_ext.schedules.llvm.winograd import (
     Conv2dWinograd,

@@ -1,6 +1,6 @@
 """3x3 convolution of 8-bit integers by Winograd's method, exact, in products of pairs of 16 bits.
 
-Tiles are of 2 x 2 outputs, interpolated at 0, 1, -1 and infinity: see :mod:`.conv2d_winograd`. Of
+Tiles are of 2 x 2 outputs, interpolated at 0, 1, -1 and infinity: see :mod:`.toom_cook`. Of
 inputs the transform is sums of four, of eleven bits at most. That of weights has halves along both
 axes, so 4 times the weights are transformed, which makes them twelve bits, and a fourth of the sum
 is the result. It is exact up to :data:`MOST_CHANNELS`, where 4 times each sum fits int32; no sum
@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import te
 
-from .conv2d_winograd import KERNEL, conv2d_winograd, transform_weight
+from .conv2d_winograd import conv2d_winograd
 from .integer_dots import PAIR, joined, pair_dot
 from .integer_pairs import pair_of, widened
 from .integer_products import corrected, pad_value
+from .toom_cook import KERNEL, transform_weight
 
 __all__ = ["MOST_CHANNELS", "SIDE", "conv2d_winograd_pairs", "transform_integer_weight"]
 

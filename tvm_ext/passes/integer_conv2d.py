@@ -21,8 +21,8 @@ from tvm_ext.ops import integer_products as ops
 from tvm_ext.ops import integer_tiles as tiles
 from tvm_ext.ops import integer_winograd
 from tvm_ext.ops.conv2d_blocked import pack_depthwise_weight
-from tvm_ext.ops.conv2d_winograd import KERNEL
 from tvm_ext.ops.tiles import columns_as_channels
+from tvm_ext.ops.toom_cook import KERNEL
 from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.contraction import size

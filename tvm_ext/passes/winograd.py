@@ -6,7 +6,7 @@ dilation along the depth; with a stride of 1 also those of 4 x 4, 5 x 5, and of 
 Before: ``y = R.nn.conv2d(x, w)``
 After:  ``y = unblock(conv2d_winograd(block(x), transformed_w))``
 
-Within the error bound that :mod:`tvm_ext.ops.conv2d_winograd` states; float32 only. Weights are
+Within the error bound that :mod:`tvm_ext.ops.toom_cook` states; float32 only. Weights are
 transformed here, and grow 16/9 (tiles of 2 x 2) or 4 times (4 x 4), those of a row about twice.
 """
 
@@ -19,14 +19,8 @@ from tvm import relax
 from tvm.target import Target
 
 from tvm_ext.ops.conv2d_blocked import unpack_weight
-from tvm_ext.ops.conv2d_winograd import (
-    KERNEL,
-    SIZES,
-    conv2d_winograd,
-    conv2d_winograd_tiles,
-    parts_of,
-    transform_weight,
-)
+from tvm_ext.ops.conv2d_winograd import conv2d_winograd, conv2d_winograd_tiles
+from tvm_ext.ops.toom_cook import KERNEL, SIZES, parts_of, transform_weight
 from tvm_ext.schedules.llvm.contraction import size
 from tvm_ext.schedules.llvm.winograd import Convolution, WinogradModel
 
