@@ -5,7 +5,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from . import batch_norm, normalization, quantized
-from .attention import Attention
+from .attention import Attention, UprightWeights
 from .byte_tables import tabulate
 from .clean import lift_constants, remove_unused, share_common_subexpressions
 from .conv_transpose import ConvTransposeIntoConv
@@ -82,6 +82,7 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
     ("bias-into-norm", rewriting(normalization.LayerNormBias)),
     ("fuse-gelu", rewriting(Gelu)),
     ("fuse-swish", rewriting(Swish)),
+    ("upright-weights", rewriting(UprightWeights)),
     ("fuse-attention", rewriting(Attention)),
     ("lift-folded-constants", lift_constants),
     ("scales-with-dims", quantized.scales_with_dims),

@@ -15,6 +15,11 @@ Queries, keys and values are ``[batch, heads, length, size]``. The operator is a
 three differences that keep the meaning: ``scale`` is 1 by default, a condition puts ``masked``
 (-inf) in the place of a score, and a row without any weight is NaN, as the softmax says, unless
 ``guarded``: then NaN weights are 0.
+
+Of images, channels first, the product is the other way round, which :class:`UprightWeights` turns::
+
+    y = MatMul(v, Transpose <perm = [0, 1, 3, 2]> (w))
+    y = Transpose(MatMul(w, Transpose <perm = [0, 1, 3, 2]> (v)))
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +29,29 @@ from onnxscript.rewriter import MatchContext
 
 from .rule import FLOATS, FUSED, Rule, rank, scalar
 
-__all__ = ["Attention"]
+__all__ = ["Attention", "UprightWeights"]
+
+
+class UprightWeights(Rule):
+    """``MatMul(v, Transpose(w)) -> Transpose(MatMul(w, Transpose(v)))``, w weights of a softmax."""
+
+    def pattern(self, op, v, weights):
+        return op.MatMul(v, op.Transpose(weights, _outputs=["turned"]))
+
+    def refusal(
+        self, context: MatchContext, v: ir.Value, weights: ir.Value, turned: ir.Value
+    ) -> str | None:
+        softmax = _producer(weights, "Softmax")
+        if softmax is None or not _is_over_last_axis(softmax, rank(weights)):
+            return "no weights of an attention"
+        if rank(v) != rank(weights) or rank(v) < 2:
+            return "ranks differ, or are not known"
+        perm = turned.producer().attributes.get_ints("perm", ())
+        return None if list(perm) == _last_swapped(v) else "it is no transpose of matrices"
+
+    def rewrite(self, op, v: ir.Value, weights: ir.Value, **_) -> ir.Value:
+        perm = _last_swapped(v)
+        return op.Transpose(op.MatMul(weights, op.Transpose(v, perm=perm)), perm=perm)
 
 
 class Attention(Rule):
@@ -75,7 +102,7 @@ class _Attention:
         if softmax is None or softmax.op_type != "Softmax" or softmax.domain:
             return False
         scores = softmax.inputs[0]
-        if rank(scores) != 4 or not _is_over_keys(softmax):
+        if rank(scores) != 4 or not _is_over_last_axis(softmax, 4):
             return False
         product = self._product(scores)
         if product is None:
@@ -168,10 +195,17 @@ class _Attention:
         return value
 
 
-def _is_over_keys(softmax: ir.Node) -> bool:
-    """Whether a softmax of rank 4 is over the last axis; before opset 13, the default is 1."""
+def _is_over_last_axis(softmax: ir.Node, rank: int | None) -> bool:
+    """Whether a softmax of this rank is over the last axis; before opset 13, the default is 1."""
     default = -1 if softmax.graph.opset_imports[""] >= 13 else 1
-    return softmax.attributes.get_int("axis", default) in (-1, 3)
+    axis = softmax.attributes.get_int("axis", default)
+    return axis == -1 or (rank is not None and axis == rank - 1)
+
+
+def _last_swapped(value: ir.Value) -> list[int]:
+    """The permutation that transposes the matrices of ``value``, whose rank is known."""
+    *leading, row, column = range(rank(value))
+    return [*leading, column, row]
 
 
 def _producer(value: ir.Value, operator: str) -> ir.Node | None:

@@ -115,6 +115,40 @@ def test_a_mask_that_broadcasts_the_scores_stays():
     assert_same(proto, 0)
 
 
+IMAGES = (
+    "g (float[{dims}] a, float[{dims}] b, float[{dims}] c) => (float[{dims}] y) {{ "
+    "q = Transpose <perm = [0, 1, 3, 2]> (a) s = MatMul(q, b) u = Mul(s, scale) "
+    "w = Softmax {axis} (u) t = Transpose <perm = {perm}> (w) y = MatMul(c, t) }}"
+)
+
+
+def image_attention(dims, axis="", perm=(0, 1, 3, 2)):
+    graph = IMAGES.format(dims=dims, axis=axis, perm=list(perm))
+    return model(graph, 18, scale=SCALE)
+
+
+@pytest.mark.parametrize("dims", ["2,3,8,35", "b,3,8,n"])
+def test_attention_of_images_channels_first(dims):
+    """``y = v @ w^T``, as YOLO, CoAtNet and others write it; their positions are columns."""
+    proto = image_attention(dims)
+    assert operators(rewritten(proto))[-2:] == ["MatMul", "Transpose"]
+    feeds = feeds_for(image_attention("2,3,8,35"))
+    for level in (1, 3):
+        built = tvm_ext.convert_and_build(proto, "llvm", opt_level=level)
+        np.testing.assert_allclose(
+            built.run(None, feeds)[0], run(proto, feeds)[0], rtol=1e-5, atol=2e-6
+        )
+    kernels = [getattr(kernel, "symbol", kernel) for kernel in built.executor.plan.kernels]
+    assert any("attention" in str(kernel) for kernel in kernels)
+
+
+@pytest.mark.parametrize("axis, perm", [("<axis = 2>", [0, 1, 3, 2]), ("", [1, 0, 3, 2])])
+def test_other_products_of_images_stay(axis, perm):
+    proto = image_attention("3,3,8,8", axis, perm)
+    assert operators(rewritten(proto))[-1] == "MatMul"
+    assert_same(proto, 0)
+
+
 def exported(module, inputs, exporter):
     module = module.eval()
     if exporter == "dynamo":
