@@ -148,10 +148,10 @@ FIXED = {
 }
 
 
-def model_of(nodes):
+def model_of(nodes, *more):
     inputs = ["float[a, b] x", "float[e, f, g, h] one", "float[1, l, 1] signal",
               "float[1, w, v] columns", *(row[0] for row in nodes)]  # fmt: skip
-    text = [row[2] for row in nodes]
+    text = [*(row[2] for row in nodes), *more]
     names = [name.strip() for line in text for name in line.split(" = ")[0].split(",")]
     parsed = parser.parse_model(
         f'<ir_version: 10, opset_import: ["": 21]> g ({", ".join(inputs)}) => '
@@ -162,7 +162,7 @@ def model_of(nodes):
     inferred = shape_inference.infer_shapes(parsed)
     for output in inferred.graph.output:
         tensor = output.type.tensor_type
-        if not tensor.HasField("shape"):
+        if output.type.HasField("tensor_type") and not tensor.HasField("shape"):
             for _ in range(RANKS[output.name]):
                 tensor.shape.dim.add()
     return inferred
@@ -173,11 +173,19 @@ def opt_level(request):
     return request.param
 
 
-@pytest.fixture(scope="module", params=["symbolic", "vm"])
+# What follows from values that are given, from values that are computed, and is a sequence besides.
+EXECUTORS = {
+    "given": (SymbolicExecutor, NODES, []),
+    "computed": (SymbolicExecutor, NODES + MORE, []),
+    "vm": (VMExecutor, NODES + MORE, ["listed = SequenceConstruct (x)"]),
+}
+
+
+@pytest.fixture(scope="module", params=EXECUTORS)
 def built(request, opt_level):
-    nodes = NODES if request.param == "symbolic" else NODES + MORE
-    made = convert_and_build(model_of(nodes), "llvm", opt_level=opt_level)
-    assert isinstance(made.executor, SymbolicExecutor if nodes is NODES else VMExecutor)
+    executor, nodes, more = EXECUTORS[request.param]
+    made = convert_and_build(model_of(nodes, *more), "llvm", opt_level=opt_level)
+    assert isinstance(made.executor, executor)
     return made, nodes
 
 

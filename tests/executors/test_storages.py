@@ -6,13 +6,12 @@ from onnx import TensorProto, helper
 
 from tests.oracle import reference
 from tvm_ext import convert_and_build
+from tvm_ext.executors.vm import VMExecutor
 
 
-def network(computed=True):
-    """Tensors of n, 2n, n * m and of known sizes, views of them, and results among them.
-
-    ``computed``: one has a size that follows from values, for which the VM is needed.
-    """
+def network(*more):
+    """Tensors of n, 2n, n * m and of known sizes, views of them, and results among them; ``more``
+    is an operator whose result follows from x."""
     nodes = [
         helper.make_node("Softmax", ["x"], ["a"]),
         helper.make_node("Concat", ["a", "x"], ["b"], axis=1),
@@ -26,20 +25,20 @@ def network(computed=True):
         helper.make_node("Mul", ["i", "g"], ["j"]),
         helper.make_node("Softmax", ["a"], ["k"]),
         helper.make_node("Add", ["k", "x"], ["l"]),
-        helper.make_node("NonZero", ["x"], ["p"]),
+        *(helper.make_node(operator, ["x"], ["p"]) for operator in more),
     ]
     constants = [
         helper.make_tensor("flat", TensorProto.INT64, [2], [-1, 24]),
         helper.make_tensor("axis", TensorProto.INT64, [], [1]),
     ]
     graph = helper.make_graph(
-        nodes if computed else nodes[:-1],
+        nodes,
         "graph",
         [
             helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 24]),
             helper.make_tensor_value_info("z", TensorProto.FLOAT, [24, "m"]),
         ],
-        [helper.make_empty_tensor_value_info(name) for name in "jelgp"[: 4 + computed]],
+        [helper.make_empty_tensor_value_info(name) for name in "jelgp"[: 4 + len(more)]],
         constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
@@ -47,8 +46,9 @@ def network(computed=True):
 
 
 def test_runs_of_varying_sizes_are_right_and_keep_the_memory_of_one():
-    model = network()
+    model = network("SequenceConstruct")
     built = convert_and_build(model, "llvm")
+    assert isinstance(built.executor, VMExecutor)
     rng = np.random.default_rng(0)
 
     def run(n, m):

@@ -23,21 +23,29 @@ def feeds(n, m, seed=0):
     }
 
 
+NETWORKS = {"given sizes": network(), "computed sizes": network("NonZero")}
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def source(request):
+    return NETWORKS[request.param]
+
+
 @pytest.fixture(scope="module")
-def built():
-    return convert_and_build(network(computed=False), "llvm")
+def built(source):
+    return convert_and_build(source, "llvm")
 
 
-def test_runs_of_varying_sizes_are_right_and_keep_the_memory_of_one(built):
+def test_runs_of_varying_sizes_are_right_and_keep_the_memory_of_one(built, source):
     assert isinstance(built.executor, SymbolicExecutor)
     sizes = [(3, 5), (1, 1), (7, 2), (0, 3), (7, 2), (31, 40), (2, 3)]
     results = [built.run(None, feeds(*size)) for size in sizes]
     for size, got in zip(sizes, results, strict=True):  # those of the first runs after the last one
-        for ours, theirs in zip(got, reference(network(False), feeds(*size)), strict=True):
+        for ours, theirs in zip(got, reference(source, feeds(*size)), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
     def kept():
-        return built.executor._workspace._arena.nbytes
+        return sum(stage.memory.nbytes for stage in built.executor._workspace.stages)
 
     built.run(None, feeds(1000, 300))
     large = kept()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Saved", "describe", "dumps", "is_artifact", "loads", "read", "write"]
 
 MAGIC = b"tvm_ext"
-FORMAT = 13
+FORMAT = 14
 # The header's SHA-256 and its length, the format, the magic.
 _FOOTER = hashlib.sha256().digest_size + 8 + 1 + len(MAGIC)
 

@@ -8,16 +8,20 @@ from typing import Any
 from .plan import CHECK, COPY, Branch, Check, Kernel, Plan, Region, Slot, Strips, Trips
 
 __all__ = [
-    "ENTRY", "ENTRY_PARAMETERS", "UNUSED", "checks_after", "entry_source", "in_regions",
+    "ENTRY", "UNUSED", "checks_after", "entry_parameters", "entry_source", "in_regions",
     "kernel_symbol", "moved", "observed", "reads", "with_functions",
 ]  # fmt: skip
 
 ENTRY = "tvmx_execute"
 
-ENTRY_PARAMETERS = (
-    "const unsigned char *weights, unsigned char *arena, "
-    "void *const *inputs, void *const *outputs, void (*observe)(int, double), int64_t *failed"
-)
+
+def entry_parameters(arena: str = "unsigned char *arena") -> str:
+    """The parameters of the entry function, the second one as given."""
+    return (
+        f"const unsigned char *weights, {arena}, void *const *inputs, void *const *outputs, "
+        "void (*observe)(int, double), int64_t *failed"
+    )
+
 
 UNUSED = ", ".join(
     f"(void){name}" for name in ("weights", "arena", "inputs", "outputs", "failed", "code", "start")
@@ -111,7 +115,7 @@ def _head(plan: Plan, tag: str) -> Iterator[str]:
 
 
 def _body(plan: Plan, tag: str, entry: str) -> Iterator[str]:
-    yield f"\nint {entry}({ENTRY_PARAMETERS}) {{"
+    yield f"\nint {entry}({entry_parameters()}) {{"
     yield "  int code;"
     yield "  double start = observe ? tvmx_seconds() : 0;"
     yield f"  {UNUSED};"

@@ -69,12 +69,14 @@ class Library:
         observe: Callable[[int, float], None] | None,
         checks: Sequence[str],
         *more: Any,
+        function: Any = None,
     ) -> None:
         """Fill ``outputs``; ``observe`` gets each kernel's number and seconds when it is done.
 
         ``weights`` and ``arena`` are addresses; ``scratch``, where kernels need any, is one too,
         with the bytes for each thread of a parallel loop and how many threads these are for.
-        ``checks`` are what those tell that fail; ``more``: what else the function takes.
+        ``checks`` are what those tell that fail; ``more``: what else the function takes, which is
+        another than the entry function where ``function`` is given.
 
         Raises:
             RunError: a check failed, or a kernel gave up.
@@ -90,7 +92,8 @@ class Library:
         if scratch is not None:
             self._library.tvmx_lend(*scratch)
         seen = None if observer is None else ctypes.cast(observer, ctypes.c_void_p)
-        code = self._function(weights, arena, given, results, seen, failed, *more)
+        call = function or self._function
+        code = call(weights, arena, given, results, seen, failed, *more)
         if scratch is not None:
             self._library.tvmx_lend(None, 0, 0)
         if code != 0:

@@ -1,8 +1,9 @@
 """Compiles a scheduled module of symbolic dims: where its tensors lie is known as formulas.
 
 What the Relax VM does between kernels, match shapes, allocate and free, takes longer than the
-kernels of a small model; here that is a few additions per call. The VM stays for what is decided
-by computed values: branches, loops, and shapes that no formula of the inputs' gives.
+kernels of a small model; here that is a few additions per call. Sizes that kernels compute, as many
+as there are results of NonZero, cut a run into stages: they are read behind one, and formulas of the
+next. The VM stays for sizes that are computed in branches and in loops.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .static_build import Compiled, compile_kernels, texts
 from .storages import size_of
 from .symbolic import SymbolicExecutor, SymbolicPlan
 from .symbolic_elements import Elements
-from .symbolic_emit import Entry, entry_source
+from .symbolic_emit import Entry, Stage, entry_source
 from .toolchain import compiler, link_shared
 from .views import rewrite_views
 from .walk import arguments, equal
@@ -115,7 +116,8 @@ def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
     plan = SymbolicPlan(
         sizes=tuple(walk.sizes),
         held=walk.held,
-        outputs=tuple((slot.dtype, len(slot.shape)) for slot in outputs),
+        read=tuple(len(stage.reads) for stage in entry.stages[1:]),
+        outputs=tuple((s.dtype, len(s.shape), walk.stage_of(*s.shape)) for s in outputs),
         checks=tuple(check.text for check in entry.checks),
         kernels=tuple((kernel.symbol, kernel.variable) for kernel in walk.kernels),
         weight_bytes=weights.size,
@@ -129,10 +131,12 @@ def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
 
 class _Walk(ControlFlow):
     """Turns bindings into kernels and slots, whose dims are numbers or formulas of the sizes of
-    the inputs."""
+    the inputs, and of integers that are read where a stage begins."""
 
     def __init__(self, module: IRModule):
         super().__init__(module)
+        self.stages = [Stage(0, ())]
+        self._stage: dict[tirx.Var, int] = {}  # in which an integer is known that is read
         self.sizes: list[tuple[int, int]] = []
         self.names: list[tirx.Var] = []  # of the sizes
         self.numbers: dict[int, tuple[tirx.Expr, ...]] = {}  # what each kernel takes, if any
@@ -177,9 +181,32 @@ class _Walk(ControlFlow):
         formula = self.formula(dim)
         if isinstance(formula, tirx.IntImm):
             return int(formula)
-        if any(var in self.read for var in tirx.analysis.undefined_vars(formula, [])):
-            raise NotStatic(f"the dim {dim}, which follows from what is computed,")
+        used = tirx.analysis.undefined_vars(formula, [])
+        new = [var for var in used if var in self.read and var not in self._stage]
+        if new and self.region is not None:
+            raise NotStatic(f"the dim {dim}, which a branch or a loop computes,")
+        for var in new:
+            self._read_now(var)
         return formula
+
+    def _read_now(self, var: tirx.Var) -> None:
+        """Have the stage of the next kernel begin with reading this."""
+        now, (slot, _) = len(self.kernels), self.read[var]
+        if self.stages[-1].start < now or len(self.stages) == 1:
+            self.stages.append(Stage(now, ()))
+        last = self.stages[-1]
+        self.stages[-1] = replace(last, reads=(*last.reads, (var, *self.read[var])))
+        self._stage[var] = len(self.stages) - 1
+        slot.root.live[1] = max(slot.root.live[1], now - 1)
+        self.start = now
+
+    def stage_of(self, *formulas: Any) -> int:
+        """The first stage in which these are known."""
+        used = {var for f in formulas for var in tirx.analysis.undefined_vars(tirx.convert(f), [])}
+        return max((self._stage.get(var, 0) for var in used), default=0)
+
+    def is_known(self, slot: Slot, root: Slot) -> bool:
+        return self.stages[self.stage_of(*slot.shape)].start <= max(root.live[0], 0)
 
     def formula(self, dim: tirx.Expr) -> tirx.Expr:
         formula = super().formula(dim)
@@ -236,8 +263,9 @@ class _Walk(ControlFlow):
         symbol = call.args[0]
         if isinstance(symbol, GlobalVar) and _JOINED in (self.module[symbol].attrs or {}):
             slots = [slot for field in arguments(call)[0] for slot in self.flat(field)]
-            if self._are_free(slots):
-                return self._joined(slots, Slot(*self.tensor(call.ty_args[0])))
+            whole = Slot(*self.tensor(call.ty_args[0]))
+            if self._are_free(slots) and all(self.is_known(whole, slot.root) for slot in slots):
+                return self._joined(slots, whole)
         return super().kernel(call, variable)
 
     def _are_free(self, slots: Sequence[Slot]) -> bool:
@@ -295,12 +323,13 @@ class _Walk(ControlFlow):
         tensors = [slot for slot in self.arena if slot.kind == "arena"]
         tensors += [slot for kernel in kernels for slot in kernel.scratch]
         parts, places = _placed(tensors, len(kernels))
-        if any(kernel.region is not None for kernel in kernels):
-            # Where a branch is not taken, its sizes may be negative.
+        if len(self.stages) > 1 or any(kernel.region is not None for kernel in kernels):
+            # Where a branch is not taken, its sizes may be negative, as those that are computed.
             parts = [(number, tirx.max(unit, tirx.const(0, "int64"))) for number, unit in parts]
         calls = [(kernel, self.numbers.get(at, ())) for at, kernel in enumerate(kernels)]
         sizes = [*self.names, *self._elements.held.values()]
-        return Entry(sizes, self.checks, calls, outputs, parts, places)
+        stages = [self.stage_of(unit) for _, unit in parts], [self.stage_of(*s.shape) for s in outputs]
+        return Entry(sizes, self.checks, calls, outputs, parts, places, self.stages, *stages)
 
     @property
     def held(self) -> tuple[tuple[int, int], ...]:

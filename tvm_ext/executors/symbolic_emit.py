@@ -12,9 +12,9 @@ from tvm import tirx
 
 from .emit import (
     ENTRY,
-    ENTRY_PARAMETERS,
     UNUSED,
     checks_after,
+    entry_parameters,
     in_regions,
     kernel_symbol,
     moved,
@@ -23,9 +23,18 @@ from .emit import (
 )
 from .formulas import c_text
 from .plan import Check, Kernel, Slot
-from .symbolic import SIZES
+from .symbolic import SIZES, of_stage
 
-__all__ = ["Entry", "entry_source"]
+__all__ = ["Entry", "Stage", "entry_source"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Kernels from ``start`` on. ``reads``: integers of tensors that are known from here on, each
+    with its variable and its place."""
+
+    start: int
+    reads: tuple[tuple[tirx.Var, Slot, int], ...]
 
 
 @dataclass(frozen=True)
@@ -33,11 +42,13 @@ class Entry:
     """What the functions do.
 
     Attributes:
-        sizes: the variables that formulas are of.
+        sizes: the variables that formulas are of in every stage.
         checks: those of sizes alone are made by the first function.
         calls: each kernel, and the numbers that it takes behind its tensors.
         parts: of the arena, their bytes as a number times a formula.
         places: of each tensor in the arena its part, and its offset as a number times the same.
+        part_stages: in which parts and ..
+        output_stages: .. results become known.
     """
 
     sizes: Sequence[tirx.Var]
@@ -46,18 +57,33 @@ class Entry:
     outputs: Sequence[Slot]
     parts: Sequence[tuple[int, tirx.Expr]]
     places: Mapping[Slot, tuple[int, int]]
+    stages: Sequence[Stage]
+    part_stages: Sequence[int]
+    output_stages: Sequence[int]
+
+    def known(self, stage: int) -> list[tirx.Var]:
+        """The variables that formulas of a stage are of."""
+        read = (var for one in self.stages[: stage + 1] for var, _, _ in one.reads)
+        return [*self.sizes, *read]
+
+    def kernels(self, stage: int) -> range:
+        """The numbers of those of a stage."""
+        later = self.stages[stage + 1 : stage + 2]
+        return range(self.stages[stage].start, later[0].start if later else len(self.calls))
 
 
 def entry_source(entry: Entry, tag: str) -> str:
-    """C text of ``int tvmx_sizes(sizes, numbers)`` and of ``int tvmx_execute(weights, arena,
-    inputs, outputs, observe, failed, sizes)``.
+    """C text of ``int tvmx_sizes(sizes, numbers)`` and of ``int tvmx_execute(weights, arenas,
+    inputs, outputs, observe, failed, sizes)``, and of the same two of each further stage.
 
-    The first returns 0, and ``numbers`` are the bytes of the arena, and the dims of all results; or
-    the number of the check that fails, from 1, and they are the two that differ. The
-    second is as :func:`.emit.entry_source` says.
+    The first returns 0, and ``numbers`` are the bytes of the stage's arena, and the dims of all
+    results that it makes known; or the number of the check that fails, from 1, and they are the two
+    that differ. The second is as :func:`.emit.entry_source` says, with an arena of each stage so
+    far; it leaves what the next one reads behind the ``sizes``.
     """
-    functions = with_functions([*_sizes(entry), *_execute(entry, tag)])
-    return "\n".join([*_head(entry, tag), *functions, ""])
+    stages = range(len(entry.stages))
+    texts = (line for k in stages for line in (*_sizes(entry, k), *_execute(entry, k, tag)))
+    return "\n".join([*_head(entry, tag), *with_functions(texts), ""])
 
 
 def _head(entry: Entry, tag: str) -> Iterator[str]:
@@ -72,49 +98,75 @@ def _head(entry: Entry, tag: str) -> Iterator[str]:
         yield f"int32_t {kernel_symbol(symbol, tag)}({', '.join(types) or 'void'});"
 
 
-def _named(entry: Entry) -> Iterator[str]:
-    for number, size in enumerate(entry.sizes):
+def _named(entry: Entry, stage: int) -> Iterator[str]:
+    known = entry.known(stage)
+    for number, size in enumerate(known):
         yield f"  const int64_t {size.name} = sizes[{number}];"
-    yield from (f"  (void){size.name};" for size in entry.sizes)
+    yield from (f"  (void){size.name};" for size in known)
 
 
-def _sizes(entry: Entry) -> Iterator[str]:
-    yield f"\nint {SIZES}(const int64_t *sizes, int64_t *numbers) {{"
-    yield from _named(entry)
+def _sizes(entry: Entry, stage: int) -> Iterator[str]:
+    yield f"\nint {of_stage(SIZES, stage)}(const int64_t *sizes, int64_t *numbers) {{"
+    yield from _named(entry, stage)
     for number, check in enumerate(entry.checks, 1):
-        if check.after is not None:
+        if check.after is not None or stage:
             continue
         yield f"  numbers[0] = {check.given}, numbers[1] = {check.wanted};"
         yield f"  if (numbers[0] != numbers[1]) return {number};"
     yield "  int64_t bytes = 0;"
-    for total, unit in entry.parts:
-        yield f"  bytes = plus(bytes, times({total}, {c_text(unit)}));"
+    for (total, unit), at in zip(entry.parts, entry.part_stages, strict=True):
+        if at == stage:
+            yield f"  bytes = plus(bytes, times({total}, {c_text(unit)}));"
     yield "  *numbers++ = bytes;"
-    for slot in entry.outputs:
-        yield from (f"  *numbers++ = {c_text(dim)};" for dim in slot.shape)
+    for slot, at in zip(entry.outputs, entry.output_stages, strict=True):
+        if at == stage:
+            yield from (f"  *numbers++ = {c_text(dim)};" for dim in slot.shape)
     yield "  (void)numbers;"
     yield "  return 0;"
     yield "}"
 
 
-def _execute(entry: Entry, tag: str) -> Iterator[str]:
-    yield f"\nint {ENTRY}({ENTRY_PARAMETERS}, const int64_t *sizes) {{"
-    yield from _named(entry)
+def _execute(entry: Entry, stage: int, tag: str) -> Iterator[str]:
+    parameters = entry_parameters("unsigned char *const *arenas")
+    yield f"\nint {of_stage(ENTRY, stage)}({parameters}, int64_t *sizes) {{"
+    yield from _named(entry, stage)
     yield "  int code;"
     yield "  double start = observe ? tvmx_seconds() : 0;"
+    yield "  unsigned char *arena;"
+    yield from _arenas(entry, stage)
     yield f"  {UNUSED};"
-    for number, (total, unit) in enumerate(entry.parts):
-        yield f"  const int64_t unit{number} = {c_text(unit)};"
-        yield f"  unsigned char *const part{number} = arena;"
-        yield f"  arena += {total} * unit{number};"
-    yield from checks_after(-1, entry.checks, partial(_address, entry))
-    calls = ((kernel, _call(entry, at, tag)) for at, (kernel, _) in enumerate(entry.calls))
-    yield from in_regions(calls, c_text, partial(_address, entry))
+    address = partial(_address, entry)
+    if stage == 0:
+        yield from checks_after(-1, entry.checks, address)
+    calls = ((entry.calls[at][0], _call(entry, at, tag)) for at in entry.kernels(stage))
+    yield from in_regions(calls, c_text, address)
+    yield from _left(entry, stage)
+    yield "  return 0;"
+    yield "}"
+
+
+def _arenas(entry: Entry, stage: int) -> Iterator[str]:
+    """C text of where the parts of the arenas are so far."""
+    for at in range(stage + 1):
+        yield f"  arena = arenas[{at}];"
+        for number, (total, unit) in enumerate(entry.parts):
+            if entry.part_stages[number] == at:
+                yield f"  const int64_t unit{number} = {c_text(unit)};"
+                yield f"  unsigned char *const part{number} = arena;"
+                yield f"  arena += {total} * unit{number};"
+                yield f"  (void)part{number};"
+
+
+def _left(entry: Entry, stage: int) -> Iterator[str]:
+    """C text of what a stage ends with: what the next one reads, or the results."""
+    first = len(entry.known(stage))
+    for later in entry.stages[stage + 1 : stage + 2]:
+        for number, (_, slot, place) in enumerate(later.reads, first):
+            yield f"  sizes[{number}] = ((const int64_t *)({_address(entry, slot)}))[{place}];"
+        return
     for number, slot in enumerate(entry.outputs):
         if (slot.root.kind, slot.root.index) != ("output", number):
             yield f"  memcpy(outputs[{number}], {_address(entry, slot)}, {_size(slot)});"
-    yield "  return 0;"
-    yield "}"
 
 
 def _call(entry: Entry, number: int, tag: str) -> Iterator[str]:

@@ -40,6 +40,7 @@ class Walk:
         self.read: dict[tirx.Var, tuple[Slot, int]] = {}  # integers of tensors, read as it runs
         self.region: Region | None = None  # that kernels are in, now
         self.prefix = ""  # of the names of variables: the function that they are of
+        self.start = 0  # the first kernel that those to come may share a loop with
         self._constants: dict[GenericConst, Slot] = {}
 
     def run(self, main: relax.Function) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
@@ -52,7 +53,7 @@ class Walk:
         outputs = tuple(_flatten(self.computed(main.body)))
         for index, slot in enumerate(outputs):
             # An input, a weight, a part of a tensor or an earlier output is copied.
-            if slot.root.kind == "arena" and not slot.shifts:
+            if slot.root.kind == "arena" and not slot.shifts and self.is_known(slot, slot.root):
                 slot.root.kind, slot.root.index = "output", index
         return inputs, outputs
 
@@ -123,7 +124,7 @@ class Walk:
         count = next((count for _, count in parts if not _is_one(count)), None)
         if count is None:
             return kernel
-        last = self.kernels[-1] if self.kernels else None
+        last = self.kernels[-1] if len(self.kernels) > self.start else None
         before = last.strips if last is not None and last.region is self.region else None
         pairs = list(zip(operands, parts, strict=True))
         whole = {slot.root for slot, (_, times) in pairs if _is_one(times)}
@@ -145,6 +146,10 @@ class Walk:
             slot.root is read.root and slot is not read and bool(slot.shifts or read.shifts)
             for slot in self._written
         )
+
+    def is_known(self, _slot: Slot, _root: Slot) -> bool:
+        """Whether the size of a tensor is known before another is written."""
+        return True
 
     def tensor(self, ty: relax.Type) -> tuple[tuple[Any, ...], str]:
         """The shape and the element type of a tensor."""

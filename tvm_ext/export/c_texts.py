@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from .._version import __version__
 from ..checks import parts
-from ..executors.emit import ENTRY_PARAMETERS
+from ..executors.emit import entry_parameters
 from ..executors.toolchain import is_wasm
 from .interface import Interface, Tensor, Variant
 
@@ -196,7 +196,7 @@ def _source(model: Interface) -> Iterator[str]:
     if model.embedded:
         yield f"extern const unsigned char {model.weights_symbol}[];"
     for number, variant in enumerate(model.programs):
-        yield f"int {variant.entry}({ENTRY_PARAMETERS});"
+        yield f"int {variant.entry}({entry_parameters()});"
         for side in ("inputs", "outputs", "constants"):
             yield from _table(f"{side}_{number}", getattr(variant, side))
         yield f"static const char *const checks_{number}[] = {{"
