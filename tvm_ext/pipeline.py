@@ -376,11 +376,11 @@ def _fuse(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
         yield _step("fuse", alike_dims)
         yield _step("fuse", visible_casts)
         yield _step("fuse", _fuse_ops, "FuseOps")
+        yield _step("fuse", order_dims)
         if opt_level >= 2 and target.kind.name == "llvm":
             yield _step("fuse", expanded_depthwise(target))
         yield _step("fuse", gather_dims)
         yield _step("fuse", transform.FuseTIR())
-        yield _step("fuse", order_dims)
         yield _step("fuse", name_dims)
         yield _step("fuse", order_numbers)
     yield _step("fuse", empty_sums)

@@ -19,7 +19,7 @@ def order_dims(module, _context):
     """The module pass: within each dataflow block, bindings wait for the dims that they use."""
     for symbol, func in module.functions_items():
         if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
-            known = set().union(*(_variables(param.ty) for param in func.params), set())
+            known = set(func.params).union(*(_variables(param.ty) for param in func.params))
             blocks = [_ordered(block, known) for block in func.body.blocks]
             body = relax.SeqExpr(blocks, func.body.body)
             ordered = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
