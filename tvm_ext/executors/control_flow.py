@@ -114,6 +114,7 @@ class ControlFlow(Walk):
         (condition,) = self.flat(choice.cond)
         ranks = _ranks_read(self._body, variable)
         results: dict[int, Slot] = {}
+        others: dict[int, Slot] = {}  # what the second branch gives where sizes differ
         outer = self.region
         for taken, body in ((True, choice.true_branch), (False, choice.false_branch)):
             first = len(self.kernels)
@@ -121,21 +122,49 @@ class ControlFlow(Walk):
             for number, slot in enumerate(self._tensors(self.computed(body))):
                 rank = len(slot.shape)
                 if ranks.get(number, rank) == rank:
-                    self._write(slot, results.setdefault(number, _like(slot)), first)
+                    result = results.setdefault(number, _like(slot))
+                    if _alike(slot, result):
+                        self._write(slot, result, first)
+                    else:
+                        others[number] = slot
                 else:
                     text = f"result {number} of an If is of rank {{given}}, not of {{wanted}}"
                     self.check(text, *(tirx.const(r, "int64") for r in (rank, ranks[number])))
             self.region = outer
         if ranks.keys() > results.keys():
             raise NotStatic("branches of another rank than what reads them")
-        condition.root.live[1] = max(condition.root.live[1], len(self.kernels) - 1)
         self.arena += results.values()
+        for number, slot in others.items():
+            results[number] = self._either(condition, results[number], slot)
+        condition.root.live[1] = max(condition.root.live[1], len(self.kernels) - 1)
         return tuple(results[number] for number in sorted(results))
+
+    def _either(self, condition: Slot, yes: Slot, no: Slot) -> Slot:
+        """A copy of what the one branch gives, or of what the other one does, of another size."""
+        if yes.dtype != no.dtype or len(yes.shape) != len(no.shape):
+            raise NotStatic("branches that give other types or ranks")
+        pairs = zip(yes.shape, no.shape, strict=True)
+        result = Slot(tuple(self.dim_of_either(condition, *pair) for pair in pairs), yes.dtype)
+        outer = self.region
+        for taken, slot in ((True, yes), (False, no)):
+            self.region = Branch(outer, condition, taken)
+            self.copy(slot, result)
+        self.region = outer
+        self.arena.append(result)
+        return result
+
+    def dim_of_either(self, _condition: Slot, yes: Any, no: Any) -> Any:
+        """The dim of a tensor that is ``yes`` where the condition holds, else ``no``.
+
+        Raises:
+            NotStatic: they differ, and no dim is known only as the plan runs.
+        """
+        if not equal(yes, no):
+            raise NotStatic("branches that give other sizes")
+        return yes
 
     def _write(self, slot: Slot, result: Slot, first: int) -> None:
         """Have ``result`` hold ``slot``, which kernels from ``first`` on may have written."""
-        if not _alike(slot, result):
-            raise NotStatic("branches that give other sizes")
         if self._is_free(slot, first):
             self._lie_in(result, slot.root)
         else:

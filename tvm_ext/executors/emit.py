@@ -8,8 +8,8 @@ from typing import Any
 from .plan import CHECK, COPY, Branch, Check, Kernel, Plan, Region, Slot, Strips, Trips
 
 __all__ = [
-    "ENTRY", "UNUSED", "checks_after", "entry_parameters", "entry_source", "in_regions",
-    "kernel_symbol", "moved", "observed", "reads", "with_functions",
+    "ENTRY", "UNUSED", "checks_after", "element", "entry_parameters", "entry_source",
+    "in_regions", "is_run", "kernel_symbol", "moved", "observed", "reads", "with_functions",
 ]  # fmt: skip
 
 ENTRY = "tvmx_execute"
@@ -187,10 +187,8 @@ def _opening(
     if isinstance(region, Strips):
         return f"for (int64_t strip = 0; strip < {text(region.count)}; ++strip)"
     if isinstance(region, Branch):
-        condition = _scalar("unsigned char", region.condition, address)
-        return f"if ({condition})" if region.taken else f"if (!{condition})"
-    count = _scalar("int64_t", region.count, address)
-    going = _scalar("unsigned char", region.going, address)
+        return f"if ({is_run(region, address)})"
+    count, going = (element(slot, 0, address) for slot in (region.count, region.going))
     return f"for (int64_t strip = 0, trips = {count}; strip < trips && {going}; ++strip)"
 
 
@@ -199,8 +197,15 @@ def _beginning(region: Region | Strips, address: Callable[[Slot], str]) -> Itera
         yield f"    *(int64_t *)({address(region.position)}) = strip;"
 
 
-def _scalar(c_type: str, slot: Slot, address: Callable[[Slot], str]) -> str:
-    return f"*(const {c_type} *)({address(slot)})"
+def is_run(branch: Branch, address: Callable[[Slot], str]) -> str:
+    """C text of whether a branch is taken."""
+    return f"{'' if branch.taken else '!'}{element(branch.condition, 0, address)}"
+
+
+def element(slot: Slot, place: int, address: Callable[[Slot], str]) -> str:
+    """C text of an element of a tensor of int64 or bool."""
+    c_type = "unsigned char" if slot.dtype == "bool" else "int64_t"
+    return f"((const {c_type} *)({address(slot)}))[{place}]"
 
 
 def checks_after(
@@ -219,7 +224,7 @@ def checks_after(
 def reads(checks: Sequence[Check], address: Callable[[Slot], str]) -> Iterator[str]:
     """C text of the integers that the formulas of checks are of."""
     for name, slot, place in dict.fromkeys(read for check in checks for read in check.reads):
-        yield f"  const int64_t {name} = ((const int64_t *)({address(slot)}))[{place}];"
+        yield f"  const int64_t {name} = {element(slot, place, address)};"
 
 
 def _address(slot: Slot) -> str:

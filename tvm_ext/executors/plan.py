@@ -15,7 +15,7 @@ import numpy as np
 
 __all__ = [
     "ALIGNMENT", "CHECK", "COPY", "Branch", "Check", "Kernel", "MemoryPlan", "Plan", "Region",
-    "Slot", "Strips", "Trips", "aligned", "aligned_bytes", "regions_of",
+    "Slot", "Strips", "Trips", "aligned", "aligned_bytes", "around", "regions_of",
 ]  # fmt: skip
 
 # A cache line and an AVX-512 register.
@@ -101,6 +101,12 @@ class Trips:
 
 Region = Branch | Trips
 
+
+def around(region: Region | None) -> list[Region]:
+    """``region`` and those that it is in, the outermost first."""
+    return [] if region is None else [*around(region.outer), region]
+
+
 #: The symbols of what only copies its operand, and of what only stands where a check is made.
 COPY, CHECK = "(copy)", "(check)"
 
@@ -132,12 +138,7 @@ class Kernel:
     @property
     def regions(self) -> list[Region | Strips]:
         """All that it is in, the outermost first."""
-        found: list[Region | Strips] = [] if self.strips is None else [self.strips]
-        region = self.region
-        while region is not None:
-            found.insert(0, region)
-            region = region.outer
-        return found
+        return [*around(self.region), *([] if self.strips is None else [self.strips])]
 
     @property
     def operands(self) -> tuple[Slot, ...]:

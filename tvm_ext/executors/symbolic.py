@@ -128,8 +128,6 @@ class _Stage:
         numbers = self.numbers[: self._count]
         if max(numbers) > MOST:
             raise RunError(NO_MEMORY)
-        if min(numbers) < 0:
-            raise RunError(f"the model computes a size of {min(numbers)}, less than 0")
         self.made = [(k, tuple(numbers[first:end]), of) for k, of, first, end in self._results]
 
     def arena(self) -> int:

@@ -2,8 +2,8 @@
 
 What the Relax VM does between kernels, match shapes, allocate and free, takes longer than the
 kernels of a small model; here that is a few additions per call. Sizes that kernels compute, as many
-as there are results of NonZero, cut a run into stages: they are read behind one, and formulas of the
-next. The VM stays for sizes that are computed in branches and in loops.
+as there are results of NonZero, cut a run into stages: what is read behind one is a size of the
+next. The VM stays for sizes that are computed in loops.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .formulas import NotStatic, c_text
 from .parts import write_objects
-from .plan import ALIGNMENT, Slot
+from .plan import ALIGNMENT, Region, Slot, Trips, around
 from .planning import adjacent, alive_during, peak, place
 from .repeated import repeated
 from .static_build import Compiled, compile_kernels, texts
 from .storages import size_of
 from .symbolic import SymbolicExecutor, SymbolicPlan
 from .symbolic_elements import Elements
-from .symbolic_emit import Entry, Stage, entry_source
+from .symbolic_emit import Entry, Read, Stage, entry_source
 from .toolchain import compiler, link_shared
 from .views import rewrite_views
 from .walk import arguments, equal
@@ -137,6 +137,7 @@ class _Walk(ControlFlow):
         super().__init__(module)
         self.stages = [Stage(0, ())]
         self._stage: dict[tirx.Var, int] = {}  # in which an integer is known that is read
+        self._read_in: dict[tirx.Var, Region | None] = {}
         self.sizes: list[tuple[int, int]] = []
         self.names: list[tirx.Var] = []  # of the sizes
         self.numbers: dict[int, tuple[tirx.Expr, ...]] = {}  # what each kernel takes, if any
@@ -183,19 +184,21 @@ class _Walk(ControlFlow):
             return int(formula)
         used = tirx.analysis.undefined_vars(formula, [])
         new = [var for var in used if var in self.read and var not in self._stage]
-        if new and self.region is not None:
-            raise NotStatic(f"the dim {dim}, which a branch or a loop computes,")
+        regions = [region for var in new for region in around(self._read_in[var])]
+        if new and any(isinstance(r, Trips) for r in [*regions, *around(self.region)]):
+            raise NotStatic(f"the dim {dim}, which a loop computes,")
         for var in new:
             self._read_now(var)
         return formula
 
     def _read_now(self, var: tirx.Var) -> None:
         """Have the stage of the next kernel begin with reading this."""
-        now, (slot, _) = len(self.kernels), self.read[var]
+        now, (slot, place) = len(self.kernels), self.read[var]
         if self.stages[-1].start < now or len(self.stages) == 1:
             self.stages.append(Stage(now, ()))
         last = self.stages[-1]
-        self.stages[-1] = replace(last, reads=(*last.reads, (var, *self.read[var])))
+        read = Read(var, slot, place, self._read_in[var])
+        self.stages[-1] = replace(last, reads=(*last.reads, read))
         self._stage[var] = len(self.stages) - 1
         slot.root.live[1] = max(slot.root.live[1], now - 1)
         self.start = now
@@ -228,7 +231,21 @@ class _Walk(ControlFlow):
             return self._elements.vector(tensor)
         except NotStatic:
             self._elements.held = held
-            return super().elements(tensor)
+            return [self._noted(var) for var in super().elements(tensor)]
+
+    def _noted(self, var: tirx.Var) -> tirx.Var:
+        """An integer that is read, and that there is only where this region is run."""
+        self._read_in[var] = self.region
+        return var
+
+    def dim_of_either(self, condition: Slot, yes: Any, no: Any) -> Any:
+        if equal(yes, no):
+            return yes
+        flag = tirx.Var(f"r{len(self.read)}", "int64")
+        self.read[flag] = condition, 0
+        self._noted(flag)
+        zero = tirx.const(0, "int64")
+        return self._resolved(tirx.Select(flag != zero, zero + yes, zero + no))
 
     def match(self, binding: relax.MatchCast) -> None:
         given, wanted = binding.value, binding.ty
@@ -328,7 +345,10 @@ class _Walk(ControlFlow):
             parts = [(number, tirx.max(unit, tirx.const(0, "int64"))) for number, unit in parts]
         calls = [(kernel, self.numbers.get(at, ())) for at, kernel in enumerate(kernels)]
         sizes = [*self.names, *self._elements.held.values()]
-        stages = [self.stage_of(unit) for _, unit in parts], [self.stage_of(*s.shape) for s in outputs]
+        stages = (
+            [self.stage_of(unit) for _, unit in parts],
+            [self.stage_of(*s.shape) for s in outputs],
+        )
         return Entry(sizes, self.checks, calls, outputs, parts, places, self.stages, *stages)
 
     @property

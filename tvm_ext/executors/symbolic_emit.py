@@ -14,27 +14,39 @@ from .emit import (
     ENTRY,
     UNUSED,
     checks_after,
+    element,
     entry_parameters,
     in_regions,
+    is_run,
     kernel_symbol,
     moved,
     observed,
     with_functions,
 )
 from .formulas import c_text
-from .plan import Check, Kernel, Slot
+from .plan import Branch, Check, Kernel, Region, Slot, around
 from .symbolic import SIZES, of_stage
 
-__all__ = ["Entry", "Stage", "entry_source"]
+__all__ = ["Entry", "Read", "Stage", "entry_source"]
+
+
+@dataclass(frozen=True)
+class Read:
+    """An integer of a tensor, or a bool, by its place. It is there where ``region`` is run; in a
+    branch that is not taken, the variable is 0."""
+
+    var: tirx.Var
+    slot: Slot
+    place: int
+    region: Region | None
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Kernels from ``start`` on. ``reads``: integers of tensors that are known from here on, each
-    with its variable and its place."""
+    """Kernels from ``start`` on. ``reads``: what is known from here on."""
 
     start: int
-    reads: tuple[tuple[tirx.Var, Slot, int], ...]
+    reads: tuple[Read, ...]
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Entry:
 
     def known(self, stage: int) -> list[tirx.Var]:
         """The variables that formulas of a stage are of."""
-        read = (var for one in self.stages[: stage + 1] for var, _, _ in one.reads)
+        read = (read.var for one in self.stages[: stage + 1] for read in one.reads)
         return [*self.sizes, *read]
 
     def kernels(self, stage: int) -> range:
@@ -159,10 +171,13 @@ def _arenas(entry: Entry, stage: int) -> Iterator[str]:
 
 def _left(entry: Entry, stage: int) -> Iterator[str]:
     """C text of what a stage ends with: what the next one reads, or the results."""
-    first = len(entry.known(stage))
+    first, address = len(entry.known(stage)), partial(_address, entry)
     for later in entry.stages[stage + 1 : stage + 2]:
-        for number, (_, slot, place) in enumerate(later.reads, first):
-            yield f"  sizes[{number}] = ((const int64_t *)({_address(entry, slot)}))[{place}];"
+        for number, read in enumerate(later.reads, first):
+            branches = (region for region in around(read.region) if isinstance(region, Branch))
+            runs = " && ".join(is_run(branch, address) for branch in branches)
+            value = element(read.slot, read.place, address)
+            yield f"  sizes[{number}] = {f'{runs} ? {value} : 0' if runs else value};"
         return
     for number, slot in enumerate(entry.outputs):
         if (slot.root.kind, slot.root.index) != ("output", number):
