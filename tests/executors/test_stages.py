@@ -97,6 +97,23 @@ def test_what_is_written_before_its_size_is_known_is_copied():
     check(EARLY, *rows(7, 24, 0, 12))
 
 
+# Parts that lie in the whole that they are joined to, where that can be allocated before them.
+JOINED = """g (float[a, 16] x, bool[a] keep) => (float[n, 16] y, float[m, 16] z) {
+  soft = Softmax (x)
+  some = Compress <axis = 0> (x, keep)
+  sharp = Softmax (some)
+  y = Concat <axis = 0> (soft, sharp)
+  flat = Softmax (sharp)
+  z = Concat <axis = 0> (flat, some)
+}"""
+
+
+def test_parts_of_a_whole_whose_size_is_computed():
+    x = np.random.default_rng(0).normal(size=(5, 16)).astype("float32")
+    keeps = [np.arange(5) % n == 0 for n in (1, 2, 3)] + [np.zeros(5, bool)]
+    check(JOINED, *({"x": x, "keep": keep} for keep in keeps))
+
+
 # A number is a size only after another has been written that is none.
 LATE = """g (float[a] x) => (float[k] y, int64[a] z) <float zero = {0}, int64 far = {1125899906842624}> {
   positive = Greater (x, zero)
