@@ -20,7 +20,8 @@ from math import prod
 
 import numpy as np
 import onnx_ir as ir
-from onnx.reference.ops import load_op
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 from onnx_ir.passes import common
 from onnxscript.optimizer import fold_constants_ir
 
@@ -147,15 +148,24 @@ def evaluated(
 
     None where that refuses: the node is wrong, and its converter says why.
     """
-    attributes = {name: attr.value for name, attr in node.attributes.items()}
+    feeds = {f"x{k}": array for k, array in enumerate(arrays) if array is not None}
+    proto = ir.to_proto(node)
+    proto.input[:] = [f"x{k}" if f"x{k}" in feeds else "" for k in range(len(arrays))]
+    proto.output[:] = [f"y{k}" for k in range(len(node.outputs))]
+    given = [
+        helper.make_tensor_value_info(x, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for x, a in feeds.items()
+    ]
+    asked = list(map(helper.make_empty_tensor_value_info, proto.output))
+    version = helper.make_opsetid("", node.version or opset)
     try:
-        kind = load_op("", node.op_type, node.version or opset)
+        graph = helper.make_graph([proto], node.op_type, given, asked)
+        model = ReferenceEvaluator(helper.make_model(graph, opset_imports=[version]))
         with np.errstate(all="ignore"):
-            results = kind.eval(*arrays, n_outputs=len(node.outputs), **attributes)
+            return tuple(model.run(None, feeds))
     except _EVALUATION_ERRORS as error:
         _log.debug("%s is not evaluated: %s", node.op_type, error)
         return None
-    return results if isinstance(results, tuple) else (results,)
 
 
 def _name_cast_types(model: ir.Model) -> None:

@@ -50,6 +50,22 @@ def test_a_gate_and_what_it_scales_are_one_table(dtype, shape):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("operator", ["Gelu", "HardSwish", "Mish"])
+def test_operators_that_are_functions(operator):
+    """Of which onnx's reference has nothing but their bodies."""
+    proto = model(
+        f"g (int8[3, 96] x) => (int8[3, 96] y) {{ f = DequantizeLinear(x, sx, zx)"
+        f"  r = {operator}(f)  y = QuantizeLinear(r, sy, zy) }}",
+        21,
+        **scales("int8"),
+    )
+    assert operators(rewritten(proto)) == ["ByteTable"]
+    x = every_byte("int8", 3, 96)
+    (want,) = run(proto, {"x": x})
+    (got,) = convert_and_build(proto, "llvm").run(None, {"x": x})
+    np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
 def test_a_cpu_without_shuffles_of_bytes(target):
     proto, x = silu("int8", 3, 5, 33), every_byte("int8", 3, 5, 33)
