@@ -115,7 +115,9 @@ def test_parts_of_a_whole_whose_size_is_computed():
 
 
 # A number is a size only after another has been written that is none.
-LATE = """g (float[a] x) => (float[k] y, int64[a] z) <float zero = {0}, int64 far = {1125899906842624}> {
+LATE = """
+g (float[a] x) => (float[k] y, int64[a] z)
+<float zero = {0}, int64 far = {1125899906842624}> {
   positive = Greater (x, zero)
   ones = Cast <to = 7> (positive)
   total = ReduceSum (ones)
