@@ -368,3 +368,27 @@ def test_a_loop_is_a_c_package(tmp_path):
     package = tvm_ext.export(model(COUNTED), tmp_path / "counted", name="counted")
     text = ran(compiled(package, ["main.c"], "-fsanitize=address,undefined"), package)
     assert text.splitlines()[-1] == "correct"
+
+
+AXIS_OF_A_BRANCH = """<ir_version: 8, opset_import: ["": 18]>
+g (float[4, 5] x, bool c, int64 n) => (float[4, 5] y) <int64 one = {1}> {
+  axis = If (c) <
+    then_branch = more () => (int64 t) { t = Add (n, one) },
+    else_branch = less () => (int64 e) { e = Sub (n, one) }>
+  y = CumSum (x, axis)
+}"""
+
+
+def test_what_a_branch_gives_is_checked_whichever_is_taken(tmp_path):
+    proto = parser.parse_model(AXIS_OF_A_BRANCH)
+    feeds = [
+        {"x": np.ones((4, 5), "float32"), "c": np.array(c), "n": np.array(n)}
+        for c, n in [(True, 0), (False, 1), (False, 2), (True, -1)]
+    ]
+    built = check(proto, SymbolicExecutor, *feeds)
+    built.save(tmp_path / "m.tvmx")
+    for each in built, load(tmp_path / "m.tvmx"):
+        for c, n in [(True, 1), (False, 3), (True, -4)]:
+            given = feeds[0] | {"c": np.array(c), "n": np.array(n)}
+            with pytest.raises(RunError, match=r"CumSum-\d+ 'y' .*the axis is"):
+                each.run(None, given)

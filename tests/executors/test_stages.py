@@ -6,6 +6,7 @@ from onnx import parser
 
 from tests.oracle import reference
 from tvm_ext import convert_and_build, load
+from tvm_ext.errors import RunError
 from tvm_ext.executors.symbolic import SymbolicExecutor
 from tvm_ext.executors.vm import VMExecutor
 
@@ -219,3 +220,38 @@ IN_A_LOOP = """g (float[a] x, int64 n) => (float y) <float zero = {0}, bool yes 
 @pytest.mark.parametrize("count", [0, 3])
 def test_sizes_that_each_trip_computes_are_left_to_the_vm(count):
     check(IN_A_LOOP, {"n": np.int64(count), **next(rows(9))}, executor=VMExecutor)
+
+
+# What is checked of a number is checked of the one that it is in the end.
+CHOSEN_SIZE = """g (float[a] x, bool c, int64[1] n) => (float[k] y) <int64[1] one = {1}> {
+  size = If (c) <
+    then_branch = more () => (int64[1] t) { t = Add (n, one) },
+    else_branch = less () => (int64[1] e) { e = Sub (n, one) }>
+  y = ConstantOfShape (size)
+}"""
+COUNTED_SIZE = """g (float[a] x, bool c, int64[1] n) => (float[k] y)
+<int64[1] one = {1}, int64 three = {3}, bool yes = {1}> {
+  size = Loop (three, yes, n) <
+    body = trip (int64 i, bool go, int64[1] s) => (bool on, int64[1] t) {
+      on = Identity (go)
+      t = Add (s, one)
+    }>
+  y = ConstantOfShape (size)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [(CHOSEN_SIZE, {(True, -1): 0, (True, 0): 1, (False, 1): 0, (False, 4): 3}),
+     (COUNTED_SIZE, {(True, -3): 0, (True, -1): 2, (True, 5): 8})],
+)  # fmt: skip
+def test_a_size_that_a_branch_or_a_loop_gives(text, sizes):
+    x = np.ones(2, "float32")
+    feeds = [{"x": x, "c": np.bool_(c), "n": np.array([n])} for c, n in sizes]
+    built = check(text, *feeds)
+    assert [len(built.run(None, given)[0]) for given in feeds] == list(sizes.values())
+    smallest = min(feeds, key=lambda given: given["n"])
+    with pytest.raises(RunError, match=r"a size is -1, less than 0"):
+        built.run(None, smallest | {"n": smallest["n"] - 1})
+    with pytest.raises(RunError, match=r"a size is -1, less than 0"):
+        built.run(None, feeds[-1] | {"n": feeds[-1]["n"] - len(built.run(None, feeds[-1])[0]) - 1})

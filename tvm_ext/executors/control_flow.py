@@ -54,11 +54,18 @@ class ControlFlow(Walk):
         return expr if isinstance(expr, GlobalVar) else super().value(expr)
 
     def behind(self, read: Sequence[Slot]) -> int | None:
-        if self.region is None:
-            return super().behind(read)
-        if not self.kernels or self.kernels[-1].region is not self.region:
+        """As ever; in a region, and of what one gives, behind the last kernel so far."""
+        maker = super().behind(read)
+        if self.region is None and (maker in (None, -1) or self._is_plain(maker)):
+            return maker
+        if not self.kernels or not self._is_plain(-1):
             self.kernels.append(Kernel(CHECK, (), (), CHECK, region=self.region))
         return len(self.kernels) - 1
+
+    def _is_plain(self, kernel: int) -> bool:
+        """Whether a kernel is run once wherever the present region is."""
+        found = self.kernels[kernel]
+        return found.region is self.region and found.strips is None
 
     def give(self, param: relax.Var, argument: relax.Expr) -> None:
         """A function of the module is called with this."""

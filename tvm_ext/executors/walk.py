@@ -216,14 +216,11 @@ class Walk:
 
     def behind(self, read: Sequence[Slot]) -> int | None:
         """The kernel that a check of these comes behind; see :class:`Check`."""
-        return max(map(self._made_by, read)) if read else None
-
-    @staticmethod
-    def _made_by(slot: Slot) -> int:
-        """The kernel that writes a tensor; -1: none does."""
-        while slot.base is not None and slot.live[0] < 0:  # a view, which no kernel writes
-            slot = slot.base
-        return slot.live[0]
+        if not read:
+            return None
+        roots = {slot.root for slot in read}
+        makers = (k for k, each in enumerate(self.kernels) if roots & {w.root for w in each.writes})
+        return max(makers, default=-1)
 
     def called(
         self, _symbol: GlobalVar, _operands: Sequence[Slot], numbers: Sequence[relax.Expr]
