@@ -222,6 +222,30 @@ def test_sizes_that_each_trip_computes_are_left_to_the_vm(count):
     check(IN_A_LOOP, {"n": np.int64(count), **next(rows(9))}, executor=VMExecutor)
 
 
+# As many trips as are counted, each of which gives a row.
+STACKED = """g (float[a] x, float[3] s0) => (float[3] s, float[n, 3] rows, float[n] sums)
+<float zero = {0}, bool yes = {1}, int64[1] axis = {1}> {
+  positive = Greater (x, zero)
+  ones = Cast <to = 7> (positive)
+  count = ReduceSum <keepdims = 0> (ones)
+  s, rows = Loop (count, yes, s0) <
+    body = trip (int64 i, bool go, float[3] t) => (bool on, float[3] u, float[3] row) {
+      on = Identity (go)
+      row = Softmax (t)
+      u = Add (t, row)
+    }>
+  sums = ReduceSum <keepdims = 0> (rows, axis)
+}"""
+
+
+def test_a_loop_of_as_many_trips_as_are_counted():
+    start = {"s0": np.array([1, -2, 0.5], "float32")}
+    built = check(STACKED, *(given | start for given in rows(3, 1, 24)))
+    state, stacked, sums = built.run(None, next(rows(0)) | start)
+    np.testing.assert_array_equal(state, start["s0"])
+    assert stacked.shape == (0, 3) and sums.shape == (0,)
+
+
 # What is checked of a number is checked of the one that it is in the end.
 CHOSEN_SIZE = """g (float[a] x, bool c, int64[1] n) => (float[k] y) <int64[1] one = {1}> {
   size = If (c) <

@@ -22,6 +22,7 @@ from .walk import ANALYZER, Walk, equal
 __all__ = ["ControlFlow"]
 
 _LOOP = "tvm_ext.loop"
+_ZERO = tirx.const(0, "int64")
 _WITH_CONTEXT = tirx.op.Op.get("relax.call_builtin_with_ctx")
 
 
@@ -209,11 +210,14 @@ class ControlFlow(Walk):
             raise NotStatic("a loop whose first trip is another")
         (trips,), (begun,) = self.flat(count), self.flat(going)
         old = [self._kept(slot) for slot in (begun, *self.flat(state))]
+        func = self.module[symbol]
+        stacks = len(func.ret_ty.fields) > len(old)
+        # Here, because it may be read, which no trip can do for all.
+        length = self.dim(tirx.max(self.number(count), _ZERO)) if stacks else 0
         first, outer, known = len(self.kernels), self.region, self.known
         # No kernel writes it: it is there before the first.
         self.arena.append(position := Slot((), "int64", live=[first - 1, first]))
         self.region, self.known = Trips(outer, trips, old[0], position), dict(known)
-        func = self.module[symbol]
         own = 1 + len(old)
         for param, slot in zip(func.params[:own], [position, *old], strict=True):
             self._place(param, slot)
@@ -225,7 +229,7 @@ class ControlFlow(Walk):
         new, parts = [going_on, *results[: len(old) - 1]], results[len(old) - 1 :]
         if parts and not (self._is_true(begun) and going_on.root is old[0].root):
             raise NotStatic("a loop that stacks results, and computes whether it goes on")
-        stacked = [self._stacked(part, self.number(count), first) for part in parts]
+        stacked = [self._stacked(part, length, first) for part in parts]
         self._carry(old, new, first)
         self.region, self.known = outer, known
         self._outlive(first, (trips, old[0]))
@@ -241,9 +245,8 @@ class ControlFlow(Walk):
         root = flag.root
         return root.kind == "weight" and bool(self.weights[root].all())
 
-    def _stacked(self, part: Slot, count: tirx.Expr, first: int) -> Slot:
+    def _stacked(self, part: Slot, length: Any, first: int) -> Slot:
         """Where what all trips give lies; each copies its ``part`` there."""
-        length = self.dim(tirx.max(count, tirx.const(0, "int64")))
         self.arena.append(whole := Slot((length, *part.shape), part.dtype, live=[first, first]))
         step = prod(part.shape, start=np.dtype(part.dtype).itemsize)
         self.copy(part, whole, step)

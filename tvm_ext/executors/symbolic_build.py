@@ -241,11 +241,14 @@ class _Walk(ControlFlow):
     def dim_of_either(self, condition: Slot, yes: Any, no: Any) -> Any:
         if equal(yes, no):
             return yes
-        flag = tirx.Var(f"r{len(self.read)}", "int64")
-        self.read[flag] = condition, 0
-        self._noted(flag)
-        zero = tirx.const(0, "int64")
+        zero, flag = tirx.const(0, "int64"), self._to_read(condition)
         return self._resolved(tirx.Select(flag != zero, zero + yes, zero + no))
+
+    def _to_read(self, slot: Slot) -> tirx.Var:
+        """A variable for the element of a tensor that has one, an int64 or a bool."""
+        var = tirx.Var(f"r{len(self.read)}", "int64")
+        self.read[var] = slot, 0
+        return self._noted(var)
 
     def match(self, binding: relax.MatchCast) -> None:
         given, wanted = binding.value, binding.ty
@@ -271,7 +274,13 @@ class _Walk(ControlFlow):
         self._elements.values[param] = argument
 
     def number(self, tensor: relax.Expr) -> tirx.Expr:
-        return self._elements.scalar(tensor)
+        held = dict(self._elements.held)
+        try:
+            return self._elements.scalar(tensor)
+        except NotStatic:
+            self._elements.held = held
+            (slot,) = self.flat(tensor)
+            return self._to_read(slot)
 
     def dim(self, formula: tirx.Expr) -> Any:
         return self._resolved(formula)
