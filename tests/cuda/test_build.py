@@ -119,7 +119,7 @@ def test_running_without_a_gpu_is_one_clear_error():
 
 def test_text_of_a_cpu_build_is_empty():
     compiled = convert_and_build(
-        parse("g (float[n] x) => (int64[1, m] y) { y = NonZero (x) }"), "llvm"
+        parse("g (float[n] x) => (seq(float[n]) y) { y = SequenceConstruct (x) }"), "llvm"
     )
     assert cuda.cuda_sources(compiled._executor.executable) == ""
 

@@ -597,12 +597,17 @@ def test_dynamic_shapes_stay_on_the_host(npu):
     assert reasons(report) == {"relax.nn.conv2d": "a shape is known only at run time"}
 
 
+# For executors of their own: what is computed in stages, and what the VM runs.
+MORE = {"NonZero": "int64[4, k]", "SequenceConstruct": "seq(float[1, 4, 2, 2])"}
+
+
 @pytest.mark.parametrize("kept", ["built", "saved"])
-def test_the_device_computes_in_models_that_need_the_vm(npu, kept, tmp_path):
+@pytest.mark.parametrize("operator, result", MORE.items())
+def test_the_device_computes_in_models_of_other_executors(npu, operator, result, kept, tmp_path):
     model = network(
-        "c = Conv(x, w) r = Relu(c) p = MaxPool <kernel_shape = [2, 2]> (r) z = NonZero(p)",
+        f"c = Conv(x, w) r = Relu(c) p = MaxPool <kernel_shape = [2, 2]> (r) z = {operator}(p)",
         "float[1, 4, 5, 5] x",
-        "int64[4, k] z, float[n, c, h, w] p",
+        f"{result} z, float[n, c, h, w] p",
         w=floats(4, 4, 1, 1),
     )
     built, report = agrees(npu, model, floats(1, 4, 5, 5))
