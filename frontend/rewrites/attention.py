@@ -41,11 +41,11 @@ class UprightWeights(Rule):
     def refusal(
         self, context: MatchContext, v: ir.Value, weights: ir.Value, turned: ir.Value
     ) -> str | None:
-        softmax = _producer(weights, "Softmax")
-        if softmax is None or not _is_over_last_axis(softmax, rank(weights)):
-            return "no weights of an attention"
-        if rank(v) != rank(weights) or rank(v) < 2:
+        softmax, size = _producer(weights, "Softmax"), rank(weights)
+        if size is None or size < 2 or size != rank(v):
             return "ranks differ, or are not known"
+        if softmax is None or not _is_over_last_axis(softmax, size):
+            return "no weights of an attention"
         perm = turned.producer().attributes.get_ints("perm", ())
         return None if list(perm) == _last_swapped(v) else "it is no transpose of matrices"
 
@@ -195,11 +195,10 @@ class _Attention:
         return value
 
 
-def _is_over_last_axis(softmax: ir.Node, rank: int | None) -> bool:
+def _is_over_last_axis(softmax: ir.Node, rank: int) -> bool:
     """Whether a softmax of this rank is over the last axis; before opset 13, the default is 1."""
     default = -1 if softmax.graph.opset_imports[""] >= 13 else 1
-    axis = softmax.attributes.get_int("axis", default)
-    return axis == -1 or (rank is not None and axis == rank - 1)
+    return softmax.attributes.get_int("axis", default) in (-1, rank - 1)
 
 
 def _last_swapped(value: ir.Value) -> list[int]:

@@ -14,11 +14,12 @@ evaluates first and looks at the size of the result afterwards.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
@@ -148,24 +149,32 @@ def evaluated(
 
     None where that refuses: the node is wrong, and its converter says why.
     """
-    feeds = {f"x{k}": array for k, array in enumerate(arrays) if array is not None}
+    names = ["" if array is None else f"x{k}" for k, array in enumerate(arrays)]
+    feeds = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
+    try:
+        reference = ReferenceEvaluator(_model_of(node, opset, names, feeds))
+        with np.errstate(all="ignore"):
+            return tuple(reference.run(None, feeds))
+    except _EVALUATION_ERRORS as error:
+        _log.debug("%s is not evaluated: %s", node.op_type, error)
+        return None
+
+
+def _model_of(
+    node: ir.Node, opset: int, names: Sequence[str], feeds: Mapping[str, np.ndarray]
+) -> onnx.ModelProto:
+    """``node`` alone, with operands of these ``names``; "" for one that is left out."""
     proto = ir.to_proto(node)
-    proto.input[:] = [f"x{k}" if f"x{k}" in feeds else "" for k in range(len(arrays))]
+    proto.input[:] = names
     proto.output[:] = [f"y{k}" for k in range(len(node.outputs))]
     given = [
         helper.make_tensor_value_info(x, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
         for x, a in feeds.items()
     ]
     asked = list(map(helper.make_empty_tensor_value_info, proto.output))
+    graph = helper.make_graph([proto], node.op_type, given, asked)
     version = helper.make_opsetid("", node.version or opset)
-    try:
-        graph = helper.make_graph([proto], node.op_type, given, asked)
-        model = ReferenceEvaluator(helper.make_model(graph, opset_imports=[version]))
-        with np.errstate(all="ignore"):
-            return tuple(model.run(None, feeds))
-    except _EVALUATION_ERRORS as error:
-        _log.debug("%s is not evaluated: %s", node.op_type, error)
-        return None
+    return helper.make_model(graph, opset_imports=[version])
 
 
 def _name_cast_types(model: ir.Model) -> None:

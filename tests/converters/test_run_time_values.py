@@ -88,7 +88,7 @@ NODES = [
     ("int64[4] grids", ints(1, 1, 2, 3), "grid = AffineGrid (theta, grids)",
      [(ints(2, 1, 2, 3), "AffineGrid grid: the size asks for 2 grids, not 1")]),
 ]  # fmt: skip
-# What is taken from elements in a way that only the VM follows.
+# What makes sizes of elements in a way that no formula follows: they are read as the model runs.
 MORE = [
     ("int64[2] removed", ints(0, -1), "shorter = Squeeze (one, removed)",
      [(ints(0, 0), "Squeeze shorter: an axis is 0 twice"),

@@ -149,6 +149,15 @@ def test_other_products_of_images_stay(axis, perm):
     assert_same(proto, 0)
 
 
+def test_weights_of_unknown_rank_stay():
+    graph = (
+        "g (float[a,b,c] x, float[a,c,b] v, int64[k] dims) => (float y) { r = Reshape (x, dims)"
+        " u = Reshape (v, dims) w = Softmax (r) t = Transpose <perm = [0, 2, 1]> (w)"
+        " y = MatMul (u, t) }"
+    )
+    assert operators(rewritten(model(graph)))[-2:] == ["Transpose", "MatMul"]
+
+
 def exported(module, inputs, exporter):
     module = module.eval()
     if exporter == "dynamo":

@@ -152,7 +152,8 @@ class ControlFlow(Walk):
         if yes.dtype != no.dtype or len(yes.shape) != len(no.shape):
             raise NotStatic("branches that give other types or ranks")
         pairs = zip(yes.shape, no.shape, strict=True)
-        result = Slot(tuple(self.dim_of_either(condition, *pair) for pair in pairs), yes.dtype)
+        dims = (a if equal(a, b) else self.either(condition, a, b) for a, b in pairs)
+        result = Slot(tuple(dims), yes.dtype)
         outer = self.region
         for taken, slot in ((True, yes), (False, no)):
             self.region = Branch(outer, condition, taken)
@@ -161,15 +162,13 @@ class ControlFlow(Walk):
         self.arena.append(result)
         return result
 
-    def dim_of_either(self, _condition: Slot, yes: Any, no: Any) -> Any:
-        """The dim of a tensor that is ``yes`` where the condition holds, else ``no``.
+    def either(self, _condition: Slot, _yes: Any, _no: Any) -> Any:
+        """The dim that is the one where the condition holds, else the other.
 
         Raises:
-            NotStatic: they differ, and no dim is known only as the plan runs.
+            NotStatic: no dim is known only as the plan runs.
         """
-        if not equal(yes, no):
-            raise NotStatic("branches that give other sizes")
-        return yes
+        raise NotStatic("branches that give other sizes")
 
     def _write(self, slot: Slot, result: Slot, first: int) -> None:
         """Have ``result`` hold ``slot``, which kernels from ``first`` on may have written."""

@@ -11,7 +11,7 @@ __all__ = ["NotStatic", "c_text"]
 
 
 class NotStatic(Exception):
-    """The module needs what a plan does not have: computed shapes, sequences, strings.
+    """The module needs what a plan does not have: sizes that loops compute, sequences, strings.
 
     ``variable`` is the one of ``main`` that cannot be computed so, where it is one.
     """

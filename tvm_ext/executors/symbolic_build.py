@@ -27,14 +27,14 @@ from .cpu import CpuNeeds
 from .cpu_features import needs_of
 from .formulas import NotStatic, c_text
 from .parts import write_objects
-from .plan import ALIGNMENT, Region, Slot, Trips, around
+from .plan import ALIGNMENT, Slot, Trips, around
 from .planning import adjacent, alive_during, peak, place
 from .repeated import repeated
 from .static_build import Compiled, compile_kernels, texts
 from .storages import size_of
 from .symbolic import SymbolicExecutor, SymbolicPlan
 from .symbolic_elements import Elements
-from .symbolic_emit import Entry, Read, Stage, entry_source
+from .symbolic_emit import Entry, Read, Stage, entry_source, stage_of
 from .toolchain import compiler, link_shared
 from .views import rewrite_views
 from .walk import arguments, equal
@@ -117,7 +117,7 @@ def build_symbolic(module: IRModule, target: Target) -> SymbolicExecutor:
         sizes=tuple(walk.sizes),
         held=walk.held,
         read=tuple(len(stage.reads) for stage in entry.stages[1:]),
-        outputs=tuple((s.dtype, len(s.shape), walk.stage_of(*s.shape)) for s in outputs),
+        outputs=tuple((s.dtype, len(s.shape), stage_of(walk.stages, *s.shape)) for s in outputs),
         checks=tuple(check.text for check in entry.checks),
         kernels=tuple((kernel.symbol, kernel.variable) for kernel in walk.kernels),
         weight_bytes=weights.size,
@@ -136,8 +136,6 @@ class _Walk(ControlFlow):
     def __init__(self, module: IRModule):
         super().__init__(module)
         self.stages = [Stage(0, ())]
-        self._stage: dict[tirx.Var, int] = {}  # in which an integer is known that is read
-        self._read_in: dict[tirx.Var, Region | None] = {}
         self.sizes: list[tuple[int, int]] = []
         self.names: list[tirx.Var] = []  # of the sizes
         self.numbers: dict[int, tuple[tirx.Expr, ...]] = {}  # what each kernel takes, if any
@@ -183,33 +181,36 @@ class _Walk(ControlFlow):
         if isinstance(formula, tirx.IntImm):
             return int(formula)
         used = tirx.analysis.undefined_vars(formula, [])
-        new = [var for var in used if var in self.read and var not in self._stage]
-        regions = [region for var in new for region in around(self._read_in[var])]
-        if new and any(isinstance(r, Trips) for r in [*regions, *around(self.region)]):
-            raise NotStatic(f"the dim {dim}, which a loop computes,")
-        for var in new:
-            self._read_now(var)
+        known = {read.var for stage in self.stages for read in stage.reads}
+        for var in used:
+            if var in self.read and var not in known:
+                self._read_now(Read(var, *self.read[var]))
         return formula
 
-    def _read_now(self, var: tirx.Var) -> None:
-        """Have the stage of the next kernel begin with reading this."""
-        now, (slot, place) = len(self.kernels), self.read[var]
+    def _read_now(self, read: Read) -> None:
+        """Have the stage of the next kernel begin with reading this.
+
+        Raises:
+            NotStatic: a loop computes it, or it is a size within one: no trip is cut into stages.
+        """
+        if any(
+            isinstance(region, Trips) for region in (*around(read.region), *around(self.region))
+        ):
+            raise NotStatic("a dim that a loop computes")
+        now = len(self.kernels)
         if self.stages[-1].start < now or len(self.stages) == 1:
             self.stages.append(Stage(now, ()))
         last = self.stages[-1]
-        read = Read(var, slot, place, self._read_in[var])
         self.stages[-1] = replace(last, reads=(*last.reads, read))
-        self._stage[var] = len(self.stages) - 1
-        slot.root.live[1] = max(slot.root.live[1], now - 1)
-        self.start = now
+        live = read.slot.root.live
+        live[1] = max(live[1], now - 1)
 
-    def stage_of(self, *formulas: Any) -> int:
-        """The first stage in which these are known."""
-        used = {var for f in formulas for var in tirx.analysis.undefined_vars(tirx.convert(f), [])}
-        return max((self._stage.get(var, 0) for var in used), default=0)
+    @property
+    def start(self) -> int:
+        return self.stages[-1].start
 
     def is_known(self, slot: Slot, root: Slot) -> bool:
-        return self.stages[self.stage_of(*slot.shape)].start <= max(root.live[0], 0)
+        return self.stages[stage_of(self.stages, *slot.shape)].start <= max(root.live[0], 0)
 
     def formula(self, dim: tirx.Expr) -> tirx.Expr:
         formula = super().formula(dim)
@@ -231,24 +232,11 @@ class _Walk(ControlFlow):
             return self._elements.vector(tensor)
         except NotStatic:
             self._elements.held = held
-            return [self._noted(var) for var in super().elements(tensor)]
+            return super().elements(tensor)
 
-    def _noted(self, var: tirx.Var) -> tirx.Var:
-        """An integer that is read, and that there is only where this region is run."""
-        self._read_in[var] = self.region
-        return var
-
-    def dim_of_either(self, condition: Slot, yes: Any, no: Any) -> Any:
-        if equal(yes, no):
-            return yes
-        zero, flag = tirx.const(0, "int64"), self._to_read(condition)
+    def either(self, condition: Slot, yes: Any, no: Any) -> Any:
+        zero, flag = tirx.const(0, "int64"), self.to_read(condition)
         return self._resolved(tirx.Select(flag != zero, zero + yes, zero + no))
-
-    def _to_read(self, slot: Slot) -> tirx.Var:
-        """A variable for the element of a tensor that has one, an int64 or a bool."""
-        var = tirx.Var(f"r{len(self.read)}", "int64")
-        self.read[var] = slot, 0
-        return self._noted(var)
 
     def match(self, binding: relax.MatchCast) -> None:
         given, wanted = binding.value, binding.ty
@@ -280,7 +268,7 @@ class _Walk(ControlFlow):
         except NotStatic:
             self._elements.held = held
             (slot,) = self.flat(tensor)
-            return self._to_read(slot)
+            return self.to_read(slot)
 
     def dim(self, formula: tirx.Expr) -> Any:
         return self._resolved(formula)
@@ -355,11 +343,7 @@ class _Walk(ControlFlow):
             parts = [(number, tirx.max(unit, tirx.const(0, "int64"))) for number, unit in parts]
         calls = [(kernel, self.numbers.get(at, ())) for at, kernel in enumerate(kernels)]
         sizes = [*self.names, *self._elements.held.values()]
-        stages = (
-            [self.stage_of(unit) for _, unit in parts],
-            [self.stage_of(*s.shape) for s in outputs],
-        )
-        return Entry(sizes, self.checks, calls, outputs, parts, places, self.stages, *stages)
+        return Entry(sizes, self.checks, calls, outputs, parts, places, self.stages)
 
     @property
     def held(self) -> tuple[tuple[int, int], ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 from tvm import tirx
@@ -27,7 +28,7 @@ from .formulas import c_text
 from .plan import Branch, Check, Kernel, Region, Slot, around
 from .symbolic import SIZES, of_stage
 
-__all__ = ["Entry", "Read", "Stage", "entry_source"]
+__all__ = ["Entry", "Read", "Stage", "entry_source", "stage_of"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,13 @@ class Stage:
     reads: tuple[Read, ...]
 
 
+def stage_of(stages: Sequence[Stage], *formulas: Any) -> int:
+    """The first of ``stages`` in which these are known."""
+    used = {var for f in formulas for var in tirx.analysis.undefined_vars(tirx.convert(f), [])}
+    later = (k for k, stage in enumerate(stages) if used & {read.var for read in stage.reads})
+    return max(later, default=0)
+
+
 @dataclass(frozen=True)
 class Entry:
     """What the functions do.
@@ -59,8 +67,6 @@ class Entry:
         calls: each kernel, and the numbers that it takes behind its tensors.
         parts: of the arena, their bytes as a number times a formula.
         places: of each tensor in the arena its part, and its offset as a number times the same.
-        part_stages: in which parts and ..
-        output_stages: .. results become known.
     """
 
     sizes: Sequence[tirx.Var]
@@ -70,8 +76,6 @@ class Entry:
     parts: Sequence[tuple[int, tirx.Expr]]
     places: Mapping[Slot, tuple[int, int]]
     stages: Sequence[Stage]
-    part_stages: Sequence[int]
-    output_stages: Sequence[int]
 
     def known(self, stage: int) -> list[tirx.Var]:
         """The variables that formulas of a stage are of."""
@@ -126,12 +130,12 @@ def _sizes(entry: Entry, stage: int) -> Iterator[str]:
         yield f"  numbers[0] = {check.given}, numbers[1] = {check.wanted};"
         yield f"  if (numbers[0] != numbers[1]) return {number};"
     yield "  int64_t bytes = 0;"
-    for (total, unit), at in zip(entry.parts, entry.part_stages, strict=True):
-        if at == stage:
+    for total, unit in entry.parts:
+        if stage_of(entry.stages, unit) == stage:
             yield f"  bytes = plus(bytes, times({total}, {c_text(unit)}));"
     yield "  *numbers++ = bytes;"
-    for slot, at in zip(entry.outputs, entry.output_stages, strict=True):
-        if at == stage:
+    for slot in entry.outputs:
+        if stage_of(entry.stages, *slot.shape) == stage:
             yield from (f"  *numbers++ = {c_text(dim)};" for dim in slot.shape)
     yield "  (void)numbers;"
     yield "  return 0;"
@@ -162,7 +166,7 @@ def _arenas(entry: Entry, stage: int) -> Iterator[str]:
     for at in range(stage + 1):
         yield f"  arena = arenas[{at}];"
         for number, (total, unit) in enumerate(entry.parts):
-            if entry.part_stages[number] == at:
+            if stage_of(entry.stages, unit) == at:
                 yield f"  const int64_t unit{number} = {c_text(unit)};"
                 yield f"  unsigned char *const part{number} = arena;"
                 yield f"  arena += {total} * unit{number};"

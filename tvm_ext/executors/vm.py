@@ -1,4 +1,4 @@
-"""The Relax virtual machine: computed shapes, sequences and strings, and cuda."""
+"""The Relax virtual machine: sizes that loops compute, sequences and strings, and cuda."""
 
 from __future__ import annotations
 

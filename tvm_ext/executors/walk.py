@@ -37,10 +37,10 @@ class Walk:
         self.shapes: dict[relax.Var, Sequence[tirx.Expr]] = {}
         self.measured: dict[relax.Var, Slot] = {}  # shapes of tensors
         self.known: dict[tirx.Var, tirx.Expr] = {}  # dims, as formulas
-        self.read: dict[tirx.Var, tuple[Slot, int]] = {}  # integers of tensors, read as it runs
+        # Integers that are read as it runs: of tensors, by their places, and in which region.
+        self.read: dict[tirx.Var, tuple[Slot, int, Region | None]] = {}
         self.region: Region | None = None  # that kernels are in, now
         self.prefix = ""  # of the names of variables: the function that they are of
-        self.start = 0  # the first kernel that those to come may share a loop with
         self._constants: dict[GenericConst, Slot] = {}
 
     def run(self, main: relax.Function) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
@@ -147,6 +147,11 @@ class Walk:
             for slot in self._written
         )
 
+    @property
+    def start(self) -> int:
+        """The first kernel that those to come may share a loop with."""
+        return 0
+
     def is_known(self, _slot: Slot, _root: Slot) -> bool:
         """Whether the size of a tensor is known before another is written."""
         return True
@@ -199,16 +204,20 @@ class Walk:
         (slot,) = self.flat(tensor)
         if len(slot.shape) != 1 or not isinstance(slot.shape[0], int) or slot.dtype != "int64":
             raise NotStatic("a shape of unknown rank")
-        names = [tirx.Var(f"r{len(self.read) + k}", "int64") for k in range(slot.shape[0])]
-        self.read |= {name: (slot, place) for place, name in enumerate(names)}
-        return names
+        return [self.to_read(slot, place) for place in range(slot.shape[0])]
+
+    def to_read(self, slot: Slot, place: int = 0) -> tirx.Var:
+        """A variable for an element of a tensor of int64 or bool."""
+        var = tirx.Var(f"r{len(self.read)}", "int64")
+        self.read[var] = slot, place, self.region
+        return var
 
     def check(self, text: str, given: tirx.Expr, wanted: tirx.Expr) -> None:
         """Have a run end where two formulas differ."""
         if ANALYZER.can_prove_equal(given, wanted):
             return
         used = {var for side in (given, wanted) for var in tirx.analysis.undefined_vars(side, [])}
-        reads = [(var.name, *place) for var, place in self.read.items() if var in used]
+        reads = [(v.name, slot, place) for v, (slot, place, _) in self.read.items() if v in used]
         after = self.behind([slot for _, slot, _ in reads])
         for _, slot, _ in reads:
             slot.root.live[1] = max(slot.root.live[1], after or 0)
