@@ -33,7 +33,6 @@ from tvm_ext.compare.statistics import accuracy, latency
 from tvm_ext.compare.worker import Job
 from tvm_ext.errors import ComparisonError
 from tvm_ext.executors.threads import threads as usable_threads
-from tvm_ext.pipeline import PRECISIONS
 
 from .display import console
 from .float16 import halved
@@ -241,7 +240,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--opt-level", type=int, choices=range(4), default=3)
     parser.add_argument(
         "--precision",
-        choices=(*PRECISIONS, *MODELS),
+        choices=TOLERANCE,
         default="fp32",
         help="of ours; bf16 is measured beside OpenVINO's, and onnxruntime's fp32; "
         "fp16, int8: all engines run the model that onnxruntime's tools write",

@@ -78,7 +78,9 @@ def convert_and_build(
         opt_level: 0 (straight conversion) to 3 (everything within the stated error bounds).
         shapes: values for symbolic dims, by dim name or by input name; names for those of inputs.
         precision: None or "fp32" keeps the types of the model; "bf16" rounds the factors of
-            float32 products and convolutions to bfloat16, on CPUs with AVX512_BF16.
+            float32 products and convolutions to bfloat16, on CPUs with AVX512_BF16; "a8" the
+            left sides of products with blocks of weights of 2, 4 or 8 bits to 8 bits, by these
+            blocks, on CPUs with VNNI.
         limits: what a model may ask before it is refused.
         steps: instead of ``pipeline.default(target, opt_level)``; brings its own target.
         without: names of steps to leave out, such as compound operators.

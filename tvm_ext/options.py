@@ -235,7 +235,8 @@ def _add_model(command: argparse.ArgumentParser, takes: str) -> None:
     command.add_argument(
         "--precision",
         metavar="TYPE",
-        help="fp32 (default), or bf16 in products and convolutions, on CPUs with AVX512_BF16",
+        help="fp32 (default); bf16 in products and convolutions, on CPUs with AVX512_BF16; a8: "
+        "what weights of few bits are multiplied with is rounded to 8 bits, on CPUs with VNNI",
     )
     command.add_argument(
         "--shape",

@@ -41,9 +41,10 @@ from .passes.gated_conv2d import GATED_CONV2D
 from .passes.gather_dims import gather_dims
 from .passes.integer_conv2d import INTEGER_CONV2D
 from .passes.integer_matmul import INTEGER_MATMUL, INTEGER_MATMUL_OF_ACTIVATIONS
+from .passes.integer_products import multiplies_bytes
 from .passes.legalize import legalize
 from .passes.mark_epilogues import mark_epilogues
-from .passes.matmul_blocks import MATMUL_BLOCKS, ROUNDED_BLOCKS
+from .passes.matmul_blocks import MATMUL_BLOCKS, rounded_blocks
 from .passes.name_dims import name_dims
 from .passes.order_dims import order_dims
 from .passes.order_numbers import order_numbers
@@ -65,8 +66,13 @@ from .schedules.machine import Machine
 __all__ = ["EXTENSIONS", "PHASES", "PRECISIONS", "Pipeline", "Step", "default"]
 
 PHASES = ("import", "select", "fuse", "schedule")
+# What factors are rounded to -> the instructions that it is for, and whether a CPU has them.
+_ROUNDED: dict[str, tuple[str, Callable[[Target], bool]]] = {
+    "bf16": ("AVX512_BF16", lambda target: Machine.of(target).bfloat16),
+    "a8": ("VNNI", multiplies_bytes),
+}
 #: The types in which products are computed.
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", *_ROUNDED)
 
 Rewrite = Callable[[Any], Any]
 
@@ -75,7 +81,7 @@ SECONDS = 60.0
 
 #: How far the answer of a deep network moves where all its products round their factors.
 _BFLOAT16_BOUND = 0.5
-# The same of factors that a model lets be rounded to 8 bits.
+# The same of factors that are rounded to 8 bits.
 _BYTE_BOUND = 0.5
 # The time of a direct convolution of bfloat16 factors, without tiles, relative to one of float32.
 _BFLOAT16_DIRECT = 0.5
@@ -280,7 +286,8 @@ EXTENSIONS: list[Callable[[Pipeline], Pipeline]] = []
 def default(target: Target, opt_level: int = 3, precision: str | None = None) -> Pipeline:
     """The pipeline of ``target`` (see the table of opt levels in the README), plugins included.
 
-    ``precision``: "bf16" rounds the factors of products and convolutions; None is "fp32".
+    ``precision``: "bf16" rounds the factors of products and convolutions, "a8" the left sides of
+    products with weights of few bits; None is "fp32".
 
     Raises:
         OptionError: there is no such level or precision, or the level does not offer it.
@@ -337,7 +344,7 @@ def _select(target: Target, opt_level: int, precision: str) -> Iterator[Step]:
         yield compound(BLOCKED_CONV2D)
         yield compound(INTEGER_CONV2D)
         yield _step("select", blocked_layout(target))
-        yield compound(ROUNDED_BLOCKS, _BYTE_BOUND)
+        yield compound(rounded_blocks(always=precision == "a8"), _BYTE_BOUND)
         yield compound(MATMUL_BLOCKS)
         yield compound(TILED_MATMUL)
         yield compound(INTEGER_MATMUL)
@@ -392,9 +399,10 @@ def _check_precision(precision: str, target: Target, opt_level: int) -> None:
         raise OptionError(unknown("precision", precision, PRECISIONS))
     if precision == "fp32":
         return
-    if target.kind.name != "llvm" or not Machine.of(target).bfloat16:
+    instructions, has = _ROUNDED[precision]
+    if target.kind.name != "llvm" or not has(target):
         raise TargetError(
-            f"precision {precision!r} needs a CPU with AVX512_BF16, which the target"
+            f"precision {precision!r} needs a CPU with {instructions}, which the target"
             f" {target.attrs.get('mcpu', target.kind.name)} lacks: use None or 'fp32'"
         )
     if opt_level < 2:

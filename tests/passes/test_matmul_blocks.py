@@ -5,6 +5,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tvm_ext import convert_and_build, pipeline, targets
+from tvm_ext.errors import OptionError, TargetError
 from tvm_ext.schedules.llvm.dot import Dot
 
 RNG = np.random.default_rng(0)
@@ -126,3 +127,38 @@ def test_rounding_may_be_left_out():
     steps = pipeline.default(targets.resolve("llvm")).without("RoundedBlocks")
     x = RNG.standard_normal((3, DEPTH)).astype("float32")
     np.testing.assert_allclose(-convert_and_build(network, steps=steps)(x), x @ weights, rtol=1e-4)
+
+
+@pytest.mark.skipif(not HAS_VNNI, reason="this CPU has no VNNI")
+def test_the_build_may_round_rows_that_the_model_does_not():
+    """Blocks of DequantizeLinear have no ``accuracy_level``."""
+    codes = RNG.integers(-7, 8, (DEPTH, 40), dtype="int8")
+    scales = RNG.random((DEPTH // BLOCK, 40), dtype="float32")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["f"], axis=0, block_size=BLOCK),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, 1, (3, n)) for name, n in (("x", DEPTH), ("y", 40))]
+    constants = [numpy_helper.from_array(codes, "w"), numpy_helper.from_array(scales, "s")]
+    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], constants)
+    network = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = RNG.standard_normal((3, DEPTH)).astype("float32")
+    weights = codes * scales.repeat(BLOCK, 0).astype("f8")
+    for precision, kept in ((None, x.astype("f8")), ("a8", rounded(x, BLOCK))):
+        got = convert_and_build(network, precision=precision)(x)
+        np.testing.assert_allclose(got, kept @ weights, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "target, level, error, says",
+    [
+        ("x86-64-v2", 3, TargetError, "VNNI"),
+        ("x86-64-v4", 3, TargetError, "VNNI"),
+        ({"kind": "llvm", "mcpu": "icelake-server"}, 1, OptionError, "opt_level 2"),
+    ],
+)
+def test_rounding_that_cannot_be_is_refused(target, level, error, says):
+    arrays, _ = layer(40, 4, False)
+    with pytest.raises(error, match=says):
+        convert_and_build(model([(arrays, 40, 4)], (3, DEPTH)), target, opt_level=level,
+                          precision="a8")  # fmt: skip

@@ -41,6 +41,7 @@ from .integer_products import (
     Dims,
     find_product,
     less_zero,
+    multiplies_bytes,
     multiplies_pairs,
 )
 from .tiled_matmul import MANY_ROWS, sweeps_rows
@@ -170,7 +171,7 @@ def _words_as_they_lie(match: Match, target: Target) -> Kernel | None:
     first, second = (list(x.ty.shape.values[:-2]) for x in (left, right))
     if not tvm_ffi.structural_equal(first, second):
         return None
-    if Dot.of(target, Machine.of(target).lanes(SUM)).depth == dots.BYTES:
+    if multiplies_bytes(target):
         depth = left.ty.shape.values[-1]
         compute = dots.matmul_integer_words_plain
         return _matmul_of_words(match, dots.column_words, compute, (depth,))

@@ -27,7 +27,7 @@ from tvm.ir.expr import GenericConst
 from tvm.target import Target
 
 from tvm_ext.ops import integer_products as ops
-from tvm_ext.ops.integer_dots import PAIR
+from tvm_ext.ops.integer_dots import BYTES, PAIR
 from tvm_ext.schedules.machine import Machine
 
 from ..schedules.llvm.dot import Dot
@@ -35,7 +35,15 @@ from .compound import Match
 from .facts import dtype_of, is_empty, static_dims
 from .graph import Graph
 
-__all__ = ["SUM", "ConstantProduct", "Dims", "find_product", "less_zero", "multiplies_pairs"]
+__all__ = [
+    "SUM",
+    "ConstantProduct",
+    "Dims",
+    "find_product",
+    "less_zero",
+    "multiplies_bytes",
+    "multiplies_pairs",
+]
 
 #: Of a tensor.
 Dims = list[int | tirx.Expr]
@@ -120,6 +128,11 @@ def less_zero(graph: Graph, expr: relax.Expr) -> tuple[relax.Expr, int | relax.E
     info = np.iinfo(dtype_of(cast.args[0]))
     known = isinstance(zero, int)
     return None if known and not info.min <= zero <= info.max else (cast.args[0], zero)
+
+
+def multiplies_bytes(target: Target) -> bool:
+    """Whether ``target`` has an instruction that sums products of four neighbours."""
+    return Dot.of(target, Machine.of(target).lanes(SUM)).depth == BYTES
 
 
 def multiplies_pairs(target: Target) -> bool:

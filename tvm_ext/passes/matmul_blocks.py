@@ -7,7 +7,7 @@ Before::
 After: ``y = R.call_tir(matmul_blocks, (x, words, scales[, zeros]))``. A decoder's step reads all
 weights once, so their bytes are its time; float32 has eight times those of 4 bits.
 
-Where the model lets ``x`` be rounded to 8 bits, and the CPU sums products of bytes::
+Where the model or the build lets ``x`` be rounded to 8 bits, and the CPU sums products of bytes::
 
     r = R.call_tir(rounded_blocks, (x,));  y = R.call_tir(matmul_rounded_blocks, (r, words, ...))
 """
@@ -25,17 +25,16 @@ from tvm.target import Target
 
 from tvm_ext.ops import matmul_blocks as ops
 from tvm_ext.ops import rounded_blocks as rounded
-from tvm_ext.ops.integer_dots import BYTES
 from tvm_ext.ops.quantized_weights import UNPACKED
 from tvm_ext.schedules.llvm.matmul import MatmulTile, choose_matmul_tile
 
-from ..schedules.llvm.dot import Dot
 from .compound import Compound, Kernel, Match, zero_may_lack
 from .facts import dtype_of
 from .graph import Graph
+from .integer_products import multiplies_bytes
 from .tiled_matmul import MANY_ROWS
 
-__all__ = ["MATMUL_BLOCKS", "ROUNDED_BLOCKS"]
+__all__ = ["MATMUL_BLOCKS", "rounded_blocks"]
 
 _FLOAT = "float32"
 _BYTES = 4  # the accuracy_level that lets rows be rounded to 8 bits
@@ -113,15 +112,16 @@ def _kernel(match: Match, target: Target) -> Kernel:
     return _blocks(match["left"], arrays, weights, ops.matmul_blocks)
 
 
-def _rounded_kernel(match: Match, target: Target) -> Kernel | None:
+def _rounded_kernel(match: Match, target: Target, always: bool) -> Kernel | None:
     weights, accuracy = match.detail
-    tile = weights.tile(target)
-    whole = weights.block % rounded.LANES == 0
-    if accuracy != _BYTES or not whole or Dot.of(target, tile.lanes).depth != BYTES:
+    if not always and accuracy != _BYTES:
         return None
-    arrays = [rounded.pack_code_words(weights.codes, weights.bits, tile.columns)]
+    if weights.block % rounded.LANES or not multiplies_bytes(target):
+        return None
+    tile = weights.tile(target).columns
+    arrays = [rounded.pack_code_words(weights.codes, weights.bits, tile)]
     parameters = [x for x in (weights.scales, weights.zeros) if x is not None]
-    arrays += [ops.pack_parameters(x, tile.columns) for x in parameters]
+    arrays += [ops.pack_parameters(x, tile) for x in parameters]
     packed = {0: partial(rounded.rounded_blocks, block=weights.block)}
     return _blocks(match["left"], arrays, weights, rounded.matmul_rounded_blocks, packed)
 
@@ -138,4 +138,8 @@ def _blocks(left, arrays, weights, compute, packed=None) -> Kernel:
 
 
 MATMUL_BLOCKS = Compound("MatmulBlocks", _find, _kernel)
-ROUNDED_BLOCKS = Compound("RoundedBlocks", _find, _rounded_kernel)
+
+
+def rounded_blocks(always: bool) -> Compound:
+    """Rows rounded to 8 bits: ``always``, or where the model asks for no more accuracy."""
+    return Compound("RoundedBlocks", _find, partial(_rounded_kernel, always=always))
