@@ -2,10 +2,14 @@
 
 import random
 
+import numpy as np
 import pytest
+from onnx import numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
 
+from tvm_ext import convert_and_build
 from tvm_ext.executors.plan import Slot, aligned
-from tvm_ext.executors.planning import peak, place
+from tvm_ext.executors.planning import adjacent, peak, place
 
 
 def slots_of(rows):
@@ -44,3 +48,42 @@ def test_offsets_are_aligned():
     slots = slots_of([(1, 0, 2), (65, 0, 2), (7, 1, 2)])
     assert place(slots, 0) == 64 + 128 + 64
     assert all(slot.offset == aligned(slot.offset) or slot.offset == 0 for slot in slots)
+
+
+def test_equal_weights_are_kept_once():
+    """Whatever their type and shape; others differ in one byte that no sample of them shows."""
+    many = np.arange(5000, dtype="float32")
+    changed = many.copy()
+    changed[4321] = -1
+    arrays = [many, changed, many.reshape(50, 100).copy(), many.view("int32"), changed[:0],
+              np.array(3, "int64"), np.array([3, 0], "int32"), np.zeros(0, "int8")]  # fmt: skip
+    weights = {Slot(a.shape, str(a.dtype), "weight", k): a for k, a in enumerate(arrays)}
+    whole = adjacent(weights)
+    assert whole.size == 2 * aligned(many.nbytes) + 2 * 64  # numbers, nothing
+    for slot, array in weights.items():
+        kept = whole[slot.offset : slot.offset + array.nbytes]
+        np.testing.assert_array_equal(kept.view(array.dtype).reshape(array.shape), array)
+
+
+@pytest.mark.parametrize("size", ["2", "N"])
+def test_a_layer_that_is_used_twice_is_packed_once(size):
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        twice (float[{size},64,9,9] x, float[64,64,3,3] w) => (float[{size},64,9,9] y) {{
+            a = Conv<pads = [1,1,1,1]>(x, w)
+            b = Tanh(a)
+            y = Conv<pads = [1,1,1,1]>(b, w)
+        }}"""
+    )
+    rng = np.random.default_rng(0)
+    w = (rng.standard_normal((64, 64, 3, 3)) / 24).astype("float32")
+    del model.graph.input[1]
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    x = rng.standard_normal((2, 64, 9, 9), dtype="float32")
+    twice = convert_and_build(model)
+    (got,), (want,) = twice.run(None, {"x": x}), ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(got, want, atol=1e-4)
+    once = model
+    del once.graph.node[1:]
+    once.graph.node[0].output[0] = "y"
+    assert twice.executor.weights.size <= convert_and_build(once).executor.weights.size + 1024

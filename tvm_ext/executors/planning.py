@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,17 +66,47 @@ def draft(walk: Walk) -> Draft:
 
 
 def adjacent(weights: Mapping[Slot, np.ndarray]) -> np.ndarray:
-    """All ``weights`` in one block; each slot learns its offset."""
-    whole = aligned_bytes(sum(aligned(array.nbytes) for array in weights.values()))
+    """All ``weights`` in one block, equal ones once; each slot learns its offset.
+
+    A layer that is used several times has been packed for each use.
+    """
+    kept, same = _distinct(weights)
+    whole = aligned_bytes(sum(aligned(weights[slot].nbytes) for slot in kept))
     offset = 0
-    for slot, array in weights.items():
+    for slot in kept:
+        array = weights[slot]
         place = whole[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
         place[...] = array
         slot.offset = offset
         end = offset + aligned(array.nbytes)
         whole[offset + array.nbytes : end] = 0  # the same bytes in every build
         offset = end
+    for slot, first in same.items():
+        slot.offset = first.offset
     return whole
+
+
+def _distinct(weights: Mapping[Slot, np.ndarray]) -> tuple[list[Slot], dict[Slot, Slot]]:
+    """The first of each group of equal bytes; and of the others, which they are equal to."""
+    kept: list[Slot] = []
+    same: dict[Slot, Slot] = {}
+    alike: defaultdict[tuple[int, bytes], list[Slot]] = defaultdict(list)
+    for slot, array in weights.items():
+        content = _bytes(array)
+        # Arrays that differ, but in none of these, are compared as a whole.
+        sample = content[:: content.size // 64 + 1].tobytes()
+        firsts = alike[content.size, sample]
+        first = next((s for s in firsts if np.array_equal(_bytes(weights[s]), content)), None)
+        if first is None:
+            kept.append(slot)
+            firsts.append(slot)
+        else:
+            same[slot] = first
+    return kept, same
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view("uint8")
 
 
 _TRIES = 32
