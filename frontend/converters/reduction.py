@@ -55,14 +55,14 @@ def _reduce(bb: Builder, compute: Callable, data: relax.Expr, axes, keepdims) ->
     shape = bb.shape(data)
     chosen = placed_all(axes, len(shape))
     flags = [k in chosen for k in range(len(shape))]
-    # Images may have their channels side by side then, and stay so.
-    is_pool = len(shape) > 3 and flags == [k > 1 for k in range(len(shape))]
+    # Images, and signals, may have their channels side by side then, and stay so.
+    is_pool = len(shape) > 2 and flags == [k > 1 for k in range(len(shape))]
     flat, merged_flags = (data, flags) if is_pool else merged(bb, data, flags)
-    if flat is data:
+    if flat is data and (keepdims or not is_pool):
         return bb.emit_te(compute, data, flags, bool(keepdims))
     dims = [1 if flag else dim for flag, dim in zip(flags, shape, strict=True)]
     kept = [dim for flag, dim in zip(flags, dims, strict=True) if keepdims or not flag]
-    return reshaped(bb, bb.emit_te(compute, flat, merged_flags, False), kept)
+    return reshaped(bb, bb.emit_te(compute, flat, merged_flags, is_pool), kept)
 
 
 def _reduce_run_time(

@@ -99,6 +99,21 @@ def test_a_blocked_result_that_a_product_behind_an_if_reads():
     check_model(model, feeds((1, 16, 5, 4)), opt_levels=(3,), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("image, keepdims", [((40,), 0), ((40,), 1), ((5, 8), 0), ((2, 4, 5), 0)])
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMean"])
+def test_what_pixels_are_reduced_to_is_read_from_blocks(op_type, image, keepdims):
+    axes = list(range(2, 2 + len(image)))
+    shape = (2, 16, *image)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node(op_type, ["c"], ["m"], axes=axes, keepdims=keepdims),
+        helper.make_node("Tanh", ["m"], ["y"]),
+    ]
+    model = conv_network(nodes, shape, {"w": (48, 16, *[1] * len(image))})
+    assert "unblock" not in select(model)
+    check_model(model, feeds(shape))
+
+
 def test_a_chain_of_blocked_kernels_is_right():
     check_model(CHAIN, feeds((2, 16, 13, 11)), opt_levels=(2, 3), rtol=1e-4, atol=1e-5)
 
