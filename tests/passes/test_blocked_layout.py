@@ -318,6 +318,31 @@ def test_convolutions_along_one_and_three_axes_run_blocked(shape, window, geomet
 @pytest.mark.parametrize(
     ("shape", "kernel", "attributes"),
     [
+        ((1, 16, 7, 5, 9), (3, 1, 1), {"pads": [1, 0, 0, 1, 0, 0]}),
+        ((2, 32, 9, 4, 15), (7, 1, 1), {"pads": [3, 0, 0, 2, 0, 0], "strides": [2, 1, 1]}),
+        ((1, 16, 6, 5, 11), (3, 1, 3), {"pads": [4, 0, 0, 4, 0, 0], "dilations": [3, 1, 1]}),
+        ((1, 16, 6, 7, 11), (2, 3, 1), {"pads": [0, 2, 0, 0, 0, 0], "strides": [1, 2, 3]}),
+        ((1, 24, 14, 14), (5, 1), {"pads": [4, 0, 4, 0], "dilations": [2, 1]}),
+        ((2, 16, 9, 17), (2, 3), {"pads": [0, 0, 1, 0], "strides": [3, 2]}),
+    ],
+)
+@pytest.mark.parametrize("group", [1, 2])
+def test_zeros_above_and_below_the_rows_are_not_stored(shape, kernel, attributes, group):
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], group=group, **attributes),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    model = conv_network(nodes, shape, {"w": (48, shape[1] // group, *kernel), "b": (48,)})
+    built = convert_and_build(model, without=["Winograd"])
+    source = built.sources()["schedule"]
+    assert "conv2d_blocked" in source and "padded = " not in source
+    (got,), (want,) = built.run(None, feeds(shape)), reference(model, feeds(shape))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "attributes"),
+    [
         ((1, 24, 28, 28), (5, 5), {"pads": [2, 2, 2, 2]}),  # rows in two parts, half registers
         ((3, 16, 30, 113), (3, 3), {"pads": [0, 1, 2, 0]}),
         ((2, 48, 13, 7), (5, 5), {"strides": [2, 2], "pads": [2, 2, 2, 2]}),

@@ -33,7 +33,7 @@ from .contraction import (
     split_steps,
 )
 from .loops import hint_partition, moves, walk, with_simple_quotients
-from .padded_taps import copies, guarded, guards, is_padded, rows_seen
+from .padded_taps import copies, guarded, guards, is_padded, pads_rows_alone, rows_seen
 from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 
 __all__ = [
@@ -294,6 +294,8 @@ class Conv2dBlocked(dl.base.ScheduleRule):
 
     #: The axes of the reduction beside those of the window.
     summed: ClassVar[int] = 2
+    #: Whether a step may read the image, under a condition, and need no pads.
+    reads_image: ClassVar[bool] = True
 
     def register_tile(self, sch, contraction, unrolled, lane) -> list:
         """Accumulate the tile in registers; the serial loops of the reduction.
@@ -307,6 +309,12 @@ class Conv2dBlocked(dl.base.ScheduleRule):
         if kernel is None:
             return None
         sch, machine = kernel.sch, Machine.of(target)
+        padded = is_padded(sch, kernel.contraction)  # a rule may put another block in its place
+        bare = self.reads_image and pads_rows_alone(sch, kernel.contraction, kernel.pads)
+        if bare:
+            for pad in kernel.pads:
+                sch.compute_inline(pad)
+            kernel = replace(kernel, pads=[])
         columns, _ = kernel.tile
         n, o, h, wo, wi, lane = _loops(kernel, columns)
         batch, oc_blocks, rows, lanes = (size(sch.get(loop).extent) for loop in (n, o, h, lane))
@@ -340,10 +348,11 @@ class Conv2dBlocked(dl.base.ScheduleRule):
             else:
                 run_by_itself(sch, pad)
             sch.vectorize(sch.get_loops(pad)[-1])
-        padded = is_padded(sch, kernel.contraction)  # a rule may put another block in its place
         depth = self.register_tile(sch, kernel.contraction, (oi, wi), lane)
         taps = depth[1 : 1 + kernel.spatial]
         seen = guards(sch, kernel.contraction, taps) if padded else {}
+        if bare:
+            seen |= guards(sch, kernel.contraction, taps[:-1], least=0.0)
         if kernel.weight_bytes >= self.cold:
             sch = prefetch_next_panel(sch, panels, [hi, wo, *depth], parts=parts)
         return guarded(sch, seen)
@@ -422,6 +431,10 @@ def _loops(kernel: _Kernel, columns: int) -> tuple:
     sch = kernel.sch
     n, o, *rows, w, lane = sch.get_loops(kernel.output)
     wo, wi = sch.split(w, [None, columns])
+    window = kernel.weight[2 : 2 + kernel.spatial]
+    if kernel.spatial == 3 and window[0] > 1 == window[1]:
+        rows.reverse()  # neighbours see the same pixels, which stay in L2
+        sch.reorder(*rows)
     if rows:
         return n, o, sch.fuse(*rows), wo, wi, lane
     return n, o, wo, sch.add_unit_loop(wi), wi, lane

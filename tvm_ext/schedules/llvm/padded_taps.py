@@ -23,6 +23,7 @@ __all__ = [
     "guarded",
     "guards",
     "is_padded",
+    "pads_rows_alone",
     "rows_seen",
     "sees_image",
     "sees_zeros",
@@ -69,6 +70,14 @@ def _axes(block: s_tir.SBlock) -> list[_Axis]:
 def is_padded(sch: s_tir.Schedule, contraction) -> bool:
     """Whether ``contraction`` sums an image between zeros."""
     return PADDED in sch.get(contraction).annotations
+
+
+def pads_rows_alone(sch: s_tir.Schedule, contraction, pads: Sequence) -> bool:
+    """Whether ``pads`` are zeros above and below an image that ``contraction`` sums."""
+    block = sch.get(contraction)
+    if not pads or PADDED not in block.annotations or not all(copies(sch, pad) for pad in pads):
+        return False
+    return _axes(block)[-1].size == int(block.reads[0].source.ty.shape[-2])
 
 
 def rows_seen(sch: s_tir.Schedule, contraction, rows: int) -> float:
