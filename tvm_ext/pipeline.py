@@ -300,7 +300,8 @@ def default(target: Target, opt_level: int = 3, precision: str | None = None) ->
     from .extend.plugin import load_installed  # here, because plugins are built on this module
 
     load_installed()
-    steps = [Step("import", name, run) for name, run in rewrites.steps(opt_level)]
+    vector = Machine.of(target).lanes("float32") if target.kind.name == "llvm" else 0
+    steps = [Step("import", name, run) for name, run in rewrites.steps(opt_level, vector)]
     steps += _select(target, opt_level, precision)
     steps += _fuse(target, opt_level, precision)
     if opt_level >= 2 and target.kind.name == "llvm":

@@ -1,6 +1,7 @@
 """Graph rewrites on ONNX, one rule per file, and the order in which they run."""
 
 from collections.abc import Callable
+from functools import partial
 
 import onnx_ir as ir
 
@@ -24,7 +25,7 @@ from .pad import fold_pad
 from .resized import convolve_before_resize
 from .rule import rewriting
 from .swish import Swish
-from .widen import widen_channels
+from .widen import widen_channels, widen_filters
 
 __all__ = ["steps"]
 
@@ -90,8 +91,17 @@ _COMPOUND: list[tuple[str, Rewrite]] = [
 _LAST: list[tuple[str, Rewrite]] = [("remove-unused", remove_unused)]
 
 
-def steps(opt_level: int) -> list[tuple[str, Rewrite]]:
-    """The named rewrites of an opt level, in order; each maps a model to a model."""
+def steps(opt_level: int, vector: int = 0) -> list[tuple[str, Rewrite]]:
+    """The named rewrites of an opt level, in order; each maps a model to a model.
+
+    ``vector``: how many numbers of float32 registers hold, where convolutions are to fill them.
+    """
     if opt_level < 1:
         return list(_NEEDED)
-    return _NEEDED + _EXACT + (_COMPOUND if opt_level > 1 else []) + _LAST
+    chosen = _NEEDED + _EXACT
+    if opt_level > 1:
+        chosen = chosen + _COMPOUND
+    if opt_level > 2 and vector:
+        widen = partial(widen_filters, vector=vector)
+        chosen = [*chosen, ("widen-filters", widen), ("lift-wide-filters", lift_constants)]
+    return chosen + _LAST

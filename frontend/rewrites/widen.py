@@ -1,4 +1,4 @@
-"""Channels convolved one by one, whose number fills no vectors, with channels of zeros beside them.
+"""Channels between convolutions, whose number fills no vectors, with channels of zeros beside them.
 
 Before::
 
@@ -15,6 +15,9 @@ After::
 Between convolutions that mix channels nobody sees how many there are. What is computed there of
 zeros is finite, and is multiplied by zeros; an infinite input gives NaN, as by merged groups and
 Winograd's method. ShuffleNet and ReXNet have such channels.
+
+Of windows that mix channels, Winograd's method is worth more multiplications: 64 channels to 61 to
+64, 3x3 at 56 x 56, two Zen 5 cores: 1.65 ms, with 64 in the place of 61 0.46 ms.
 """
 
 from __future__ import annotations
@@ -26,11 +29,14 @@ import onnx_ir as ir
 
 from .rule import constant, known, rank, scalar
 
-__all__ = ["widen_channels"]
+__all__ = ["widen_channels", "widen_filters"]
 
 _VECTOR = 16  # numbers of float32 in the widest; a half and a quarter of it divide it
 _ENOUGH = 4  # channels that fill a part of a vector well enough
 _MOST = 1.25  # times as many channels
+# The same between windows of Winograd's method, which takes half of the time where vectors are not
+# half full any more, and less from smaller parts of them; and between other windows.
+_MOST_OF_HALVES, _MOST_OF_PARTS, _MOST_OF_PIXELS = 1.34, 1.8, 1.1
 
 # What gives something finite for zeros, element by element, or for each channel.
 _ALIKE = frozenset({
@@ -54,6 +60,34 @@ def widen_channels(model: ir.Model) -> ir.Model:
             if wide <= _MOST * channels and region.reaches(node.inputs[0]):
                 region.widen()
     return model
+
+
+def widen_filters(model: ir.Model, vector: int) -> ir.Model:
+    """Widen what is between convolutions that mix channels to whole vectors of ``vector``."""
+    for node in list(model.graph):
+        channels = _filters_of_dense(node)
+        if channels % vector:
+            region = _Region(model.graph, channels, -(-channels // vector) * vector)
+            if region.reaches(node.outputs[0]) and region.is_worth(vector):
+                region.widen()
+    return model
+
+
+def _filters_of_dense(node: ir.Node) -> int:
+    """How many filters of float32 ``node`` has that see all channels; 0 where it does not."""
+    shape = _filters(node)
+    if shape is None or node.attributes.get_int("group", 1) != 1:
+        return 0
+    weights = constant(node.inputs[1])
+    return shape[0] if weights is not None and weights.dtype == np.float32 else 0
+
+
+def _is_of_winograd(node: ir.Node) -> bool:
+    """Whether Winograd's method may be right for the window of a Conv that mixes channels."""
+    shape = _filters(node)
+    if shape is None or node.attributes.get_int("group", 1) != 1:
+        return False
+    return max(shape[2:]) > 2 and set(node.attributes.get_ints("dilations", ())) <= {1}
 
 
 def _channels_of_depthwise(node: ir.Node) -> int:
@@ -94,6 +128,8 @@ def _is_by_channel(node: ir.Node) -> bool:
         return plain and all(constant(v) is not None for v in node.inputs[1:])
     if node.op_type in _REDUCING:
         return _is_of_pixels(node)
+    if node.op_type == "Resize":
+        return _resizes_pixels(node)
     alike = all(v is None or scalar(v) is not None for v in node.inputs[1:])
     return node.op_type in _ALIKE and alike
 
@@ -107,6 +143,15 @@ def _is_of_pixels(node: ir.Node) -> bool:
     ndim = rank(node.inputs[0])
     kept = node.attributes.get_int("keepdims", 1) == 1
     return kept and ndim is not None and len(axes) > 0 and all(a % ndim > 1 for a in axes)
+
+
+def _resizes_pixels(node: ir.Node) -> bool:
+    """Whether the factors of a Resize are known, and that of the channels is one."""
+    given = dict(enumerate(node.inputs))
+    if given.get(3) is not None or "axes" in node.attributes:
+        return False
+    factors = constant(given.get(2 if len(given) > 2 else 1))
+    return factors is not None and factors.size > 1 and factors[1] == 1
 
 
 class _Region:
@@ -173,6 +218,13 @@ class _Region:
     def _channels_of(self, array: np.ndarray) -> int:
         """How many channels a constant has that broadcasts with the values."""
         return array.shape[1 - self.rank] if array.ndim >= self.rank - 1 else 1
+
+    def is_worth(self, vector: int) -> bool:
+        """Whether convolutions that mix these channels are quicker with as many as are wanted."""
+        filled, times = gcd(self.channels, vector), self.wide / self.channels
+        if any(map(_is_of_winograd, self.nodes)):
+            return times <= (_MOST_OF_HALVES if 2 * filled == vector else _MOST_OF_PARTS)
+        return filled < _ENOUGH and times <= _MOST_OF_PIXELS
 
     def widen(self) -> None:
         """Give all of them as many channels as fill whole vectors."""

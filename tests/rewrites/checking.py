@@ -20,10 +20,10 @@ def model(graph, opset=18, **initializers):
     return proto
 
 
-def rewritten(proto, opt_level=2):
-    """The model after all rewrites of a level."""
+def rewritten(proto, opt_level=2, vector=0):
+    """The model after all rewrites of a level, for registers of so many numbers."""
     result = ir.from_proto(proto)
-    for _, step in steps(opt_level):
+    for _, step in steps(opt_level, vector):
         result = step(result)
     return result
 

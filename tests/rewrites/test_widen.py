@@ -1,4 +1,4 @@
-"""Odd numbers of channels that are convolved one by one, with zeros beside them."""
+"""Numbers of channels that fill no vectors, with zeros beside them."""
 
 import numpy as np
 import onnx
@@ -145,3 +145,77 @@ def test_weights_of_the_wrong_rank_are_left_to_the_refusal():
     proto = model(graph, 6, **weights(w=(4,)))
     with pytest.raises(ConversionError, match=r"cannot convert Conv-1 'y' \(opset 6\)"):
         convert_and_build(proto)
+
+
+def between(body, channels, window=3, vector=16, level=3, opset=18, **arrays):
+    """The filters of each Conv, where ``body`` makes d of c, which has so many channels."""
+    filters = weights(
+        w=(channels, 4, window, window), b=(channels,), t=(channels, channels, window, window),
+        u=(8, channels, window, window), o=(1, 4, window, window),
+    )  # fmt: skip
+    graph = f"""g (float[2, 4, 11, 13] x) => (float[2, p, h, b] y) {{
+                c = Conv (x, w, b) {body} y = Conv (d, u) }}"""
+    proto = model(graph, opset, **filters, **arrays)
+    made = rewritten(proto, level, vector)
+    assert_same(proto, made, rtol=1e-4, atol=1e-5)
+    return [n.inputs[1].shape[0] for n in made.graph if n.op_type == "Conv"]
+
+
+@pytest.mark.parametrize(
+    ("channels", "vector", "wide"),
+    [(61, 16, 64), (24, 16, 32), (18, 16, 32), (104, 16, 112), (36, 8, 40), (18, 4, 20),
+     (17, 16, 17), (8, 16, 8), (40, 8, 40), (48, 16, 48), (61, 0, 61)],
+)  # fmt: skip
+def test_channels_between_windows_that_mix_them(channels, vector, wide):
+    assert between("d = Relu (c)", channels, vector=vector) == [wide, 8]
+
+
+@pytest.mark.parametrize(("channels", "wide"), [(61, 64), (104, 104), (33, 33)])
+def test_channels_between_pixels_are_hardly_more(channels, wide):
+    assert between("d = Relu (c)", channels, window=1) == [wide, 8]
+
+
+def test_channels_are_filled_up_where_winograds_method_may_be_used():
+    assert between("d = Relu (c)", 61, level=2) == [61, 8]
+
+
+FILLED = {
+    "a residual": "e = Relu (c) f = Conv <pads = [1, 1, 1, 1]> (e, t) d = Add (f, e)",
+    "constants": "e = Mul (c, k) d = Tanh (e)",
+    "resized": "e = Resize (c, , s) d = Relu (e)",
+    "a gate of pixels": "m = Conv (x, o) d = Mul (c, m)",
+}
+
+
+@pytest.mark.parametrize("body", FILLED)
+def test_what_runs_between_windows(body):
+    arrays = {"k": RNG.normal(size=(61, 1, 1)).astype("float32"), "s": np.float32([1, 1, 2, 1.5])}
+    assert set(between(FILLED[body], 61, **arrays)) <= {64, 8, 1}
+
+
+def test_factors_are_the_second_operand_of_the_first_resize():
+    factors = np.float32([1, 1, 2, 1.5])
+    assert between("d = Resize (c, s)", 61, opset=10, s=factors) == [64, 8]
+
+
+KEPT_BETWEEN = {
+    "joined": "d0 = Concat <axis = 1> (c, c) d = Slice (d0, n0, n61, n1)",
+    "resized to sizes": "d = Resize (c, , , n4)",
+    "resized channels": "e = Resize (c, , s) d = Slice (e, n0, n61, n1)",
+    "an exponential": "e = Exp (c) d = Reciprocal (e)",
+}
+
+
+@pytest.mark.parametrize("body", KEPT_BETWEEN)
+def test_what_sees_how_many_channels_there_are(body):
+    arrays = {"s": np.float32([1, 2, 1, 1]), "n4": np.array([2, 61, 18, 22])}
+    arrays |= {f"n{k}": np.array([k]) for k in (0, 1, 61)}
+    assert between(KEPT_BETWEEN[body], 61, **arrays) == [61, 8]
+
+
+@pytest.mark.parametrize(("cpu", "channels"), [("x86-64-v4", 32), ("x86-64-v3", 24)])
+def test_vectors_of_the_target_are_filled(cpu, channels):
+    filters = weights(w=(24, 4, 3, 3), u=(8, 24, 3, 3))
+    graph = "g (float[1, 4, 9, 9] x) => (float[1, 8, 5, 5] y) { c = Conv (x, w) y = Conv (c, u) }"
+    built = convert_and_build(model(graph, 18, **filters), {"kind": "llvm", "mcpu": cpu})
+    assert f"R.Tensor((1, {channels}, 7, 7)" in built.sources()["import"]
