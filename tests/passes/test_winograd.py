@@ -66,6 +66,22 @@ def test_networks_of_any_shape_are_right(image, filters, pads, stride):
         np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * scale)
 
 
+@pytest.mark.parametrize(("side", "spread"), [(14, 2), (20, 0)])
+def test_points_of_a_tile_lie_in_different_sets_of_the_cache(side, spread):
+    """Of inputs and products: with 8 blocks of 16 tiles, 8 kB apart, but not with 25."""
+    image = (1, 128, side, side)
+    model = network(image, (128, 16, 3, 3), group=8, pads=[1] * 4)
+    always_4 = winograd(WinogradModel(gain=inf, sizes=(4,)))
+    base = pipeline.default(LLVM, 3).without("Winograd")
+    steps = base.insert("Winograd", always_4, before="BlockedConv2d")
+    source = convert_and_build(model, steps=steps).sources()["schedule"]
+    assert source.count('"buffer_dim_align": [[0, 2, 256, 16]]') == spread
+    x = feeds(image)
+    built = convert_and_build(model, steps=always(targets.resolve("llvm")))
+    (want,), (got,) = reference(model, x), built.run(None, x)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("image", "filters", "dilation"),
     [((1, 17, 13, 11), 21, 2), ((3, 32, 9, 14), 24, 3), (("n", 16, 8, 9), 32, 4)],

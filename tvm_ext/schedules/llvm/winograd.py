@@ -26,6 +26,10 @@ from .prefetch import COLD_WEIGHTS, prefetch_next_panel
 __all__ = ["Conv2dWinograd", "Convolution", "WinogradModel", "WinogradPlan", "place_of_panel"]
 
 
+# Numbers in a cache line of 64 bytes; points this far apart, or a multiple of it, share the ways of
+# four sets of L1. 256 channels in 8 groups at 14 x 14, m = 4, two Zen 5 cores: 57 us, with a line
+# more between points 37.
+_LINE, _FEW_SETS = 16, 256
 # Tiles of a long row that count as one of several: few, so that groups of rows fit a cache.
 _PART = 16
 
@@ -291,6 +295,8 @@ class Conv2dWinograd(dl.base.ScheduleRule):
         _unroll(sch, pixel)
         panels, turns = _products(kernel, group, shared)
         _inputs(kernel, group, shared)
+        for block in (kernel.inputs, kernel.products):
+            _spread_points(kernel, block)
         if kernel.joined is not None:
             run_by_itself(sch, kernel.joined)
             sch.vectorize(sch.get_loops(kernel.joined)[-1])
@@ -388,6 +394,13 @@ def _take_apart(func: tirx.PrimFunc) -> _Kernel | None:
     result = result if joins else last
     half_in, inputs, tiled, products, half_out, outputs = blocks[first:end]
     return _Kernel(sch, pads, result, half_in, inputs, tiled, products, half_out, outputs, joined)
+
+
+def _spread_points(kernel: _Kernel, block) -> None:
+    """Have the points of a tile lie in different sets of L1: one cache line more between them."""
+    *_, blocks, tiles, lanes = kernel.extents(block)
+    if blocks * tiles * lanes % _FEW_SETS == 0:
+        kernel.sch.storage_align(block, 0, axis=2, factor=_FEW_SETS, offset=_LINE)
 
 
 def _output_loops(kernel: _Kernel):
