@@ -6,9 +6,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, parser
+from onnx.backend.test.case.node import collect_testcases
 from onnxruntime import InferenceSession
 
 from tests.executors.test_storages import network
+from tests.official_suite.forms import symbolic
 from tests.oracle import reference
 from tvm_ext import convert_and_build, load
 from tvm_ext.errors import RunError
@@ -271,3 +273,17 @@ def test_a_size_that_is_halved_and_doubled_is_itself():
         np.testing.assert_allclose(*compiled.run(None, feeds), want, rtol=1e-4, atol=1e-5)
     with pytest.raises(RunError, match=r"Concat-13 .* axis 2 of 'again' is 6, not 7"):
         compiled(np.zeros((1, 3, 7, 10), "float32"))
+
+
+def test_a_size_that_is_known_is_compared_with_others():
+    """Of one head, that a broadcast may repeat: a number among formulas of sizes."""
+    (case,) = (
+        c
+        for c in collect_testcases("LinearAttention")
+        if c.name.endswith("gated_delta_mqa_expanded")
+    )
+    built = convert_and_build(symbolic(case.model))
+    for inputs, wanted in case.data_sets:
+        given = {info.name: x for info, x in zip(built.inputs, inputs, strict=True)}
+        for ours, theirs in zip(built.run(None, given), wanted, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)

@@ -109,18 +109,23 @@ class Elements:
     def _number(self, number: relax.Expr) -> tirx.Expr:
         if isinstance(number, relax.ShapeExpr):
             raise NotStatic("a shape that follows from shapes")
-        return tirx.convert(self._resolved(number))
+        return _formula(self._resolved(number))
 
     def _dims(
         self, buffers: Sequence[tirx.Var], tensors: Sequence[relax.Expr]
     ) -> dict[tirx.Var, tirx.Expr]:
         """The dims that a kernel knows by the shapes of its operands."""
         return {
-            dim: tirx.convert(self._resolved(size))
+            dim: _formula(self._resolved(size))
             for buffer, tensor in zip(buffers, tensors, strict=True)
             for dim, size in zip(buffer.ty.shape, tensor.ty.shape.values, strict=True)
             if isinstance(dim, tirx.Var)
         }
+
+
+def _formula(size: tirx.Expr | int) -> tirx.Expr:
+    """``size`` in the type of all sizes, in which a kernel compares it with others."""
+    return tirx.const(size, "int64") if isinstance(size, int) else size
 
 
 def _place(indices: Sequence[tirx.Expr], place: int) -> dict[tirx.Var, tirx.Expr]:
