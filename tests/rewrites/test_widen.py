@@ -1,4 +1,4 @@
-"""Numbers of channels that fill no vectors, with zeros beside them."""
+"""Numbers of channels that fill no vectors, with copies of some beside them."""
 
 import numpy as np
 import onnx
@@ -14,7 +14,11 @@ RNG = np.random.default_rng(0)
 
 
 def weights(**shapes):
-    return {name: RNG.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    """Normal ones, whose sums are about one."""
+    return {
+        name: (RNG.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype("float32")
+        for name, shape in shapes.items()
+    }
 
 
 def network(body, channels=58, opset=18, after=8, **arrays):
@@ -53,13 +57,14 @@ WIDENED = {
     "a layer between": "e = {} (c, v) f = Conv (e, t) d = {} (f, v)",
     "constants of fewer axes": "e = Add (c, q) f = Mul (r, e) d = {} (f, v)",
     "a gate of pixels": "m = Conv (x, o) e = Mul (m, c) d = {} (e, v)",
+    "an infinite factor": "e = Mul (c, inf) d = {} (e, v)",
 }
 
 
 @pytest.mark.parametrize("body", WIDENED)
 def test_channels_that_only_convolutions_see(body):
     own = weights(b=(58,), t=(58, 58, 1, 1), q=(58, 1, 1), r=(7, 5), o=(1, 4, 1, 1))
-    own["a"] = np.full(58, 2.0, "float32")
+    own["a"], own["inf"] = np.full(58, 2.0, "float32"), np.float32(np.inf)
     text = WIDENED[body].replace("{}", depthwise())
     check(network(text, **VECTOR, **own), *[64] * text.count("group"))
 
@@ -80,7 +85,6 @@ KEPT = {
     "a mean of channels": "m = ReduceMean <keepdims = 1> (c, n1) e = Mul (c, m) d = {} (e, v)",
     "a softmax": "e = Softmax <axis = 1> (c) d = {} (e, v)",
     "slopes": "e = PRelu (c, k) d = {} (e, v)",
-    "an infinite factor": "e = Mul (c, inf) d = {} (e, v)",
 }
 
 
@@ -88,7 +92,7 @@ KEPT = {
 def test_channels_that_others_see(body):
     proto = network(
         KEPT[body].replace("{}", depthwise()), **VECTOR, n0=np.array([0]), n9=np.array([29]),
-        n1=np.array([1]), inf=np.float32(np.inf),
+        n1=np.array([1]),
     )  # fmt: skip
     if body == "an output of the model":
         proto.graph.output.append(onnx.helper.make_tensor_value_info("c", 1, (2, 58, 7, 5)))
@@ -177,6 +181,21 @@ def test_channels_between_pixels_are_hardly_more(channels, wide):
 
 def test_channels_are_filled_up_where_winograds_method_may_be_used():
     assert between("d = Relu (c)", 61, level=2) == [61, 8]
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_what_is_infinite_in_a_channel_is_so_behind(value):
+    """Of one channel that has a copy, or has none; clips make numbers of it."""
+    for channel in 0, 40:
+        filters = weights(w=(61, 4, 3, 3), b=(61,), u=(8, 61, 3, 3))
+        filters["b"][channel] = value
+        for body in "Relu (c)", "Clip (c, least, most)", "Identity (c)":
+            graph = f"""g (float[1, 4, 9, 9] x) => (float[1, 8, 5, 5] y) {{
+                        c = Conv (x, w, b) d = {body} y = Conv (d, u) }}"""
+            proto = model(graph, 18, **filters, least=np.float32(-1), most=np.float32(6))
+            made = rewritten(proto, 3, 16)
+            assert [n.inputs[1].shape[0] for n in made.graph if n.op_type == "Conv"] == [64, 8]
+            assert_same(proto, made, rtol=1e-4, atol=1e-5)
 
 
 FILLED = {
