@@ -38,6 +38,7 @@ _MOST = 1.25  # times as many channels
 # The same between windows of Winograd's method, which takes half of the time where vectors are not
 # half full any more, and less from smaller parts of them; and between other windows.
 _MOST_OF_HALVES, _MOST_OF_PARTS, _MOST_OF_PIXELS = 1.34, 1.8, 1.1
+_FEWEST = 8  # channels on either side of a window of Winograd's method
 
 # What does the same to each channel.
 _ALIKE = frozenset({
@@ -82,9 +83,10 @@ def _filters_of_dense(node: ir.Node) -> int:
 
 
 def _is_of_winograd(node: ir.Node) -> bool:
-    """Whether Winograd's method may be right for the window of a Conv that mixes channels."""
+    """Whether Winograd's method may be right for the window of a Conv that mixes channels: not for
+    those of a picture, or few others."""
     shape = _filters(node)
-    if shape is None or node.attributes.get_int("group", 1) != 1:
+    if shape is None or node.attributes.get_int("group", 1) != 1 or min(shape[:2]) < _FEWEST:
         return False
     return max(shape[2:]) > 2 and set(node.attributes.get_ints("dilations", ())) <= {1}
 
@@ -147,7 +149,8 @@ def _is_of_pixels(node: ir.Node) -> bool:
 def _resizes_pixels(node: ir.Node) -> bool:
     """Whether the factors of a Resize are known, and that of the channels is one."""
     given = dict(enumerate(node.inputs))
-    if given.get(3) is not None or "axes" in node.attributes:
+    mode = node.attributes.get_string("coordinate_transformation_mode", "")
+    if given.get(3) is not None or "axes" in node.attributes or mode == "tf_crop_and_resize":
         return False
     factors = constant(given.get(2 if len(given) > 2 else 1))
     return factors is not None and factors.size > 1 and factors[1] == 1

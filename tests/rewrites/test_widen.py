@@ -151,13 +151,14 @@ def test_weights_of_the_wrong_rank_are_left_to_the_refusal():
         convert_and_build(proto)
 
 
-def between(body, channels, window=3, vector=16, level=3, opset=18, **arrays):
+def between(body, channels, window=3, vector=16, level=3, opset=18, ends=(8, 8), **arrays):
     """The filters of each Conv, where ``body`` makes d of c, which has so many channels."""
+    before, after = ends
     filters = weights(
-        w=(channels, 4, window, window), b=(channels,), t=(channels, channels, window, window),
-        u=(8, channels, window, window), o=(1, 4, window, window),
+        w=(channels, before, window, window), b=(channels,), o=(1, before, window, window),
+        t=(channels, channels, window, window), u=(after, channels, window, window),
     )  # fmt: skip
-    graph = f"""g (float[2, 4, 11, 13] x) => (float[2, p, h, b] y) {{
+    graph = f"""g (float[2, {before}, 11, 13] x) => (float[2, p, h, b] y) {{
                 c = Conv (x, w, b) {body} y = Conv (d, u) }}"""
     proto = model(graph, opset, **filters, **arrays)
     made = rewritten(proto, level, vector)
@@ -177,6 +178,11 @@ def test_channels_between_windows_that_mix_them(channels, vector, wide):
 @pytest.mark.parametrize(("channels", "wide"), [(61, 64), (104, 104), (33, 33)])
 def test_channels_between_pixels_are_hardly_more(channels, wide):
     assert between("d = Relu (c)", channels, window=1) == [wide, 8]
+
+
+@pytest.mark.parametrize(("channels", "wide"), [(24, 24), (33, 33), (61, 64)])
+def test_windows_of_a_picture_are_not_winograds(channels, wide):
+    assert between("d = Relu (c)", channels, ends=(3, 4)) == [wide, 4]
 
 
 def test_channels_are_filled_up_where_winograds_method_may_be_used():
@@ -221,6 +227,8 @@ KEPT_BETWEEN = {
     "joined": "d0 = Concat <axis = 1> (c, c) d = Slice (d0, n0, n61, n1)",
     "resized to sizes": "d = Resize (c, , , n4)",
     "resized channels": "e = Resize (c, , s) d = Slice (e, n0, n61, n1)",
+    "cropped": """d = Resize <coordinate_transformation_mode = "tf_crop_and_resize",
+                              mode = "linear"> (c, roi, half)""",
     "an exponential": "e = Exp (c) d = Reciprocal (e)",
 }
 
@@ -228,6 +236,7 @@ KEPT_BETWEEN = {
 @pytest.mark.parametrize("body", KEPT_BETWEEN)
 def test_what_sees_how_many_channels_there_are(body):
     arrays = {"s": np.float32([1, 2, 1, 1]), "n4": np.array([2, 61, 18, 22])}
+    arrays |= {"half": np.float32([1, 1, 0.5, 0.5]), "roi": np.float32([0, 0, 0, 0, 1, 1, 1, 1])}
     arrays |= {f"n{k}": np.array([k]) for k in (0, 1, 61)}
     assert between(KEPT_BETWEEN[body], 61, **arrays) == [61, 8]
 
