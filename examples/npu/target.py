@@ -76,6 +76,8 @@ def build(
         return module
 
     steps = pipeline.default(target_of(device or Device()), opt_level)
+    if opt_level > 2:
+        steps = steps.without("widen-filters")  # it fills the vectors of the CPU
     steps = steps.insert("npu.report", look, before="npu.offload")
     return convert_and_build(model, steps=steps, **options), found[0]
 
