@@ -10,7 +10,7 @@ __all__ = ["Conv2dInteger"]
 class Conv2dInteger(Conv2dBlocked):
     """[pad,] dense or grouped convolution whose innermost reduction is one instruction's."""
 
-    reads_image = False
+    reads_image = False  # what an instruction stands for is matched word by word
     summed = 3
 
     def register_tile(self, sch, contraction, unrolled, lane) -> list:
